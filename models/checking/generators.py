@@ -37,7 +37,6 @@ from models.checking.sentences import (
     one_edit_strings,
     word_splits,
 )
-from models.reranking.candidates import map_in_steps
 from models.vocabulary import EOS, UNK
 from models.words import MAX_WORD_LENGTH, NO_AFFIXES, is_alphabetic, split_affixes
 
@@ -131,7 +130,9 @@ class WordCandidateGenerator(CandidateGenerator):
         recased = [
             n for n, word in enumerate(context.words) if not word.text.isascii() or not word.text.islower()
         ]
-        for row in np.flatnonzero((found.texts == None) & np.isin(found.slots, recased)).tolist():  # noqa: E711
+        for row in np.flatnonzero(np.isin(found.slots, recased)).tolist():
+            if found.texts[row] is not None:
+                continue
             word = context.words[found.slots[row]]
             spelled = self.splitter.tokenizer.vocabulary[int(found.tokens[found.offsets[row]])]
             found.texts[row] = self.restored(word, spelled)
@@ -401,9 +402,8 @@ class SubwordCandidateGenerator(CandidateGenerator):
         """Find strings that may be intended, with their edit distances."""
         strings = one_edit_strings(word, self._letters)
         if self._spelling is not None:
-            log_prob = self._spelling.log_prob
-            scores = yield from map_in_steps(strings, lambda string: log_prob(string.lower()), size=len)
-            strings = [strings[index] for index in np.argsort(-np.array(scores), kind="stable").tolist()]
+            scores = self._spelling.log_probs(list(map(str.lower, strings)))
+            strings = [strings[index] for index in np.argsort(-scores, kind="stable").tolist()]
         spellings = dict.fromkeys([*common_typo_corrections(word), *strings[: self._max_spellings]], 1)
         max_edits = context.error_model.max_edits(word, known=False)
         spellings |= elsewhere.nearby(word, max_edits)

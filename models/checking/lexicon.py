@@ -33,7 +33,6 @@ from models.checking.sentences import (
     one_edit_strings,
 )
 from models.errors import FormatError, require_package
-from models.reranking.candidates import map_in_steps
 from models.words import (
     dictionary_key,
     is_alphabetic,
@@ -270,8 +269,8 @@ class HunspellDictionary:
         if cached is not None:
             return cached
         edited = one_edit_strings(key, self._letters)
-        scores = yield from map_in_steps(edited, self._spelling.log_prob, size=len)
-        likely = [edited[index] for index in np.argsort(scores, kind="stable")[-_MAX_STRINGS:].tolist()]
+        best = np.argsort(self._spelling.log_probs(edited), kind="stable")[-_MAX_STRINGS:]
+        likely = [edited[index] for index in best.tolist()]
         strings = list(dict.fromkeys([key, *common_typo_corrections(key), *likely]))
         right = yield from self.look_up(strings, lookups)
         cased = [

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from typing_extensions import override
 
-from models.arrays import Int64s, TokenIds
+from models.arrays import Float64s, Int64s, TokenIds
 from models.files import ASCII_WHITESPACE, WORD
 from models.tokenizers import CharacterTokenizer, Tokenizer, WordTokenizer
 from models.vocabulary import EOS, UNK
@@ -399,27 +399,36 @@ class SpellingModel:
         codes = np.frombuffer("".join(words).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
         characters, counts = np.unique(codes, return_counts=True)
         common = characters[np.argsort(-counts, kind="stable")[:MAX_CHARACTERS]]
-        self._indices = {chr(code): index for index, code in enumerate(common.tolist(), start=_OTHER + 1)}
-        size = len(common) + 2
-        lookup = np.full(int(codes.max(initial=0)) + 1, _OTHER, dtype=np.int64)
-        lookup[common] = np.arange(_OTHER + 1, size)
-        lengths = np.fromiter(map(len, words), np.int64, len(words))
-        ended = np.insert(lookup[codes], np.cumsum(lengths), _END)  # after each word
-        pairs = np.concatenate([[_END], ended[:-1]]) * size + ended if len(ended) else ended
-        table = np.bincount(pairs, minlength=size * size).reshape(size, size) + _ADDED_COUNT
-        self._log_probs = np.log(table / table.sum(axis=1, keepdims=True)).tolist()
+        self._size = len(common) + 2
+        self._indices = np.full(
+            int(codes.max(initial=0)) + 2, _OTHER, dtype=np.int64
+        )  # the last: of higher codes
+        self._indices[common] = np.arange(_OTHER + 1, self._size)
+        counted = np.bincount(self._pairs(words), minlength=self._size**2) + _ADDED_COUNT
+        table = counted.reshape(self._size, self._size)
+        table = np.log(table / table.sum(axis=1, keepdims=True))
+        table[:, _OTHER] -= log(_OTHER_CHARACTERS)
+        self._log_probs = table.ravel()
 
     def log_prob(self, word: str) -> float:
         """Return ln P(string); over all strings, P sums to at most 1."""
-        indices, rows = self._indices, self._log_probs
-        total, before = 0.0, _END
-        for character in word:
-            index = indices.get(character, _OTHER)
-            total += rows[before][index]
-            if index == _OTHER:
-                total -= log(_OTHER_CHARACTERS)
-            before = index
-        return total + float(rows[before][_END])
+        return float(self.log_probs([word])[0])
+
+    def log_probs(self, words: Sequence[str]) -> Float64s:
+        """Return ln P of each string [N]; they are padded to the longest."""
+        sizes = np.fromiter(map(len, words), np.int64, len(words)) + 1
+        terms = np.zeros((len(words), int(sizes.max(initial=1))))
+        terms[np.arange(terms.shape[1]) < sizes[:, None]] = self._log_probs[self._pairs(words)]
+        sums: Float64s = np.cumsum(terms, axis=1)[:, -1]  # in the order of the characters
+        return sums
+
+    def _pairs(self, words: Sequence[str]) -> Int64s:
+        """Return each pair of neighbouring characters, ends included, as a place in the table [P]."""
+        codes = np.frombuffer("".join(words).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+        lengths = np.fromiter(map(len, words), np.int64, len(words))
+        indices = self._indices[np.minimum(codes, len(self._indices) - 1)]
+        ended = np.insert(indices, np.cumsum(lengths), _END)  # after each word
+        return np.append(_END, ended)[:-1] * self._size + ended
 
 
 _MIN_PART_LENGTH = 2
