@@ -98,7 +98,7 @@ COMPRESSED_SUFFIXES = (".gz", ".xz", ".zst", ".bz2")
 """Suffixes of files that are read; .bz2 is not written."""
 
 MAX_EXPANSION = 250
-"""Largest ratio of decompression: text compresses to a tenth, repeated lines to a hundredth."""
+"""Largest ratio of decompressed to compressed size: text compresses to a tenth, repeated lines to a hundredth."""
 
 
 class ExpansionError(Exception):
@@ -180,14 +180,18 @@ def check_text(head: bytes, name: str | Path) -> None:
 _ZSTD_CHUNK_BYTES = 1 << 10  # small, because a chunk may unpack to 30,000 times its size
 _BUFFER_BYTES = 1 << 18
 _UNCHECKED_BYTES = 1 << 24  # the ratio is not checked below this size
-_OPENERS: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"\xfd7zXZ": lzma.open, b"BZh": bz2.open}
+_OPENERS: dict[bytes, Callable[..., Any]] = {
+    rb"\x1f\x8b": gzip.open,
+    rb"\xfd7zXZ": lzma.open,
+    rb"BZh[1-9](?:1AY&|\x17rE8)": bz2.open,  # a text may begin with BZh
+}
 _GZIP_LEVEL, _XZ_PRESET, _ZSTD_LEVEL = 6, 1, 3
 
 
 def decompressed(raw: BufferedReader) -> BinaryIO:
     """Return a file's content, decompressed if needed; reading it may raise `DECOMPRESSION_ERRORS`."""
     magic, compressed = raw.peek(8), _CountingReader(raw)
-    open_packed = next((opener for start, opener in _OPENERS.items() if magic.startswith(start)), None)
+    open_packed = next((opener for start, opener in _OPENERS.items() if re.match(start, magic)), None)
     if open_packed is not None:
         chunks = iter(partial(open_packed(compressed).read, _BUFFER_BYTES), b"")
     elif magic.startswith(b"\x28\xb5\x2f\xfd"):

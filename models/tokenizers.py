@@ -685,9 +685,7 @@ def _load_without_lexicon(directory: Path) -> Tokenizer:
         if kind == SUBWORDS:
             require_package("transformers", "the tokenizer of a pretrained model")
             # the package is optional
-            pretrained: Any = importlib.import_module(
-                "models.pretrained.tokenizer"
-            )  # the package is optional
+            pretrained: Any = importlib.import_module("models.pretrained.tokenizer")
             tokenizer: Tokenizer = pretrained.PretrainedTokenizer(directory / pretrained.PRETRAINED_FOLDER)
             return tokenizer
         if kind == SentencePieceTokenizer.kind:

@@ -82,14 +82,14 @@ class WordCounter:
     def __init__(self) -> None:
         from models.word_kernels import WordTable
 
-        self._word = WordTable()
-        self._counts = np.zeros(self._word.capacity, dtype=np.int64)
+        self._words = WordTable()
+        self._counts = np.zeros(self._words.capacity, dtype=np.int64)
 
     def add(self, lines: Sequence[str]) -> None:
         """Count the words of lines, without the interpreter lock."""
         from models.word_kernels import count_occurrences
 
-        words, text, position = self._word, _join_lines(lines), 0
+        words, text, position = self._words, _join_lines(lines), 0
         while True:
             position, words.size = count_occurrences(text, position, words.table, words.size, self._counts)
             if position == len(text):
@@ -99,8 +99,8 @@ class WordCounter:
 
     def counts(self) -> dict[str, int]:
         """Return the number of occurrences of each word, in order of first occurrence."""
-        words = (word.decode("utf-8", "surrogatepass") for word in self._word.all_words())
-        return dict(zip(words, self._counts[: self._word.size].tolist(), strict=True))
+        words = (word.decode("utf-8", "surrogatepass") for word in self._words.all_words())
+        return dict(zip(words, self._counts[: self._words.size].tolist(), strict=True))
 
 
 def measure_text(lines: Sequence[str]) -> TextSize:

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from models.normaliser import Normaliser
 
-JOINERS = "'\u2019-"
-"""Characters that join word characters, as in "don't" and "well-known"."""
-
 IGNORED = "\u00ad\u061c\u180e\u200c\u200d\u200e\u200f\u2060\u2061\u2062\u2063\u2064\ufeff"
 """Characters without a width, such as the soft hyphen, which change no word."""
+
+JOINERS = f"'\u2019{IGNORED}-"
+"""Characters that join word characters, as in "don't" and "well-known"."""
 
 UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\uff66-\uff9d\U00020000-\U0003ffff]"
@@ -31,6 +31,9 @@ MAX_WORD_RUN = 64
 
 MAX_WORD_LENGTH = 256
 """Maximum characters of a word; longer runs, of any length, are not analysed."""
+
+_JOINTS = "\u200c\u200d"
+"""Zero-width characters that change how letters are written: the non-joiner and the joiner."""
 
 NO_AFFIXES = ("", "")
 """No punctuation on either side."""
@@ -47,8 +50,11 @@ def is_word_character(character: str) -> bool:
 
 
 def continues_word(text: str, at: int) -> bool:
-    """True if a character that is no letter belongs to the word before it."""
-    return at < len(text) and (text[at] in IGNORED or is_mark(text[at]))
+    """True if a character that is no letter belongs to the word before it; at its end, only marks and joints do."""
+    following = text[at : at + 2]
+    if not following or is_mark(following[0]) or following[0] in _JOINTS:
+        return bool(following)
+    return following[0] in IGNORED and is_word_character(following[1:] or " ")
 
 
 def is_mark(character: str) -> bool:
@@ -78,8 +84,8 @@ def word_pattern() -> re.Pattern[str]:
     marks = [chr(c) for c in range(0x300, _LAST_COMBINING_MARK + 1) if is_mark(chr(c))]
     # a class of characters up to U+FFFF is a table, one of others is searched
     near, far = "".join(filter("\U00010000".__gt__, marks)), "".join(filter("\U00010000".__le__, marks))
-    one = rf"(?:[\w{near}]++|(?=[{far[0]}-{far[-1]}])[{far}])+"
-    return re.compile(rf"{one}(?:[{IGNORED}]*+(?:[{JOINERS}][{IGNORED}]*+)?{one})*")
+    one = rf"(?:[\w{near}]++|(?=[{far[0]}-{far[-1]}])[{far}])++"
+    return re.compile(rf"{one}(?:[{IGNORED}]*+(?:[{JOINERS}][{IGNORED}]*+)?{one})*+")
 
 
 class WordParts(NamedTuple):
@@ -169,12 +175,18 @@ def match_beginning(typed: str, word: str, *, corrected: bool = False) -> str:
 
 PLAIN = Normaliser("nfkc", lowercase=False)
 _COMPOSED = Normaliser("nfc", lowercase=False)
+_WITHOUT_HIDDEN = str.maketrans(dict.fromkeys(IGNORED.translate(dict.fromkeys(map(ord, _JOINTS)))))
 _WITHOUT_IGNORED = str.maketrans({"\u2019": "'"} | dict.fromkeys(IGNORED))
 
 
 def plain_form(word: str) -> str:
     """Return the form for looking up words: NFKC, plain apostrophes, no `IGNORED` characters."""
     return word if word.isascii() else PLAIN(word.translate(_WITHOUT_IGNORED))
+
+
+def visible_form(word: str) -> str:
+    """Return a word without the `IGNORED` characters that do not change how it is written."""
+    return word.translate(_WITHOUT_HIDDEN)
 
 
 def dictionary_key(word: str) -> str:

@@ -214,9 +214,9 @@ class CheckContext:
         self.slots: list[Slot] = []
 
     def unknown_words(self) -> Iterator[str]:
-        """Yield the words unknown to the model, and the longer words around them."""
+        """Yield the checked words unknown to the model, and the longer words around them."""
         for number, word in enumerate(self.words):
-            if not word.known:
+            if word.checked and not word.known:
                 yield from surrounding_words(*self.place(number))
 
     def place(self, number: int) -> tuple[str, int, int]:

@@ -184,13 +184,13 @@ class HunspellDictionary:
         # the package's functions keep the interpreter's lock during look-ups, the library's do not
         self._library = ctypes.CDLL(importlib.import_module("hunspell.hunspell").__file__)
         self._library.Hunspell_create.restype = ctypes.c_void_p
-        with tempfile.NamedTemporaryFile() as shorter:
+        with tempfile.NamedTemporaryFile() if too_long else path.open("rb") as shorter:
             if too_long:
                 text = "%s: entries of more than %d bytes are left out: %d, the first in line %d"
                 _log.warning(text, path, _MAX_ENTRY_BYTES, len(too_long), too_long[0] + 2)
                 shorter.write("\n".join([str(len(entries)), *entries]).encode(self._encoding))
                 shorter.flush()
-            files = path.with_suffix(".aff"), shorter.name if too_long else path
+            files = path.with_suffix(".aff"), shorter.name
             self._handle = ctypes.c_void_p(self._library.Hunspell_create(*map(os.fsencode, files)))
         weakref.finalize(self, self._library.Hunspell_destroy, self._handle)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="dictionary")

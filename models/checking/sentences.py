@@ -39,7 +39,6 @@ from models.words import (
 MAX_SENTENCE_TOKENS = 512
 """Maximum tokens of a sentence; longer lines are split."""
 
-_NON_SPACE = re.compile(r"\S+")
 _UNICODE_SPACE = re.compile(rf"[^\S{ASCII_WHITESPACE}]")
 _AFTER_SIGN = re.compile(r"[^\w\s]\w")
 
@@ -263,17 +262,17 @@ class WordSentenceSplitter(SentenceSplitter):
     def __init__(self, tokenizer: WordTokenizer) -> None:
         super().__init__(tokenizer)
         if tokenizer.pattern is None:
-            self._unit = _NON_SPACE
+            self._unit = WORD
 
     @override
     def read(self, text: str) -> tuple[str, Int64s]:
-        read, origins = super().read(text)
-        return WORD.sub(self._separate, read) if _UNICODE_SPACE.search(read) else read, origins
+        return super().read(WORD.sub(self._separate, text) if _UNICODE_SPACE.search(text) else text)
 
     def _separate(self, found: re.Match[str]) -> str:
         """Return a word with a no-break space or the like, or, if it is unknown, the words around it."""
         word = found.group()
-        return _UNICODE_SPACE.sub(" ", word) if UNK in self.tokenizer.encode(word) else word
+        is_torn = _UNICODE_SPACE.search(word) is not None and UNK in self.tokenizer.encode(word)
+        return _UNICODE_SPACE.sub(" ", word) if is_torn else word
 
     @override
     def _tokenise(self, line: str, offset: int) -> Sentence:
@@ -400,9 +399,8 @@ class SpellingModel:
         characters, counts = np.unique(codes, return_counts=True)
         common = characters[np.argsort(-counts, kind="stable")[:MAX_CHARACTERS]]
         self._size = len(common) + 2
-        self._indices = np.full(
-            int(codes.max(initial=0)) + 2, _OTHER, dtype=np.int64
-        )  # the last: of higher codes
+        highest = int(codes.max(initial=0)) + 1  # stands for all codes above those of the words
+        self._indices = np.full(highest + 1, _OTHER, dtype=np.int64)
         self._indices[common] = np.arange(_OTHER + 1, self._size)
         counted = np.bincount(self._pairs(words), minlength=self._size**2) + _ADDED_COUNT
         table = counted.reshape(self._size, self._size)

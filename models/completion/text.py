@@ -1,6 +1,7 @@
 """Word boundaries in text given as bytes, and edit distances of many tokens in one pass.
 
 Invalid UTF-8 is decoded as U+FFFD, not a word character; an incomplete character does not end the word.
+Words are those of `models.words`.
 """
 
 import codecs

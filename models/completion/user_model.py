@@ -26,7 +26,7 @@ from rapidfuzz.distance import OSA
 from rapidfuzz.process import cdist
 
 from models.reranking.candidates import Steps
-from models.words import word_pattern
+from models.words import MAX_WORD_RUN, visible_form, word_pattern
 
 SENTENCE_START = ""
 """Previous word of the first word of a sentence."""
@@ -221,7 +221,7 @@ def split_word_sequences(text: str, context: str | None = None) -> list[WordSequ
 
 def sentence_words(text: str) -> list[list[str]]:
     """Return the words of each sentence of a text; sentences without words are omitted."""
-    return [words for piece in _SENTENCE_BREAK.split(text) if (words := word_pattern().findall(piece))]
+    return [words for piece in _SENTENCE_BREAK.split(text) if (words := _words(piece))]
 
 
 def previous_word(text: str) -> str:
@@ -229,8 +229,16 @@ def previous_word(text: str) -> str:
     tail = text[-_LOOKBACK_CHARACTERS:]
     if _SENTENCE_END.search(tail) is not None:
         return SENTENCE_START
-    words: list[str] = word_pattern().findall(tail) or [""]
-    return words[-1]
+    return (_words(tail) or [""])[-1]
+
+
+def _words(text: str) -> list[str]:
+    """Return the words of a text as they are seen; longer ones in runs from their end, as `last_word_start` does."""
+    found: list[str] = []
+    for word in map(visible_form, word_pattern().findall(text)):
+        ends = range(len(word), 0, -MAX_WORD_RUN)
+        found += reversed([word[max(end - MAX_WORD_RUN, 0) : end] for end in ends])
+    return found
 
 
 class ScoredPhrase(NamedTuple):

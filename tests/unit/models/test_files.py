@@ -1,5 +1,6 @@
 """Compressed files, and arrays shared by processes."""
 
+import bz2
 import contextlib
 import gzip
 import io
@@ -246,3 +247,8 @@ def test_a_file_that_goes_while_it_is_opened_is_made_anew(shelf, monkeypatch):
 def test_own_memory_keeps_nothing():
     shelf = PackedWeightCache()
     assert shelf.get_or_make("b", make)["values"] is not shelf.get_or_make("b", make)["values"]
+
+
+def test_a_text_may_begin_as_bzip2_does():
+    assert read(b"BZhang Wei said\n") == b"BZhang Wei said\n"
+    assert [read(bz2.compress(text)) for text in (b"", b"said\n")] == [b"", b"said\n"]

@@ -89,6 +89,7 @@ def matcher(*, words_only):
         ("x$cityy", "x$ cityy", []),
         ("new  york", "new  york", []),  # a member's token has one space
         ("ulm\u0301 ulm\u200d ulm", "ulm\u0301 ulm\u200d $city", [2]),  # the word goes on
+        ("ulm\u200e ulm\u00adx", "$city\u200e ulm\u00adx", [2]),  # the first word ends
         ("", "", []),
     ],
 )

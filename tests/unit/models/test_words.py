@@ -4,10 +4,14 @@ import itertools
 
 import pytest
 
+from models.completion.text import WordState, scan_words
 from models.words import (
+    IGNORED,
     dictionary_key,
     find_no_words,
+    is_alphabetic,
     is_identifier,
+    last_word_start,
     match_case,
     plain_form,
     surrounding_words,
@@ -102,3 +106,15 @@ def test_parts_of_a_listed_word_belong_to_it(whole, around):
 def test_hostile_runs_take_as_many_steps_as_they_have_characters(pair):
     """A search that is not linear would take minutes and end at the test's time limit."""
     assert sum(end - start for start, end in find_no_words("".join(pair) * 20_000)) <= 40_000
+
+
+def test_marks_that_hostile_words_alternate_are_divided_in_one_way():
+    """A pattern that could divide them in several ways would not end."""
+    assert not is_alphabetic("a" + "\u0301\U0001e94a" * 100 + "!")
+    assert is_alphabetic("a" + "\u0301\U0001e94a" * 100)
+
+
+@pytest.mark.parametrize("sign", IGNORED)
+def test_a_word_that_is_typed_goes_on_at_characters_without_a_width(sign):
+    assert last_word_start(f"the co{sign}op") == 4
+    assert scan_words(WordState(begun=True), f"{sign}op".encode()) == ((), WordState(begun=True))

@@ -15,6 +15,7 @@ from models.checking.checker import (
     without_overlaps,
 )
 from models.checking.error_model import _NEIGHBOURS, _TWO_EDITS_WEIGHT, CandidateSettings, GivenSpan
+from models.checking.lexicon import UserDictionary
 from models.tokenizers import WordTokenizer
 from models.vocabulary import BOS, EOS, UNK, Vocabulary
 from tests.support.fake_models import FakeModel
@@ -341,3 +342,11 @@ def test_words_of_the_training_text_are_tried_although_their_letters_are_unlikel
     monkeypatch.setattr("models.checking.generators._MAX_SPELLINGS", 0)
     tokenizer.lexicon = ()
     assert not any(issue.start == 19 for issue in check(model, tokenizer, "the cat sat on the xhouse"))
+
+
+def test_words_of_addresses_are_not_looked_up(monkeypatch):
+    asked = []
+    monkeypatch.setattr(UserDictionary, "look_up", lambda _, words: iter(asked.extend(words) or ()))
+    weigh(*trigram("unigram"), "see https://exmaple.com/lenght zebrs")
+    assert "zebrs" in asked
+    assert not {"https", "exmaple", "lenght"} & {*asked}

@@ -202,3 +202,11 @@ def test_runs_longer_than_a_word_are_not_looked_into():
     assert not is_alphabetic("a-" * 128 + "a")
     assert split_affixes("a" * 256) == (("", ""), "a" * 256)
     assert split_affixes("a" * 257) is None
+
+
+def test_a_known_word_with_a_no_break_space_is_one_and_others_are_two():
+    tokenizer = WordTokenizer(Vocabulary(["il", "a", "Il\u00a0a", "the"]))
+    text = "Il\u00a0a the b\u00a0the"
+    sentence = sentence_splitter_for(tokenizer).sentence(text)
+    assert [word.text for word in sentence.words] == ["Il\u00a0a", "the", "b", "the"]
+    assert sentence.ids.tolist()[:2] == tokenizer.encode(text)[:2]

@@ -183,6 +183,12 @@ def test_texts_are_cut_into_the_words_of_their_sentences():
     ]
 
 
+def test_words_are_learnt_as_they_are_seen_and_very_long_ones_in_runs():
+    assert sentence_words("co\u00adop mi\u200cravam \u200eulm\u200e") == [["coop", "mi\u200cravam", "ulm"]]
+    assert [len(word) for word in sentence_words("あ" * 144)[0]] == [16, 64, 64]
+    assert previous_word("あ" * 144) == "あ" * 64
+
+
 @pytest.mark.parametrize(
     ("text", "word"),
     [
