@@ -95,7 +95,7 @@ def check_config(kind: type[_Config], values: Mapping[str, Any], location: objec
 
 
 COMPRESSED_SUFFIXES = (".gz", ".xz", ".zst", ".bz2")
-"""Suffixes of files that are read; .bz2 is not written."""
+"""Suffixes of compressed files."""
 
 MAX_EXPANSION = 250
 """Largest ratio of decompressed to compressed size: text compresses to a tenth, repeated lines to a hundredth."""
@@ -273,10 +273,9 @@ def replace_file(path: Path, *parts: bytes | memoryview, temporary: Path | None 
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except OSError:
+    finally:  # also if interrupted
         with contextlib.suppress(OSError):
             temporary.unlink()
-        raise
 
 
 @contextlib.contextmanager
@@ -321,6 +320,8 @@ def _compressor(suffix: str, file: BinaryIO) -> contextlib.AbstractContextManage
         return cast("BinaryIO", compressed)
     if suffix == ".xz":
         return cast("BinaryIO", lzma.LZMAFile(file, "wb", preset=_XZ_PRESET))
+    if suffix == ".bz2":
+        return cast("BinaryIO", bz2.BZ2File(file, "wb"))
     if suffix == ".zst":
         compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL)
         return cast("BinaryIO", compressor.stream_writer(file, closefd=False))

@@ -164,7 +164,11 @@ def needs_space(text: str, following: str = "") -> bool:
     closes = unicodedata.category(first or "a") in _CLOSING and first not in _NOT_CLOSING
     if first in _QUOTES:
         closes = text.count(first) % 2 > 0
-    if closes or any(map(_JOINED.search, (text[-2:], last + first))):
+    if (
+        closes
+        or (first == last and not first.isalnum())
+        or any(map(_JOINED.search, (text[-2:], last + first)))
+    ):
         return False
     opens = not before or before.isspace() or unicodedata.category(before) in _NO_SPACE_AFTER
     if last in _QUOTES:

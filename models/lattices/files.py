@@ -1,4 +1,4 @@
-"""Files of lattices, SLF or Kaldi: plain, .gz, .xz or .zst; folders of SLF files."""
+"""Files of lattices, SLF or Kaldi: plain, .gz, .xz, .zst or .bz2; folders of SLF files."""
 
 import codecs
 import re

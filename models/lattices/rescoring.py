@@ -92,11 +92,8 @@ class RescoredLattice:
         tokens, lattice, weights = self.tokens, self.lattice, self.weights
         arcs, labels, features = tokens.edges.arcs, self.labels(), self.features()
         scale = weights.lm + weights.old_lm
-        lm = (
-            np.maximum(features["lm"], LOG_ZERO) * weights.lm
-            + features["old_lm"] * weights.old_lm
-            + features["unk"] * weights.unk
-        )
+        possible = np.where(np.isneginf(features["lm"]), LOG_ZERO, features["lm"])
+        lm = possible * weights.lm + features["old_lm"] * weights.old_lm + features["unk"] * weights.unk
         lm += sum(features[name] * weight for name, weight in weights.phrases.items())
         words = lattice.words
         alignments = (*lattice.alignments, "") if lattice.alignments else ("",) * (lattice.num_arcs + 1)

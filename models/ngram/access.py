@@ -120,7 +120,7 @@ def search_end(begin: Any, end: Any, word: Any) -> Any:
 
 @numba.njit(nogil=True, forceinline=True)
 def find_arc(words: Any, begin: Any, end: Any, word: Any) -> Any:
-    """Return the arc of a word in [begin, end), by bisection in `Automaton.words`, or A.
+    """Return the arc of a word in [begin, end), by bisection in `Automaton.words`, or A if there is none.
 
     Predicted branches are faster than a branch-free search: a wrong one still loads a cache line early.
     """

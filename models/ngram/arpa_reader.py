@@ -447,10 +447,10 @@ def read_arpa(path: Path, *, on_read: Callable[[int], None] = lambda _: None) ->
     """Read an ARPA file, compressed or not.
 
     Log-probabilities and back-off weights become the nearest floats. Takes about 40 bytes of
-    memory per n-gram of the largest order and 20 per other.
+    memory per n-gram of the largest order and 20 per other, more if prefixes are unlisted.
 
     Args:
-        path: plain, gzip, xz or Zstandard, detected by content.
+        path: plain, gzip, xz, Zstandard or bzip2, detected by content.
         on_read: called with the bytes read from disk since the last call; their sum is the file size.
 
     Raises:
@@ -511,7 +511,7 @@ def _log_zero(path: Path, options: Mapping[str, str]) -> np.float32 | None:
 
 
 def _read_heading(source: ArpaSource, expected: bytes, *, may_end: bool = False) -> bool:
-    """Read the next heading; return True if the file ends instead and may."""
+    """Read the next heading; return True if the file ends instead, which `may_end` allows."""
     while (text := source.read_line()) != expected:
         if text is None:
             source.fail_ended(expected.decode())

@@ -80,7 +80,7 @@ def write_arpa(
     """Write a back-off model; the file gets its name when complete.
 
     Args:
-        path: the suffixes .gz, .xz and .zst select compression.
+        path: the suffixes .gz, .xz, .zst and .bz2 select compression.
         vocabulary: words of the ids.
         orders: n-grams and weights of the orders 1, 2, …, as `list_ngrams` returns them.
         backward: whether the model reads right to left, noted in a comment.

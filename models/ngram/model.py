@@ -302,7 +302,7 @@ class NGramModel(
 
     @classmethod
     def load(cls, directory: Path, vocabulary: Vocabulary, *, device: str) -> "NGramModel":  # noqa: ARG003 - protocol
-        """Map a saved model, with its own vocabulary; this family computes on the CPU.
+        """Map a model, given the vocabulary that it was saved with; `device` is ignored, as it computes on the CPU.
 
         Raises:
             ManifestError: a file was not written by `save`, or has another vocabulary.

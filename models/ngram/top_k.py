@@ -91,7 +91,7 @@ def _prefetch_arc(probs: Any, words: Any, ranked_arcs: UInt32s, position: Any) -
 def _best_arc(
     ranked_arcs: UInt32s, level: int, heaps: UInt32s, nexts: Int64s, stops: Int64s, missing: np.uint64
 ) -> Any:
-    """Return a level's most probable remaining arc, or A."""
+    """Return a level's most probable remaining arc, or A if there is none."""
     if nexts[level] >= stops[level] or stops[level] == 0:
         return missing
     if nexts[level] >= 0:

@@ -116,7 +116,7 @@ class LogLinearModel:
             values: values of the weighted features, in the order of the weights [N, W].
         """
         totals = np.zeros(len(values))
-        for index, weight in enumerate(self.weights.values()):  # a matrix product rounds by batch
+        for index, weight in enumerate(self.weights.values()):  # no matrix product, which rounds by batch
             totals += weighted(values[:, index], weight)
         return totals
 

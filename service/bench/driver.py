@@ -144,8 +144,8 @@ class LoadRun:
         return observation.status > 0
 
 
-def schedule_arrivals(load: Load, terms: LoadSettings, started_s: float = 0.0) -> Iterator[float]:
-    """Yield times of warm-up and measurement, in seconds after the start; now, in a closed loop."""
+def schedule_arrivals(load: Load, terms: LoadSettings, started_s: float) -> Iterator[float]:
+    """Yield when requests are due, warm-up included, in seconds after `started_s`; in a closed loop, now."""
     offsets, measured = iter(lambda: time.perf_counter() - started_s, None), 0
     for offset_s in load.arrival_times() if isinstance(load, OpenLoop) else offsets:
         if terms.duration_s is not None and offset_s >= terms.warmup_s + terms.duration_s:

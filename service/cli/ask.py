@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import typer
 
 from models.errors import FormatError, InvalidInputError
+from models.files import DECOMPRESSION_ERRORS, check_text, decompressed
 from service.cli.options import (
     JsonOption,
     ListSource,
@@ -107,7 +108,7 @@ class _GenerateOptions(NamedTuple):
         list[str] | None, typer.Option("--bad-word", help="Never generate this; may be repeated.")
     ] = None
     seed: Annotated[int | None, typer.Option(help="Random seed; equal seeds give equal texts.")] = None
-    stop: Annotated[list[str] | None, typer.Option(help="End before this string; may be repeated.")] = None
+    stop: Annotated[list[str] | None, typer.Option(help="End before this string; up to 32.")] = None
 
 
 @ask_app.command()
@@ -121,7 +122,7 @@ def generate(
         typer.Option(min=1, help="Write this many sampled lines, such as a training text, to --out."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="File for --lines; compressed if it ends in .gz, .xz or .zst.")
+        Path | None, typer.Option(help="File for --lines; compressed if it ends in .gz, .xz, .zst or .bz2.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -233,7 +234,7 @@ def rerank(
     given = {**ask.main_model(model), "phrases": entries, **settings._asdict()}
     job = ask.prepare_rerank(given, published.registry, published.load)
     lists = source.lists(reserved=lambda name: is_reserved(name, job.models.extra))
-    metric = ask.metric_of_profile(published.registry, job.settings.profile)
+    metric = ask.metric_of_profile(job.profile)
     ask.rerank_file(job, lists, file=source.file, target=output, output_format=output_format, metric=metric)
 
 
@@ -244,12 +245,15 @@ def read_text(path: Path) -> str:
         FormatError: the file cannot be read, or is not UTF-8.
     """
     try:
-        return path.read_text(encoding="utf-8-sig")
+        with path.open("rb") as raw:
+            content = decompressed(raw).read()
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
+        check_text(error.object, path)
         wrong = f"byte {error.start} is 0x{error.object[error.start]:02x} ({error.reason})"
         raise FormatError(path, f"is not UTF-8: {wrong}", hint="convert it, for example with iconv") from None
-    except OSError as error:
-        raise FormatError(path, f"cannot be read: {error.strerror or error}") from None
+    except (OSError, *DECOMPRESSION_ERRORS) as error:
+        raise FormatError(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
 def read_words(path: Path) -> list[str]:

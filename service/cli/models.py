@@ -255,7 +255,9 @@ def import_hf(
 @models_app.command("export-arpa")
 def export_arpa(
     model: ModelArgument,
-    file: Annotated[Path, typer.Argument(help="File to write; compressed if it ends in .gz, .xz or .zst.")],
+    file: Annotated[
+        Path, typer.Argument(help="File to write; compressed if it ends in .gz, .xz, .zst or .bz2.")
+    ],
     registry: RegistryOption = DEFAULT_REGISTRY,
     as_json: JsonOption = False,
 ) -> None:

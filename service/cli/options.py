@@ -213,7 +213,7 @@ def convert(
     target: Annotated[
         str,
         typer.Argument(
-            help="File to write (compressed if it ends in .gz, .xz, .zst); a folder for SRILM and Kaldi; - prints."
+            help="File to write (compressed if it ends in .gz, .xz, .zst, .bz2); folders for SRILM, Kaldi; - prints."
         ),
     ],
     output_format: Annotated[str, typer.Option(help=f"{_WRITTEN_FORMATS}.")] = "jsonl",

@@ -210,7 +210,7 @@ def _check_profile(
     job = ask.prepare_rerank(given, published.registry, published.load)
     lists = source.lists(reserved=lambda name: is_reserved(name, job.models.extra))
     settings = {name: getattr(options, name) for name in ("seed", "max_p_value", "bootstrap_samples")}
-    checked = ask.check_profile(job, lists, published.registry, TuningSettings(**settings), file=source.file)
+    checked = ask.check_profile(job, lists, TuningSettings(**settings), file=source.file)
     if as_json:
         print_json(checked)
     else:

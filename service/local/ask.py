@@ -30,6 +30,7 @@ from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.writer import write_lists
 from models.reranking.metrics import make_metric
 from models.reranking.metrics.metric import METRIC_TITLES, UNCHANGED, Metric, format_score, paired_bootstrap
+from models.reranking.ranking import Profile
 from models.reranking.tuning.cross_fitting import select_with_references
 from models.reranking.tuning.fitting import TuningSettings
 from service.engine.job import Work, iter_outputs, run_to_completion
@@ -293,24 +294,22 @@ def tell_scores(metric: Metric, counts: Int64s, what: str, chosen: str) -> None:
     typer.echo(f"{title}: first pass {first}, {chosen} {new}, best possible {best}", err=True)
 
 
-def metric_of_profile(registry: Address, name: str | None) -> Metric:
+def metric_of_profile(profile: Profile | None) -> Metric:
     """Return the metric that a profile was tuned for; without one, the word error rate."""
-    if name is None:
+    if profile is None:
         return make_metric("wer")
-    profile = ProfileStore(registry).read(name)
     of_signature = dict(part.partition(":")[::2] for part in profile.signature.split("|"))
     return make_metric(profile.metric or "wer", normaliser=of_signature.get("normaliser", UNCHANGED))
 
 
 def check_profile(
-    job: RerankJob, lists: Iterable[CandidateList], registry: Address, settings: TuningSettings, *, file: str
+    job: RerankJob, lists: Iterable[CandidateList], settings: TuningSettings, *, file: str
 ) -> Json:
     """Test whether a profile's weights improve on the first pass, by the metric they were tuned for.
 
     Args:
         job: re-ranking with the profile.
         lists: candidate lists, best ones it was not tuned on; those without references are ignored.
-        registry: registry of the profile.
         settings: maximum p-value, samples of the bootstrap, and seed.
         file: name of the lists' file, for messages.
 
@@ -321,8 +320,7 @@ def check_profile(
     Raises:
         InvalidInputError: no list can be re-ranked, or none has a reference.
     """
-    profile = ProfileStore(registry).read(str(job.settings.profile))
-    metric = metric_of_profile(registry, profile.name)
+    profile, metric = job.profile, metric_of_profile(job.profile)
     counts = []
     for one in _rerank_lists(job, select_with_references([*lists])[1], file):
         texts = [one.given.candidates[index].text for index in (0, int(one.order[0]))]
@@ -340,7 +338,8 @@ def check_profile(
         "baseline": float(metric.score(before.sum(axis=0))),
         "tuned": float(metric.score(after.sum(axis=0))),
         "significance": dataclasses.asdict(test),
-        "holds": profile.decision == "first_pass" or (is_better and test.p_value <= settings.max_p_value),
+        "holds": (profile is not None and profile.decision == "first_pass")
+        or (is_better and test.p_value <= settings.max_p_value),
     }
 
 

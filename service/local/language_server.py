@@ -442,7 +442,8 @@ class ProseServer(LanguageServer):
             start = end - len(line) + one["start"]
             one["typed"] = text[start:end]
             # a completion of a word ends it; a further word goes before the next one, or is the next one
-            rest = len(one["suffix"]) if text.startswith(one["suffix"], end) else 0
+            suffix = one["suffix"] or ""  # null if typed characters change
+            rest = len(suffix) if text.startswith(suffix, end) else 0
             stop = end + max(rest, after if one["typed"] else 0)
             spans += (start, stop), (end, stop)
         ranges = iter(document.ranges(spans))

@@ -421,7 +421,7 @@ def _request_schemas(endpoints: Iterable[Endpoint]) -> Json:
 
 
 def _query_parameter(name: str, body: Json, lines: Lines | None) -> Json:
-    """Convert a JSON body's field to a query parameter, of the JSON-lines variant if any."""
+    """Convert a body's field to a query parameter: of the JSON-lines variant, or without `lines` of a GET."""
     field = body["properties"][name]
     schema = {key: value for key, value in field.items() if key not in {"description", "title"}}
     parameter = {"name": name, "in": "query", "required": False, "description": field.get("description", "")}

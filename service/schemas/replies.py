@@ -367,7 +367,8 @@ class RankedListResult:
     tuned_on: IfGiven[list[str]] = field(default_factory=list)
     """as in the reply to JSON, on each line of a stream; omitted if empty."""
     problems: IfGiven[list[str]] = field(default_factory=list)
-    """errors of candidates of another program's list that could not be read and are left out; omitted if empty."""
+    """errors of candidates of another program's list that could not be read and are left out, up to 20, further ones as
+    lines; omitted if empty."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,7 +179,7 @@ class CompletionRequest(ModelRequest):
     seed: Annotated[int, Field(ge=-_SEEDS // 2, le=_SEEDS - 1)] | None = None
     """Seed of sampling; equal seeds give equal choices."""
     stop: Stops | None = None
-    """One or several stop strings; a choice ends before the first that occurs."""
+    """One or several stop strings, up to 32; a choice ends before the first that occurs."""
     stream: bool | None = None
     """True to send tokens as server-sent events."""
     stream_options: StreamOptions | None = None

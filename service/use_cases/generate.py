@@ -135,7 +135,7 @@ class GenerateRequest(ModelRequest):
     seed: Seed | None = None
     """Seed of sampling; equal seeds give equal texts."""
     stop: Stops = Field(default_factory=list)
-    """One or several stop strings; the text ends before the first that occurs."""
+    """One or several stop strings, up to 32; the text ends before the first that occurs."""
     logprobs: FlagOrCount = False
     """True to report the log-probability of each token by the model alone; a number k adds the k most probable."""
     token_healing: bool = False

@@ -302,16 +302,19 @@ def read_batch(lines: Iterator[L], size: Callable[[L], int]) -> Work[Any, list[L
 def answer_each(
     answer: Callable[[list[L]], Work[Any, Sequence[R]]], batch: list[L]
 ) -> Work[Any, list[R | LanguageModelError]]:
-    """Answer lines together; if one is invalid, each half apart: only invalid lines fail."""
+    """Answer lines together; if one is invalid, each half apart: only invalid lines fail.
+
+    If the store of states is full, which is known only after the work, each line is answered apart.
+    """
     try:
         return [*(yield from answer(batch))]
     except (InvalidInputError, StatesFullError) as error:
         if len(batch) == 1:
             return [error]
+        size = 1 if isinstance(error, StatesFullError) else -(-len(batch) // 2)
     outcomes: list[R | LanguageModelError] = []
-    middle = len(batch) // 2
-    for half in (batch[:middle], batch[middle:]):
-        outcomes += yield from answer_each(answer, half)
+    for begin in range(0, len(batch), size):
+        outcomes += yield from answer_each(answer, batch[begin : begin + size])
     return outcomes
 
 

@@ -265,7 +265,7 @@ class RerankSettings(ModelRequest):
         models = scoring_models(main, extra, resolve, form)
         scoring = {loaded.address for loaded in models.all}
         tuned_on = [] if profile is None else profile.replaced_versions(scoring)
-        return RerankJob(models, weighting, scale, corrections, self, phrases, tuned_on)
+        return RerankJob(models, weighting, scale, corrections, self, phrases, tuned_on, profile)
 
     def _model_weights(self) -> dict[str, float]:
         """Return weights given with further models; reject those that are also in `weights`."""
@@ -290,6 +290,7 @@ class RerankJob:
         settings: all other settings.
         phrases: phrases that candidates may contain.
         tuned_on: versions that the profile was tuned on, of models that score with another.
+        profile: the profile that the settings name, if any.
     """
 
     models: ScoringModels
@@ -299,6 +300,7 @@ class RerankJob:
     settings: RerankSettings
     phrases: PhraseList = NO_PHRASES
     tuned_on: Sequence[str] = ()
+    profile: Profile | None = None
 
     @property
     def is_pairwise(self) -> bool:
@@ -401,6 +403,10 @@ def rerank_items(
             yield error
 
 
+_MAX_PROBLEMS = 20
+"""Maximum problems in a list's line; further ones have lines of their own, which bounds work and memory of a step."""
+
+
 def _items_of(parsed: Iterable[ListOrBadLine]) -> Iterator[RerankItem | InvalidInputError]:
     """Yield one item per list: its candidates' errors, which come before it, are its problems."""
     problems: list[str] = []
@@ -409,12 +415,14 @@ def _items_of(parsed: Iterable[ListOrBadLine]) -> Iterator[RerankItem | InvalidI
             yield RerankItem(replace(one, problems=tuple(problems)))
         elif one.loses_list:
             yield InvalidInputError(str(one))
-        else:
+        elif len(problems) < _MAX_PROBLEMS:
             problems.append(str(one))
             continue
+        else:
+            yield InvalidInputError(str(one))
+            continue
         problems = []
-    if problems:
-        yield InvalidInputError(problems[0])
+    yield from map(InvalidInputError, problems)
 
 
 def read_rerank_query(query: Mapping[str, str]) -> RerankSettings:

@@ -2,7 +2,7 @@
 
 Each line of these text files has a word and its numbers. The first line
 of word2vec and fastText files has the numbers of words and dimensions;
-GloVe files have none. Files may be compressed (.gz, .xz, .zst).
+GloVe files have none. Files may be compressed (.gz, .xz, .zst, .bz2).
 """
 
 import itertools

@@ -27,7 +27,7 @@ class LocalService:
     """Service of one file or folder on a free port of this machine; ends with this object or the program.
 
     Args:
-        path: registry folder, or ARPA file, also .gz, .xz or .zst.
+        path: registry folder, or ARPA file, also .gz, .xz, .zst or .bz2.
 
     Attributes:
         url: URL of the service.

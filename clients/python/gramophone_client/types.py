@@ -444,7 +444,7 @@ class RankedListResult(Reply):
     """as in the reply to JSON, on each line of a stream; omitted if empty."""
 
     problems: list[str] = []
-    """errors of candidates of another program's list that could not be read and are left out; omitted if empty."""
+    """errors of candidates of another program's list that could not be read and are left out, up to 20, further ones as lines; omitted if empty."""
 
 
 class RerankReply(Reply):

@@ -2245,7 +2245,7 @@ export interface components {
             tuned_on?: string[];
             /**
              * Problems
-             * @description errors of candidates of another program's list that could not be read and are left out; omitted if empty.
+             * @description errors of candidates of another program's list that could not be read and are left out, up to 20, further ones as lines; omitted if empty.
              */
             problems?: string[];
         };
@@ -3607,7 +3607,7 @@ export interface components {
             seed?: number | null;
             /**
              * Stop
-             * @description One or several stop strings; a choice ends before the first that occurs.
+             * @description One or several stop strings, up to 32; a choice ends before the first that occurs.
              * @default null
              */
             stop?: string | string[] | null;
@@ -4024,7 +4024,7 @@ export interface components {
             seed?: number | null;
             /**
              * Stop
-             * @description One or several stop strings; the text ends before the first that occurs.
+             * @description One or several stop strings, up to 32; the text ends before the first that occurs.
              */
             stop?: string | string[];
             /**

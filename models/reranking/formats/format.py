@@ -282,7 +282,7 @@ def candidate_or_error(parse: Callable[[], Candidate]) -> Candidate | InvalidInp
     try:
         return parse()
     except InvalidInputError as error:
-        return error
+        return error.with_traceback(None)
 
 
 def _list_of_members(name: str, members: Sequence[tuple[int, Candidate]]) -> CandidateList:

@@ -135,9 +135,10 @@ def _hyporadise_list(element: TextLine, problems: list[str]) -> CandidateList:
 
     def parse(text: Any, field: str) -> Candidate:
         index = next(indices)
-        numbers = {key: column[index] for key, column in columns.items() if column[index] is not None}
         features = {
-            _feature(key): number_value(number, f"{shorten(key)}[{index}]") for key, number in numbers.items()
+            name: number_value(column[index], f"{key}[{index}]")
+            for name, (key, column) in columns.items()
+            if column[index] is not None
         }
         return Candidate(stripped_value(text, field), features)
 
@@ -149,25 +150,22 @@ def _hyporadise_list(element: TextLine, problems: list[str]) -> CandidateList:
     return CandidateList(id_value(value.get("id"), "id"), "", tuple(first.values()), references)
 
 
-def _columns(value: Mapping[str, Any], size: int) -> dict[str, list[Any]]:
-    """Collect lists of numbers by key, one per hypothesis; None if missing."""
-    columns: dict[str, list[Any]] = {}
+def _columns(value: Mapping[str, Any], size: int) -> dict[str, tuple[str, list[Any]]]:
+    """Collect lists of numbers by feature, with their keys, one per hypothesis; None if missing."""
+    columns: dict[str, tuple[str, list[Any]]] = {}
     for key, numbers in value.items():
         has_numbers = isinstance(numbers, list) and not {int, float}.isdisjoint(map(type, numbers))
         if key in _OWN_KEYS or not has_numbers:
             continue
-        if _feature(key) in map(_feature, columns):
-            raise InvalidInputError(f"two lists of scores for {_feature(key)}")
+        name = _FEATURE_OF_KEY.get(key, string_value(key, "the name of a list of scores"))
+        if name in columns:
+            raise InvalidInputError(f"two lists of scores for {name}")
         if len(numbers) != size:
             raise InvalidInputError(
                 f"{shorten(key)} has {len(numbers)} scores, but input has {size} hypotheses"
             )
-        columns[key] = numbers
+        columns[name] = shorten(key), numbers
     return columns
-
-
-def _feature(key: str) -> str:
-    return _FEATURE_OF_KEY.get(key, string_value(key, "the name of a list of scores"))
 
 
 def _write_hyporadise(lists: Iterable[CandidateList]) -> Iterator[str]:

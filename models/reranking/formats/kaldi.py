@@ -133,7 +133,7 @@ def _other_content(rows: Sequence[Sequence[str]]) -> str | None:
         utterance, _, rank = key.rpartition("-")
         ranks.setdefault(utterance, []).append(rank)
     first, *others = ({*row[1:]} for row in rows)
-    are_apart = len(ranks) == 1 and len(others) > 1 and all(map(first.isdisjoint, others))
+    are_apart = len(ranks) == 1 and len(others) > 1 and first and all(map(first.isdisjoint, others))
     if are_apart or not all("1" in of_one and all(map(_RANK.fullmatch, of_one)) for of_one in ranks.values()):
         return "transcripts, whose ids end in a number"
     return None

@@ -65,7 +65,7 @@ class References:
     """The references of one file.
 
     Args:
-        path: plain, .gz, .xz or .zst.
+        path: plain, .gz, .xz, .zst or .bz2.
         layout: None: detected from the lines and the id of the first list.
         usual: usual reference layout of the lists' format; with `utterance`, lines have ids.
         numbered: True if a list's name is its line number, from 0, in files without ids.
@@ -358,7 +358,8 @@ def detect_format(head: bytes, source: str) -> Format:
     elif tab and is_decimal_number(last):
         name = "nemo"
     elif _KALDI.fullmatch(first):
-        kaldi.check_content(text.split("\n")[: -1 if len(head) >= _HEAD_BYTES else None], source)
+        lines = text.split("\n")
+        kaldi.check_content(lines[:-1] if len(head) >= _HEAD_BYTES and lines[1:] else lines, source)
         name = "kaldi"
     if name is None:
         raise FormatError(
@@ -384,7 +385,7 @@ def read_lists(
     """Yield lists, and a `BadLine` for each unreadable part; the first `next` opens the files.
 
     Args:
-        source: plain, .gz, .xz or .zst, whatever its suffix; a folder for formats with several files.
+        source: plain, .gz, .xz, .zst or .bz2, whatever its suffix; a folder for formats with several files.
         format_name: None: detected from the first lines.
         references: reference files; each gives every list one reference. See the module docstring.
         reference_layout: None: detected from the file and the format's usual layout.

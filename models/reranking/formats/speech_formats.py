@@ -21,8 +21,8 @@ file, from 0; an unreadable segment has a number too. Interim results are skippe
   transcription. The text is the lexical form, without digits and punctuation. The logarithm of the
   confidence, from 0 to 1, is the feature `log_confidence`.
 - `google`: `{"results": [{"alternatives": [{"transcript": …}, …]}, …]}`, also in the `response` of a
-  long-running operation. Only the first alternative has a confidence, so it is dropped. An empty
-  `transcript` is omitted.
+  long-running operation. Only the first alternative has a confidence, so it is dropped. Google
+  omits an empty `transcript`.
 - `aws`: `{"results": {"segments": [{"alternatives": [{"transcript": …, "items": […]}, …]}, …]}}`, the
   file of a job with `ShowAlternatives`. Only words have confidences: `log_confidence` is the sum of
   their logarithms.

@@ -229,7 +229,7 @@ def looks_like_mean(values: Floats, words: Floats) -> bool:
         words: their numbers of words [N].
     """
     negative, zero, positive = ((np.sign(values) == sign).mean() for sign in (-1, 0, 1))
-    if max(min(negative, positive), zero) > 1 - _SAME_SIGN_SHARE:
+    if not np.isfinite(values).all() or max(min(negative, positive), zero) > 1 - _SAME_SIGN_SHARE:
         return False  # neither log-probabilities nor costs
     sizes = np.abs(values)
     if sizes.std() == 0 or words.std() == 0:

@@ -303,3 +303,16 @@ def test_the_contract_documents_its_example(http):
     assert reply.status_code == 200, reply.text
     assert set(example) <= set(schema["properties"])
     assert all("description" in about for name, about in schema["properties"].items() if name != "timeout_ms")
+
+
+def test_a_list_tells_twenty_problems_and_the_others_have_lines(http):
+    body = "x\n" * 23 + "u ||| w3 w5 ||| d= 1 ||| -3\n"
+    reply = http.post("/v1/rerank", content=body, headers={"content-type": "text/x-moses-nbest"})
+    *others, last = map(json.loads, reply.text.splitlines())
+    assert len(last["problems"]) == 20
+    assert [list(line) for line in others] == [["error"]] * 3
+
+
+def test_bad_lines_without_a_list_are_all_told(http):
+    reply = http.post("/v1/rerank", content="x\ny\n", headers={"content-type": "text/x-moses-nbest"})
+    assert [list(json.loads(line)) for line in reply.text.splitlines()] == [["error"]] * 2

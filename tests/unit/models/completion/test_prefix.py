@@ -163,6 +163,10 @@ def test_a_sign_that_joins_words_brings_no_space(text):
         ("end.", "\u201c", True),
         ("end.", "\u00bf", True),
         ("see", "@", True),
+        ("C+", "+", False),
+        ("a =", "=", False),
+        ("a =", "-", True),
+        ("a", "a", True),
         ("", ",", False),
     ],
 )

@@ -35,13 +35,13 @@ def test_a_seed_draws_the_same_times_again():
 
 
 def test_a_duration_bounds_the_warm_up_and_what_is_measured():
-    times = list(schedule_arrivals(OpenLoop(10, "constant"), LoadSettings(duration_s=1, warmup_s=0.5)))
+    times = list(schedule_arrivals(OpenLoop(10, "constant"), LoadSettings(duration_s=1, warmup_s=0.5), 0.0))
     assert len(times) == 15
     assert times[-1] < 1.5
 
 
 def test_a_number_of_requests_counts_those_after_the_warm_up():
-    times = list(schedule_arrivals(OpenLoop(10, "constant"), LoadSettings(num_requests=4, warmup_s=0.5)))
+    times = list(schedule_arrivals(OpenLoop(10, "constant"), LoadSettings(num_requests=4, warmup_s=0.5), 0.0))
     assert [time for time in times if time >= 0.5] == pytest.approx([0.5, 0.6, 0.7, 0.8])
     assert len(times) == 9
 

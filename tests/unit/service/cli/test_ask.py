@@ -1,5 +1,7 @@
 """`gramophone check`, `complete` and `rerank` in the test process."""
 
+import bz2
+import gzip
 import io
 import json
 import sys
@@ -11,6 +13,7 @@ from models.checking.calibration import Calibration, CalibrationPoint
 from models.checkpoint.documents import CalibrationStore, ProfileStore
 from models.errors import FormatError, InvalidInputError, UnsupportedParameterError
 from models.files import decompressed
+from service.cli.ask import read_words
 from service.cli.main import app
 from service.schemas.models import ProfileBody
 from tests.support.recogniser_lists import SAMPLES
@@ -132,7 +135,7 @@ def test_a_word_that_ends_a_sentence_is_no_file(check):
 
 def test_a_file_that_is_not_text_is_refused(check, tmp_path):
     file = tmp_path / "binary"
-    file.write_bytes(b"\xff\xfe\x00")
+    file.write_bytes(b"\xff\xfd\x00")
     code, _, err = check(file)
     assert (code, "is not UTF-8: byte 0 is 0xff" in err) == (2, True)
 
@@ -464,3 +467,15 @@ def test_figures_are_those_of_the_profiles_metric(rerank, rerank_registry, tmp_p
     body = ProfileBody(weights={"old_lm": -1.0}, metric=metric, signature=signature)
     ProfileStore(rerank_registry).write(body.profile(metric))
     assert told in rerank("--profile", metric, "--references", tmp_path / "references").stderr
+
+
+@pytest.mark.parametrize("packed", [bz2.compress, gzip.compress, bytes])
+def test_files_of_text_may_be_packed(tmp_path, packed):
+    (tmp_path / "words").write_bytes(packed(b"b\n\nu\n"))
+    assert read_words(tmp_path / "words") == ["b", "u"]
+
+
+def test_a_file_of_text_in_utf_16_is_named_with_the_command_that_converts_it(tmp_path):
+    (tmp_path / "words").write_text("a", encoding="utf-16")
+    with pytest.raises(FormatError, match=r"UTF-16.*iconv -f utf-16"):
+        read_words(tmp_path / "words")

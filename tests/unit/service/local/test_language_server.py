@@ -539,6 +539,10 @@ def test_a_completion_replaces_the_rest_of_the_word(text, place, found, after):
     assert inline == (after if "\u00e9" not in text else "the l\u00e9ngth")
 
 
+def test_a_completion_that_changes_typed_letters_replaces_them():
+    assert completed("the gi", 0, 6, {"text": "GitHub", "suffix": None, "typed": "gi"})[0] == "the GitHub"
+
+
 HIDDEN = [
     ("```\nlen", 1, 3), ("a `len` b", 0, 6), ("[a](len) b", 0, 7), ("    len", 0, 7), ("<b len> b", 0, 6),
     ("a https://x.y/len", 0, 17), ("<!-- len -->", 0, 8), ("---\nlen\n---", 1, 3), ("> ```\n> len", 1, 5),

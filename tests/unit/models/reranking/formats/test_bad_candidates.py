@@ -161,6 +161,8 @@ def test_lines_with_a_word_and_a_number_are_not_always_lists_of_kaldi(text, prob
         "utt-1 rain falls\nutt-10 train falls\nutt-2 rain fall\nv-1 on\n",
         "utt-1 1 2 3 4 5\nutt-2 1 2 3 4 6\nutt-3 1 2 2 3 4\n",
         "utt-1\nutt-2 a\n",
+        "utt-1\nutt-2 uh\nutt-3 um\n",
+        "utt-1 " + "a " * 50_000 + "\nutt-2 a b\n",
         "a-b-1 one\n",
         "u-1 a\nu-2 b\n",
     ],

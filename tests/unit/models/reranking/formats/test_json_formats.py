@@ -10,6 +10,7 @@ from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats import json_stream
 from models.reranking.formats.format import BadLine
 from models.reranking.formats.reader import read_bytes, read_lists
+from tests.support.counted_calls import calls_in
 from tests.support.written_lists import format_lists
 
 
@@ -231,3 +232,11 @@ def test_lists_of_several_sizes_are_not_written():
     some = [CandidateList(None, "", (Candidate("a"),) * size) for size in (2, 1)]
     with pytest.raises(InvalidInputError, match=r"lists\[1\] has 1 candidates, the lists before it have 2"):
         list(format_lists(some, "nemo"))
+
+
+def test_the_work_for_columns_of_scores_is_in_proportion_to_them():
+    counts = []
+    for size in (500, 2000):
+        member = {"input": ["a"]} | {f"f{number}": [number] for number in range(size)}
+        counts.append(calls_in(lambda text: read(text, "hyporadise"), json.dumps([member])))
+    assert counts[1] < 5 * counts[0]

@@ -168,6 +168,7 @@ def test_a_mean_is_offered_times_the_length_too():
 def test_a_sum_is_not_taken_for_a_mean_nor_is_an_indicator():
     words = np.arange(1.0, 40.0)
     assert not looks_like_mean(-2.5 * words, words)
+    assert not looks_like_mean(np.where(words == words[0], -np.inf, -2.5), words)
     assert not looks_like_mean((words % 2 == 0).astype(float), words)
     assert looks_like_mean(-1 / words, words)
 
