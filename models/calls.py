@@ -5,7 +5,7 @@ and resumes with the result, or yields None to give way to other computations. `
 answers calls one at a time; the service's engine batches them with those of other requests.
 """
 
-from collections.abc import Callable, Generator, Hashable, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeAlias
 
@@ -22,8 +22,17 @@ from models.language_model import (
 )
 
 A = TypeVar("A", default=Any)
+R = TypeVar("R")
+T = TypeVar("T")
 CallGenerator: TypeAlias = Generator[Any, Any, A]
 """Part of a computation: yields model calls and returns a result of type A."""
+
+Steps: TypeAlias = Generator[None, None, T]
+"""Computation without model calls, which yields after a bounded amount of work, and returns its result."""
+
+_CHARACTERS_PER_STEP = 1 << 13
+_CHARACTERS_PER_ITEM = 64
+"""Fixed cost of an item, even an empty one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -187,3 +196,24 @@ def run_calls(work: CallGenerator[A], answer_call: Callable[[ModelCall], Any] = 
     for item in iter_outputs(work, answer_call):
         result = item.value
     return result
+
+
+def map_in_steps(
+    items: Iterable[T], prepare: Callable[[T], R], *, size: Callable[[T], int]
+) -> Steps[list[R]]:
+    """Map a function over items, with bounded text per step.
+
+    Args:
+        items: such as texts.
+        prepare: the function, such as a tokenizer.
+        size: number of characters, ids or words of an item.
+    """
+    prepared: list[R] = []
+    read = 0
+    for item in items:
+        if read > _CHARACTERS_PER_STEP:
+            read = 0
+            yield
+        read += size(item) + _CHARACTERS_PER_ITEM
+        prepared.append(prepare(item))
+    return prepared

@@ -30,13 +30,13 @@ from service import logs
 from service.api_errors import install_error_handlers
 from service.api_keys import KeyStore
 from service.engine.engine import Engine
-from service.engine.loading import Loader
-from service.engine.memory import reports_memory, system_memory
 from service.engine.metrics import Metrics
-from service.engine.model_host import READY, ModelHost, ModelReloader, readiness
 from service.engine.scheduler import Scheduler, SchedulerLimits
-from service.engine.state_store import StateStore
-from service.engine.user_store import IN_MEMORY, UserStore
+from service.hosting.loading import Loader
+from service.hosting.memory import reports_memory, system_memory
+from service.hosting.model_host import READY, ModelHost, ModelReloader, readiness
+from service.hosting.state_store import StateStore
+from service.hosting.user_store import IN_MEMORY, UserStore
 from service.http_server import DrainingServer, listen, tls_context, url_of
 from service.middleware.authentication import AccessTable, Authentication
 from service.middleware.cross_origin import CrossOriginGuard, CrossOriginReplies

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, ByteSize, Field, ValidationError, field_val
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from models.errors import InvalidInputError
-from service.engine.loading import read_precisions
+from service.hosting.loading import read_precisions
 
 PREFIX = "GRAMOPHONE_"
 _NON_SETTINGS = frozenset({"GRAMOPHONE_API_KEY", "GRAMOPHONE_DATA"})

@@ -16,11 +16,10 @@ import numpy as np
 from rapidfuzz.distance import OSA, Postfix, Prefix
 
 from models.arrays import AnyArray, Float64s, Int64s, TokenIds
-from models.calls import CallGenerator
+from models.calls import CallGenerator, map_in_steps
 from models.checking.error_model import ErrorModel, GivenSpan
 from models.checking.sentences import Sentence, SentenceSplitter, Word
 from models.language_model import LanguageModel
-from models.reranking.candidates import map_in_steps
 from models.vocabulary import UNK
 from models.words import is_identifier, match_case, split_affixes, surrounding_words, word_forms
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models.arrays import Float64s, Int64s
-from models.calls import CallGenerator
+from models.calls import CallGenerator, map_in_steps
 from models.checking.candidates import CandidateGenerator, CheckContext
 from models.checking.error_model import CheckSettings, ErrorModel, GivenSpan
 from models.checking.generators import SubwordCandidateGenerator, WordCandidateGenerator
@@ -27,7 +27,6 @@ from models.checking.sentences import (
 )
 from models.errors import InvalidInputError
 from models.language_model import LanguageModel, is_lookup
-from models.reranking.candidates import map_in_steps
 from models.slot_model import without_members
 from models.tokenizers import Tokenizer
 

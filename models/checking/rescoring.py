@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models.arrays import Float64s, Int64s, TokenIds
-from models.calls import CallGenerator, Read, ScoreChoices
+from models.calls import CallGenerator, Read, ScoreChoices, map_in_steps
 from models.checking.candidates import (
     CandidateGenerator,
     CheckContext,
@@ -21,7 +21,6 @@ from models.checking.candidates import (
 )
 from models.checking.sentences import Sentence, Word
 from models.language_model import LOG_ZERO, SCORES, STATE
-from models.reranking.candidates import map_in_steps
 from models.vocabulary import EOS, UNK
 
 _MAX_ROWS = 512

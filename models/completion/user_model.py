@@ -25,7 +25,7 @@ import numpy as np
 from rapidfuzz.distance import OSA
 from rapidfuzz.process import cdist
 
-from models.reranking.candidates import Steps
+from models.calls import Steps
 from models.words import MAX_WORD_RUN, visible_form, word_pattern
 
 SENTENCE_START = ""

@@ -1,13 +1,8 @@
-"""Lists of candidates to re-rank, a check of their scores, and computations in bounded steps.
-
-`Steps` is a generator that yields after a bounded amount of work, so its caller can do other
-work between, or stop.
-"""
+"""Lists of candidates to re-rank, and a check of their scores."""
 
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias, TypeVar
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,38 +39,6 @@ class CandidateList:
     references: tuple[str, ...] = ()
     continuation: str | None = None
     problems: tuple[str, ...] = ()
-
-
-T = TypeVar("T")
-R = TypeVar("R")
-
-_CHARACTERS_PER_STEP = 1 << 13
-_CHARACTERS_PER_ITEM = 64
-"""Fixed cost of an item, even an empty one."""
-
-Steps: TypeAlias = Generator[None, None, T]
-"""Computation in steps, which yields often and returns its result; `models.calls.run_calls` runs it."""
-
-
-def map_in_steps(
-    items: Iterable[T], prepare: Callable[[T], R], *, size: Callable[[T], int]
-) -> Steps[list[R]]:
-    """Map a function over items, with bounded text per step.
-
-    Args:
-        items: such as texts.
-        prepare: the function, such as a tokenizer.
-        size: number of characters, ids or words of an item.
-    """
-    prepared: list[R] = []
-    read = 0
-    for item in items:
-        if read > _CHARACTERS_PER_STEP:
-            read = 0
-            yield
-        read += size(item) + _CHARACTERS_PER_ITEM
-        prepared.append(prepare(item))
-    return prepared
 
 
 _SCORE = re.compile(

@@ -27,10 +27,11 @@ from typing import NamedTuple, TypeAlias, cast
 import numpy as np
 
 from models.arrays import Float64s, Int64s
+from models.calls import Steps
 from models.errors import InvalidInputError, check_range
 from models.files import count_words
 from models.phrases import is_phrase_feature
-from models.reranking.candidates import Candidate, CandidateList, Steps
+from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.corrections import corrections_of, origins_of, sum_log_odds
 from models.reranking.mbr import UTILITIES, Utility, expected_utilities
 

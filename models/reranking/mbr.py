@@ -19,9 +19,9 @@ import numpy.typing as npt
 from rapidfuzz.distance import Levenshtein
 
 from models.arrays import Float64s, Int64s, runs_by_cost
+from models.calls import Steps, map_in_steps
 from models.errors import InvalidInputError
 from models.files import WORD, split_words
-from models.reranking.candidates import Steps, map_in_steps
 from models.reranking.metrics.metric import pairwise_distances, words_as_characters
 
 

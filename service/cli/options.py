@@ -16,7 +16,7 @@ from models.reranking.formats.reader import FORMAT_NAMES, WRITTEN_FORMAT_NAMES, 
 from service.local.streams import good_items, open_source, open_target
 
 if TYPE_CHECKING:
-    from service.engine.loaded_model import LoadedModel
+    from service.hosting.loaded_model import LoadedModel
 
 EXIT_BAD_INPUT = 2
 EXIT_FAILED = 1

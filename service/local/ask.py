@@ -34,7 +34,7 @@ from models.reranking.ranking import Profile
 from models.reranking.tuning.cross_fitting import select_with_references
 from models.reranking.tuning.fitting import TuningSettings
 from service.engine.job import Work, iter_outputs, run_to_completion
-from service.engine.loaded_model import LoadedModel
+from service.hosting.loaded_model import LoadedModel
 from service.local.streams import good_items, open_target
 from service.schemas.replies import GenerateReply, NextTokenReply, NextWordReply, to_json
 from service.schemas.wire import parse_json

@@ -27,7 +27,7 @@ from models.reranking.ranking import Profile
 from models.reranking.tuning.cross_fitting import TuningOutcome, select_with_references
 from models.reranking.tuning.fitting import assign_folds
 from service.engine.job import Work, run_to_completion
-from service.engine.loaded_model import LoadedModel
+from service.hosting.loaded_model import LoadedModel
 from service.local.ask import NO_MODEL, UNLIMITED, model_loader
 from service.local.lattices import LatticeWeights, rescore_lattices, tuned_weights
 from service.schemas.wire import parse_query

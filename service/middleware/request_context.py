@@ -13,7 +13,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.types import Scope
 
-from service.engine.loaded_model import LoadedModel
+from service.hosting.loaded_model import LoadedModel
 
 _CONTEXT = "facts"
 _MODELS_IN_USE = "leases"

@@ -15,7 +15,7 @@ from fastapi import Query, Request
 from starlette.responses import Response
 
 from service.engine.job import RequestOptions, Work
-from service.engine.loaded_model import LoadedModel
+from service.hosting.loaded_model import LoadedModel
 from service.routes.endpoints import EVENTS_TYPE, EndpointRouter
 from service.routes.request import (
     BYTES_PER_TOKEN,

@@ -13,8 +13,8 @@ from models.checkpoint.registry_interface import Registry
 from models.errors import ModelNotFoundError, NotReadyError
 from models.reranking.ranking import Profile
 from service.api_keys import KeyScope
-from service.engine.loaded_model import LoadState
-from service.engine.model_host import READY, ModelHost, readiness
+from service.hosting.loaded_model import LoadState
+from service.hosting.model_host import READY, ModelHost, readiness
 from service.routes.endpoints import AddressInPath, EndpointRouter
 from service.routes.request import json_response, read_json, services_of
 from service.schemas.models import (

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from models.checkpoint.manifest import FileEntry
 from models.checkpoint.registry_interface import Registry
 from models.errors import CheckpointError
-from service.engine.loaded_model import LoadedModel
+from service.hosting.loaded_model import LoadedModel
 from service.routes.endpoints import AddressInPath, EndpointRouter
 from service.routes.request import json_response, resolve_model, services_of
 from service.schemas.models import ModelFile, ModelFileList

@@ -25,11 +25,11 @@ from models.errors import InvalidInputError, SupersededError
 from models.language_model import is_lookup
 from service.engine.engine import Engine
 from service.engine.job import RequestOptions, Work, run_to_completion
-from service.engine.loaded_model import LoadedModel
 from service.engine.metrics import Metrics
-from service.engine.model_host import ModelHost, ModelReloader
-from service.engine.state_store import StateStore
-from service.engine.user_store import UserStore
+from service.hosting.loaded_model import LoadedModel
+from service.hosting.model_host import ModelHost, ModelReloader
+from service.hosting.state_store import StateStore
+from service.hosting.user_store import UserStore
 from service.middleware.request_context import add_counts, annotate, context_of, track_use
 from service.routes.endpoints import LINES_TYPE
 from service.schemas.replies import to_json

@@ -7,8 +7,8 @@ from starlette.responses import Response
 
 from models.language_model import is_lookup
 from service.engine.job import RequestOptions
-from service.engine.loaded_model import LoadedModel
-from service.engine.state_store import StoredState
+from service.hosting.loaded_model import LoadedModel
+from service.hosting.state_store import StoredState
 from service.middleware.request_context import add_counts
 from service.routes.endpoints import BINARY_TYPE, EndpointRouter
 from service.routes.request import (

@@ -20,7 +20,7 @@ from models.errors import InvalidInputError, LanguageModelError
 from models.language_model import LOG_ZERO
 from service.api_errors import error_body, error_json
 from service.engine.job import Work
-from service.engine.loaded_model import LoadedModel
+from service.hosting.loaded_model import LoadedModel
 from service.routes.endpoints import BINARY_TYPE, EVENTS_TYPE, LINES_TYPE
 from service.routes.request import (
     ClosingStream,

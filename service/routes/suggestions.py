@@ -13,7 +13,7 @@ from models.checking.calibration import Calibration
 from models.checking.error_model import ErrorTable
 from models.completion.user_model import UserModel, split_word_sequences
 from models.errors import LanguageModelError, UsersUnavailableError
-from service.engine.loaded_model import LoadedModel
+from service.hosting.loaded_model import LoadedModel
 from service.routes.endpoints import FORM_TYPE, EndpointRouter
 from service.routes.request import (
     BYTES_PER_TOKEN,

@@ -16,8 +16,8 @@ from models.normaliser import Writing
 from models.phrases import MAX_PHRASES, Phrase, PhraseList
 from models.reranking.corrections import MAX_CORRECTIONS, PhraseCorrection
 from models.reranking.ranking import MAX_WEIGHTS, Profile, ProfileModel
-from service.engine.loaded_model import HostedModel
-from service.engine.model_host import ModelHost
+from service.hosting.loaded_model import HostedModel
+from service.hosting.model_host import ModelHost
 from service.schemas import with_examples
 from service.schemas.replies import ModelCard
 from service.schemas.wire import LengthExponent, Weight, WireModel, schema_only

@@ -23,7 +23,7 @@ from unicodedata import normalize
 import numpy as np
 from pydantic import Field, StringConstraints
 
-from models.calls import Read
+from models.calls import Read, map_in_steps
 from models.completion.prefix import (
     EDIT_PENALTY,
     FIRST_LETTER_PENALTY,
@@ -50,13 +50,12 @@ from models.completion.user_model import (
 from models.errors import InvalidInputError
 from models.language_model import SCORES
 from models.phrases import PhraseAutomaton
-from models.reranking.candidates import map_in_steps
 from models.vocabulary import CONTROL_TOKENS
 from models.words import JOINERS, match_beginning, plain_form
 from service.engine.batching import view
 from service.engine.job import Work
-from service.engine.loaded_model import LoadedModel
 from service.engine.prefix_cache import NextTokenEntry
+from service.hosting.loaded_model import LoadedModel
 from service.schemas import with_examples
 from service.schemas.suggestions import AutocompleteReply, CompletionCandidate
 from service.schemas.wire import TextOrObject, WireModel, text_or_object

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from models.arrays import Float64s, Int64s, TokenIds
+from models.calls import map_in_steps
 from models.errors import InvalidInputError, UnsupportedParameterError
 from models.files import count_words
 from models.language_model import (
@@ -20,7 +21,7 @@ from models.language_model import (
 )
 from models.normaliser import Writing
 from models.phrases import NO_PHRASES, PhraseList
-from models.reranking.candidates import CandidateList, map_in_steps
+from models.reranking.candidates import CandidateList
 from models.reranking.features import (
     LM,
     NUM_TOKENS,
@@ -33,8 +34,8 @@ from models.reranking.features import (
 )
 from models.vocabulary import UNK as UNKNOWN
 from service.engine.job import Work
-from service.engine.loaded_model import LoadedModel
-from service.engine.state_store import StoredState
+from service.hosting.loaded_model import LoadedModel
+from service.hosting.state_store import StoredState
 from service.use_cases.candidate_texts import (
     DistinctTexts,
     RaggedTexts,

@@ -11,15 +11,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models.arrays import Int64s, TokenIds
+from models.calls import map_in_steps
 from models.completion.token_trie import NO_TOKENS
 from models.normaliser import Writing, written
-from models.reranking.candidates import CandidateList, map_in_steps
+from models.reranking.candidates import CandidateList
 from models.reranking.features import offsets_of
 from models.tokenizers import SUBWORDS, WordTokenizer
 from models.vocabulary import EOS
 from service.engine.job import Work
-from service.engine.loaded_model import LoadedModel
-from service.engine.state_store import StoredState
+from service.hosting.loaded_model import LoadedModel
+from service.hosting.state_store import StoredState
 from service.use_cases.constants import CHARACTERS_PER_STEP, TOKENISED_PER_STEP
 from service.use_cases.inputs import (
     ContextEncoder,

@@ -11,7 +11,7 @@ from pydantic import Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
 from models.arrays import Float64s, Int64s
-from models.calls import CallGenerator, Read, run_call
+from models.calls import CallGenerator, Read, map_in_steps, run_call
 from models.checking.calibration import Calibration
 from models.checking.checker import (
     MIN_SUGGESTION_PROBABILITY,
@@ -27,12 +27,11 @@ from models.checking.sentences import Sentence, Word
 from models.errors import ContextLengthError, InvalidInputError, UnsupportedParameterError
 from models.files import count_words
 from models.language_model import LOG_ZERO, is_lookup
-from models.reranking.candidates import map_in_steps
 from models.tokenizers import CharacterTokenizer
 from models.words import dictionary_key, word_pattern
 from service.engine.batching import view
 from service.engine.job import Work
-from service.engine.loaded_model import LoadedModel
+from service.hosting.loaded_model import LoadedModel
 from service.schemas import with_examples
 from service.schemas.suggestions import CheckReply, SuggestedText, TextIssue, WordSurprisal
 from service.schemas.wire import TextOrObject, WireModel, either, text_or_object

@@ -17,7 +17,7 @@ from models.language_model import TopTokens
 from models.tokenizers import Detokenizer
 from service.engine.batching import concatenate_states, materialize
 from service.engine.job import Work
-from service.engine.loaded_model import LoadedModel
+from service.hosting.loaded_model import LoadedModel
 from service.schemas.replies import Usage
 from service.schemas.wire import TextOrIds
 from service.use_cases.constants import MAX_CHOICE_ENTRIES, MAX_CHOICE_ROWS

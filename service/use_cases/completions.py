@@ -17,14 +17,14 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from models.calls import map_in_steps
 from models.decoding.parameters import DecodingParameters
 from models.errors import InvalidInputError, UnsupportedParameterError
 from models.language_model import TopTokens
-from models.reranking.candidates import map_in_steps
 from models.tokenizers import Detokenizer
 from models.vocabulary import BOS, EOS
 from service.engine.job import Work
-from service.engine.loaded_model import LoadedModel
+from service.hosting.loaded_model import LoadedModel
 from service.schemas import with_examples
 from service.schemas.replies import Usage
 from service.schemas.wire import (

@@ -25,7 +25,7 @@ from models.vocabulary import EOS
 from service.engine.batching import concatenate_states, materialize
 from service.engine.decode import Decode, DecodeState, Generated
 from service.engine.job import Work
-from service.engine.loaded_model import LoadedModel
+from service.hosting.loaded_model import LoadedModel
 from service.use_cases.choices import (
     Continuation,
     DecodeTask,

@@ -19,7 +19,7 @@ from models.errors import InvalidInputError, UnsupportedParameterError
 from models.language_model import TopTokens
 from models.phrases import MAX_TOKEN_PHRASES, Phrase
 from service.engine.job import Work
-from service.engine.loaded_model import LoadedModel
+from service.hosting.loaded_model import LoadedModel
 from service.schemas import with_examples
 from service.schemas.replies import Choice, Usage
 from service.schemas.wire import (

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import TokenIds
+from models.calls import map_in_steps
 from models.checking.lexicon import HunspellDictionary
 from models.completion.token_trie import NO_TOKENS
 from models.decoding.stopping import spellings
@@ -25,9 +26,8 @@ from models.errors import (
     UnsupportedParameterError,
 )
 from models.phrases import NO_TOKEN_PHRASES, Phrase, PhraseAutomaton
-from models.reranking.candidates import map_in_steps
 from service.engine.job import Work
-from service.engine.loaded_model import LoadedModel
+from service.hosting.loaded_model import LoadedModel
 from service.schemas.wire import TextOrIds
 from service.use_cases.constants import CANDIDATES_PER_BATCH, CANDIDATES_PER_STEP, LINES_PER_BATCH
 

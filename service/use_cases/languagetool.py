@@ -13,11 +13,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, StringConstraints, ValidationError
 
+from models.calls import map_in_steps
 from models.checking.error_model import ErrorTable
 from models.errors import InvalidInputError
-from models.reranking.candidates import map_in_steps
 from service.engine.job import Work
-from service.engine.loaded_model import LoadedModel
+from service.hosting.loaded_model import LoadedModel
 from service.schemas.suggestions import (
     LanguageToolMatch,
     LanguageToolReply,

@@ -16,14 +16,14 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from models.arrays import Float64s, Int64s
+from models.calls import map_in_steps
 from models.checking.checker import Checker
 from models.checking.sentences import Word
 from models.completion.prefix import PrefixSplit
 from models.completion.token_trie import NO_TOKENS
-from models.reranking.candidates import map_in_steps
 from service.engine.job import Work
-from service.engine.loaded_model import LoadedModel
 from service.engine.prefix_cache import Evidence, NextTokenEntry
+from service.hosting.loaded_model import LoadedModel
 from service.schemas.wire import ModelRequest, WireModel
 from service.use_cases.inputs import EncodedText
 from service.use_cases.sequence_scoring import score_sequence_list

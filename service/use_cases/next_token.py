@@ -21,8 +21,8 @@ from models.errors import InvalidInputError, UnsupportedParameterError
 from models.language_model import TopKPredictor, TopTokens, entropy_bits, supports
 from service.engine.batching import materialize, view
 from service.engine.job import Work
-from service.engine.loaded_model import LoadedModel
 from service.engine.prefix_cache import NextTokenEntry
+from service.hosting.loaded_model import LoadedModel
 from service.schemas import with_examples
 from service.schemas.replies import (
     NextTextResult,

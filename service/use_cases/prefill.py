@@ -15,8 +15,8 @@ from models.language_model import STATE, LanguageModel, pad_sequences
 from models.vocabulary import BOS
 from service.engine.batching import concatenate_states, materialize
 from service.engine.job import Work
-from service.engine.loaded_model import LoadedModel
 from service.engine.prefix_cache import PrefixCache
+from service.hosting.loaded_model import LoadedModel
 from service.use_cases.constants import MAX_CACHED_CONTEXTS, MAX_CALL_TOKENS, MAX_GROUP_TOKENS
 
 

@@ -15,12 +15,13 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from models.arrays import Float64s, Int64s, TokenIds
+from models.calls import map_in_steps
 from models.completion.token_trie import NO_TOKENS
 from models.errors import InvalidInputError
 from models.language_model import STATE
 from models.normaliser import Writing, written
 from models.phrases import is_phrase_feature
-from models.reranking.candidates import CandidateList, map_in_steps
+from models.reranking.candidates import CandidateList
 from models.reranking.corrections import CorrectionTable, corrections_of, origins_of, with_corrections
 from models.reranking.features import (
     NUM_TOKENS,
@@ -39,8 +40,8 @@ from models.reranking.mbr import (
 from models.reranking.ranking import rank_by, scaled_posteriors
 from models.vocabulary import EOS
 from service.engine.job import Work
-from service.engine.loaded_model import LoadedModel
-from service.engine.state_store import StoredState
+from service.hosting.loaded_model import LoadedModel
+from service.hosting.state_store import StoredState
 from service.schemas.replies import DocumentsReply, RankedDocument, RankedText, Usage, to_json
 from service.use_cases.candidate_features import (
     NO_START_STATES,

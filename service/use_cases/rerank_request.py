@@ -23,7 +23,7 @@ from models.reranking.formats.format import BadLine, ListOrBadLine
 from models.reranking.formats.reader import read_bytes
 from models.reranking.mbr import Utility
 from models.reranking.ranking import MAX_POSTERIOR_SCALE, LogLinearModel, Profile
-from service.engine.loaded_model import LoadedModel
+from service.hosting.loaded_model import LoadedModel
 from service.schemas import with_examples
 from service.schemas.wire import (
     LengthExponent,

@@ -13,14 +13,14 @@ import numpy.typing as npt
 from pydantic import Field, StringConstraints
 
 from models.arrays import FloatArray, TokenIds
+from models.calls import map_in_steps
 from models.completion.token_trie import NO_TOKENS
 from models.errors import InvalidInputError
 from models.files import count_words
 from models.language_model import Want, bits_per_unit, ngram_order, perplexity
-from models.reranking.candidates import map_in_steps
 from models.vocabulary import EOS, UNK
 from service.engine.job import Work
-from service.engine.loaded_model import LoadedModel
+from service.hosting.loaded_model import LoadedModel
 from service.schemas import with_examples
 from service.schemas.replies import (
     ScoreReply,

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import numpy as np
 
 from models.arrays import Float64s, FloatArray, Int64s, TokenIds
-from models.calls import Predict, Read, ScoreChoices, ScoreRagged
+from models.calls import Predict, Read, ScoreChoices, ScoreRagged, map_in_steps
 from models.decoding.top_k import top_tokens_of_rows
 from models.errors import InvalidInputError
 from models.language_model import (
@@ -30,12 +30,11 @@ from models.language_model import (
     pad_sequences,
     supports,
 )
-from models.reranking.candidates import map_in_steps
 from models.vocabulary import EOS
 from service.engine.batching import concatenate_states
 from service.engine.job import Work
-from service.engine.loaded_model import LoadedModel
-from service.engine.state_store import StoredState
+from service.hosting.loaded_model import LoadedModel
+from service.hosting.state_store import StoredState
 from service.schemas.wire import TextOrIds
 from service.use_cases.candidate_texts import RaggedTexts
 from service.use_cases.choices import Prompt, distinct_prompts

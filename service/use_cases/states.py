@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from models.arrays import FloatArray, Int64s, TokenIds
-from models.calls import Predict, Read
+from models.calls import Predict, Read, map_in_steps
 from models.errors import InvalidInputError
 from models.language_model import (
     SCORES,
@@ -25,12 +25,11 @@ from models.language_model import (
     pad_sequences,
 )
 from models.phrases import MAX_TOKEN_PHRASES, Phrase, PhraseList
-from models.reranking.candidates import map_in_steps
 from models.vocabulary import EOS, UNK
 from service.engine.batching import concatenate_states, materialize
 from service.engine.job import Work
-from service.engine.loaded_model import LoadedModel
-from service.engine.state_store import StateStore, StoredState
+from service.hosting.loaded_model import LoadedModel
+from service.hosting.state_store import StateStore, StoredState
 from service.schemas import with_examples
 from service.schemas.replies import AdvancedState, OpenedState
 from service.schemas.wire import (

@@ -8,7 +8,7 @@ from typing import Any
 
 from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK
 from service.engine.job import Work
-from service.engine.loaded_model import LoadedModel
+from service.hosting.loaded_model import LoadedModel
 from service.schemas import with_examples
 from service.schemas.replies import ModelReply
 from service.schemas.wire import TokenId, WireModel

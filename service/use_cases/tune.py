@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, JsonValue
 
+from models.calls import map_in_steps
 from models.errors import InvalidInputError
 from models.normaliser import Writing
 from models.phrases import MAX_PHRASES, Phrase, PhraseList, is_phrase_feature
-from models.reranking.candidates import CandidateList, map_in_steps
+from models.reranking.candidates import CandidateList
 from models.reranking.corrections import PhraseCorrection
 from models.reranking.features import (
     CONSENSUS,
@@ -50,7 +51,7 @@ from models.reranking.tuning.fitting import (
 )
 from models.reranking.tuning.problem import Ints
 from service.engine.job import Work
-from service.engine.loaded_model import LoadedModel
+from service.hosting.loaded_model import LoadedModel
 from service.schemas import with_examples
 from service.schemas.wire import (
     LengthExponent,

@@ -30,7 +30,7 @@ import structlog
 from models.checkpoint.folders import locked_folder
 from models.errors import InvalidInputError, LanguageModelError
 from service.api_keys import file_stamp
-from service.engine.model_host import ModelHost
+from service.hosting.model_host import ModelHost
 from service.workers.pool import HEARTBEAT_INTERVAL_S, SharedStatus, WorkerPool
 
 _log = structlog.get_logger(__name__)

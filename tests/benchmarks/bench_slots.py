@@ -23,7 +23,7 @@ import numpy as np
 from preparation import needed_data, registry_at, train
 
 from service.engine.job import run_to_completion
-from service.engine.loaded_model import LoadedModel
+from service.hosting.loaded_model import LoadedModel
 from service.local.ask import UNLIMITED, load_published
 from service.use_cases.autocomplete import AutocompleteRequest, autocomplete
 from service.use_cases.model_weights import WeightedModel

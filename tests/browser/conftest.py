@@ -17,7 +17,7 @@ from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.tokenizers import WordTokenizer
 from models.vocabulary import Vocabulary
 from service.app import create_app
-from service.engine.loaded_model import LoadState
+from service.hosting.loaded_model import LoadState
 from service.http_server import DrainingServer, listen
 from service.settings import Settings
 from tests.support.fake_models import FakeModel, fake_vocabulary

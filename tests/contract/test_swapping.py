@@ -11,7 +11,7 @@ import pytest
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import LocalRegistry
 from models.tokenizers import WordTokenizer
-from service.engine.loaded_model import LoadedModel
+from service.hosting.loaded_model import LoadedModel
 from service.local import ask
 from service.settings import Settings
 from tests.contract.conftest import publish

@@ -16,8 +16,8 @@ from models.checkpoint.manifest import file_entries, read_manifest, write_manife
 from models.checkpoint.registry import LocalRegistry, open_registry
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.errors import CheckpointError, IntegrityError
-from service.engine.loading import Loader
-from service.engine.model_host import ModelHost
+from service.hosting.loading import Loader
+from service.hosting.model_host import ModelHost
 from service.local import ask
 from tests.support import families
 from tests.support.object_stores import Clock

@@ -9,8 +9,8 @@ from models.checkpoint.registry import LocalRegistry
 from models.checkpoint.remote_registry import RemoteRegistry
 from models.errors import RegistryError
 from models.tokenizers import WordTokenizer
-from service.engine.loading import Loader
-from service.engine.model_host import ModelHost
+from service.hosting.loading import Loader
+from service.hosting.model_host import ModelHost
 from service.settings import Settings
 from tests.contract.conftest import publish
 from tests.support.fake_models import FakeModel, fake_vocabulary

@@ -16,8 +16,8 @@ from models.completion.user_model import SENTENCE_START, UserModel, UserModelLim
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import EOS, Vocabulary
 from service.engine.job import run_to_completion
-from service.engine.loaded_model import LoadedModel
 from service.engine.prefix_cache import NextTokenCache
+from service.hosting.loaded_model import LoadedModel
 from service.use_cases.autocomplete import AutocompleteRequest, autocomplete
 from service.use_cases.inputs import Limits
 from service.use_cases.model_weights import WeightedModel

@@ -17,7 +17,7 @@ from models.reranking.ranking import LogLinearModel, rank_by, scaled_posteriors
 from models.reranking.tuning.mert import line_loss
 from models.reranking.tuning.problem import argmax_by_list, standardise_features
 from service.engine.job import run_to_completion
-from service.engine.loaded_model import LoadedModel
+from service.hosting.loaded_model import LoadedModel
 from service.use_cases.candidate_features import ScoringModels, score_candidates
 from service.use_cases.inputs import Limits
 from service.use_cases.rerank import rerank

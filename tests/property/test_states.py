@@ -13,8 +13,8 @@ from models.errors import StatesFullError, UnknownStateError
 from models.phrases import PhraseAutomaton
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import Vocabulary
-from service.engine.loaded_model import LoadedModel
-from service.engine.state_store import OVERHEAD_BYTES, StateStore, StoredState
+from service.hosting.loaded_model import LoadedModel
+from service.hosting.state_store import OVERHEAD_BYTES, StateStore, StoredState
 from service.use_cases.states import ids_after
 from training.progress import Progress
 from training.tokenizer import TokenizerSettings, learn_tokenizer

@@ -25,7 +25,7 @@ from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.tokenizers import WordTokenizer
 from service.app import create_app
 from service.cli.main import main
-from service.engine.loaded_model import LoadState
+from service.hosting.loaded_model import LoadState
 from service.http_server import DrainingServer, listen, url_of
 from service.settings import Settings
 from tests.support.certificates import trusting

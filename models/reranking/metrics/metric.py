@@ -19,10 +19,9 @@ from rapidfuzz.process import cdist
 from typing_extensions import override
 
 from models.arrays import Float64s, Int32s, Int64s
-from models.calls import run_calls
+from models.calls import Steps, map_in_steps, run_calls
 from models.errors import InvalidInputError
 from models.files import split_words
-from models.reranking.candidates import Steps, map_in_steps
 
 Statistics: TypeAlias = Int64s
 """Counts whose sum over segments gives the counts of a corpus [..., S]."""

@@ -19,9 +19,8 @@ from numba import types
 from typing_extensions import override
 
 from models.arrays import Float64s, Int32s, Int64s
-from models.calls import run_calls
+from models.calls import Steps, map_in_steps, run_calls
 from models.kernels.compilation import kernel
-from models.reranking.candidates import Steps, map_in_steps
 from models.reranking.metrics.metric import Metric, Statistics
 
 _NGRAMS_PER_STEP = 1 << 14

@@ -15,8 +15,9 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from rapidfuzz.distance import Levenshtein
 
+from models.calls import Steps
 from models.files import split_words
-from models.reranking.candidates import CandidateList, Steps
+from models.reranking.candidates import CandidateList
 from models.reranking.corrections import (
     MAX_CORRECTIONS,
     MAX_PHRASE_CHARACTERS,

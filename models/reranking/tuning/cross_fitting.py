@@ -8,10 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from models.arrays import runs_by_cost
+from models.calls import Steps, map_in_steps
 from models.errors import InvalidInputError
 from models.files import count_words
 from models.phrases import is_phrase_feature
-from models.reranking.candidates import CandidateList, Steps, map_in_steps
+from models.reranking.candidates import CandidateList
 from models.reranking.corrections import corrections_of
 from models.reranking.features import (
     CANDIDATES_PER_STEP,

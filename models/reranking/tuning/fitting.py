@@ -16,9 +16,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from models.calls import Steps
 from models.errors import InvalidInputError, check_range
 from models.language_model import weighted
-from models.reranking.candidates import CandidateList, Steps
+from models.reranking.candidates import CandidateList
 from models.reranking.features import RANK
 from models.reranking.metrics.metric import MAX_SAMPLES, SignificanceResult, paired_bootstrap
 from models.reranking.ranking import MAX_LENGTH_EXPONENT, MAX_POSTERIOR_SCALE, MAX_WEIGHT

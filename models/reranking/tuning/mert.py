@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from models.reranking.candidates import Steps
+from models.calls import Steps
 from models.reranking.tuning.problem import Floats, Ints, TuningProblem
 
 _MAX_ANGLE = np.pi / 2

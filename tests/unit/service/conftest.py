@@ -8,7 +8,7 @@ from models.calls import ModelCall
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import Vocabulary
 from service.engine.calls import run_single
-from service.engine.loaded_model import LoadedModel
+from service.hosting.loaded_model import LoadedModel
 from tests.support.fake_models import FakeModel, fake_vocabulary
 
 

@@ -114,7 +114,7 @@ import sys
 from pathlib import Path
 from models.checkpoint.load import load_checkpoint
 from models.language_model import pad_sequences, score_sequences
-from service.engine.loading import warm_up
+from service.hosting.loading import warm_up
 for name in {names!r}:
     model = load_checkpoint(Path({str(folder)!r}) / name, device={device!r}, precision={precision!r}).model
     warm_up(model)

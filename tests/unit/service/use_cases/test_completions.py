@@ -14,7 +14,7 @@ from models.language_model import TopTokens, score_sequences
 from models.vocabulary import BOS, EOS, UNK
 from service.engine.calls import run_single
 from service.engine.job import iter_outputs, run_to_completion
-from service.engine.loaded_model import LoadedModel
+from service.hosting.loaded_model import LoadedModel
 from service.schemas.replies import Usage
 from service.use_cases import sequence_scoring as module
 from service.use_cases.choices import Prompt

@@ -17,7 +17,7 @@ from models.vocabulary import EOS
 from service.engine.calls import run_single
 from service.engine.decode import Decode
 from service.engine.job import iter_outputs, run_to_completion
-from service.engine.loaded_model import LoadedModel
+from service.hosting.loaded_model import LoadedModel
 from service.use_cases import choices as prompts_module
 from service.use_cases.choices import Prompt
 from service.use_cases.completions import CompletionRequest

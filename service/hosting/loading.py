@@ -34,9 +34,9 @@ from models.language_model import (
 )
 from models.vocabulary import EOS
 from service.engine.constants import NEXT_TOKEN_CACHE_DIVISOR
-from service.engine.loaded_model import HostedModel, LoadedModel
-from service.engine.memory import check_budget, estimate_bytes, loaded_bytes
 from service.engine.prefix_cache import NextTokenCache, PrefixCache
+from service.hosting.loaded_model import HostedModel, LoadedModel
+from service.hosting.memory import check_budget, estimate_bytes, loaded_bytes
 
 _log = structlog.get_logger(__name__)
 

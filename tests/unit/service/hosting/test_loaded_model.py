@@ -9,8 +9,8 @@ import pytest
 from models.slot_model import SlotModel, without_members
 from models.tokenizers import WordTokenizer
 from models.vocabulary import Vocabulary
-from service.engine import loaded_model
-from service.engine.loaded_model import LoadedModel
+from service.hosting import loaded_model
+from service.hosting.loaded_model import LoadedModel
 from tests.support.fake_models import FakeModel
 
 

@@ -28,7 +28,8 @@ from models.errors import (
     RegistryError,
 )
 from models.slot_model import without_members
-from service.engine.loaded_model import (
+from service.engine.scheduler import Scheduler
+from service.hosting.loaded_model import (
     AddressTable,
     HostedModel,
     LoadedModel,
@@ -36,10 +37,9 @@ from service.engine.loaded_model import (
     UnloadingModel,
     build_address_table,
 )
-from service.engine.loading import LOAD_ERRORS, Loader
-from service.engine.memory import freeze_garbage_collector, trim_heap
-from service.engine.registry_watcher import RegistryWatcher
-from service.engine.scheduler import Scheduler
+from service.hosting.loading import LOAD_ERRORS, Loader
+from service.hosting.memory import freeze_garbage_collector, trim_heap
+from service.hosting.registry_watcher import RegistryWatcher
 
 _log = structlog.get_logger(__name__)
 FIRST_RETRY_S = 10.0

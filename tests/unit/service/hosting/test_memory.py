@@ -10,7 +10,7 @@ from models.errors import MemoryBudgetError
 from models.neural.int8.model import Int8Model
 from models.neural.model import NeuralModel
 from models.tensor_files import map_tensors
-from service.engine.memory import (
+from service.hosting.memory import (
     SystemMemory,
     check_budget,
     estimate_bytes,

@@ -12,9 +12,9 @@ from models.checkpoint.registry import LocalRegistry
 from models.errors import IntegrityError, ModelNotFoundError, NotReadyError, RegistryError
 from models.tokenizers import WordTokenizer
 from models.vocabulary import Vocabulary
-from service.engine.loaded_model import LoadState
-from service.engine.loading import BATCHES, Loader, warm_up
-from service.engine.model_host import ModelHost, ModelReloader
+from service.hosting.loaded_model import LoadState
+from service.hosting.loading import BATCHES, Loader, warm_up
+from service.hosting.model_host import ModelHost, ModelReloader
 from tests.support import families
 from tests.support.checkpoints import write_minimal
 from tests.support.fake_models import FakeModel, fake_vocabulary

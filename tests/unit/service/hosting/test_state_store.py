@@ -8,8 +8,8 @@ import pytest
 
 from models.errors import ModelNotFoundError, StateElsewhereError, StatesFullError, UnknownStateError
 from models.phrases import PhraseAutomaton
-from service.engine.loaded_model import LoadedModel
-from service.engine.state_store import OVERHEAD_BYTES, StateStore, StoredState
+from service.hosting.loaded_model import LoadedModel
+from service.hosting.state_store import OVERHEAD_BYTES, StateStore, StoredState
 from tests.support.fake_models import FeaturedState
 
 ROW_BYTES = 40

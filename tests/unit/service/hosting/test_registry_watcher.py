@@ -11,10 +11,10 @@ from structlog.testing import capture_logs
 from models.checkpoint.registry import LocalRegistry, open_registry
 from models.errors import IntegrityError, InvalidInputError, ModelNotFoundError, NotReadyError, RegistryError
 from models.tokenizers import WordTokenizer
-from service.engine.loaded_model import LoadState
-from service.engine.loading import Loader
-from service.engine.model_host import FIRST_RETRY_S, ModelHost
-from service.engine.registry_watcher import RegistryWatcher
+from service.hosting.loaded_model import LoadState
+from service.hosting.loading import Loader
+from service.hosting.model_host import FIRST_RETRY_S, ModelHost
+from service.hosting.registry_watcher import RegistryWatcher
 from tests.support.checkpoints import write_minimal
 from tests.support.fake_models import FakeModel, fake_vocabulary
 from tests.support.object_stores import s3_server, using

@@ -25,8 +25,8 @@ from models.errors import (
 )
 from models.phrases import NO_TOKEN_PHRASES, PhraseAutomaton
 from service.engine.job import Shares
-from service.engine.loaded_model import LoadedModel
 from service.engine.prefix_cache import state_bytes
+from service.hosting.loaded_model import LoadedModel
 
 OVERHEAD_BYTES = 1000
 """Estimated memory of a state besides its arrays: handle, objects, table entries."""

@@ -11,7 +11,7 @@ import pytest
 
 from models.completion.user_model import UserModelLimits, WordSequence, user_model_from_counts
 from models.errors import UnknownUserError, UsersUnavailableError
-from service.engine.user_store import UserStore
+from service.hosting.user_store import UserStore
 
 HOUR = 3600.0
 
@@ -162,7 +162,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from models.completion.user_model import UserModelLimits, WordSequence
-from service.engine.user_store import UserStore
+from service.hosting.user_store import UserStore
 users = UserStore(Path(sys.argv[1]), max_users=9, ttl_s=1e9, bounds=UserModelLimits())
 users.learn("", "ann", [WordSequence("", ["zebra"])])
 os.kill(os.getpid(), signal.SIGKILL)
@@ -178,7 +178,7 @@ ENDED = """
 import sys
 from pathlib import Path
 from models.completion.user_model import UserModelLimits, WordSequence
-from service.engine.user_store import UserStore
+from service.hosting.user_store import UserStore
 users = UserStore(Path(sys.argv[1]), max_users=9, ttl_s=1e9, bounds=UserModelLimits())
 users.learn("", sys.argv[2], [WordSequence("", ["zebra"])])
 users.close()
@@ -296,7 +296,7 @@ def test_dropped_words_leave_the_log_once_no_other_program_reads_it(path, clock)
 
 
 def test_words_that_another_program_still_reads_are_not_called_forgotten(path, clock, monkeypatch):
-    monkeypatch.setattr("service.engine.user_store._WAIT_S", 0.05)
+    monkeypatch.setattr("service.hosting.user_store._WAIT_S", 0.05)
     users = opened(path, clock)
     users.learn("", "ann", words("platypus"))
     other = sqlite3.connect(path, isolation_level=None)
@@ -311,7 +311,7 @@ def test_words_that_another_program_still_reads_are_not_called_forgotten(path, c
 
 
 def test_words_left_out_that_another_program_still_reads_are_not_called_replaced(path, clock, monkeypatch):
-    monkeypatch.setattr("service.engine.user_store._WAIT_S", 0.05)
+    monkeypatch.setattr("service.hosting.user_store._WAIT_S", 0.05)
     users = opened(path, clock)
     users.learn("", "ann", words("platypus"))
     other = sqlite3.connect(path, isolation_level=None)
@@ -428,7 +428,7 @@ def test_a_file_of_a_later_release_is_refused(path, clock):
 
 
 def test_a_locked_file_is_read_but_not_written(path, clock, monkeypatch):
-    monkeypatch.setattr("service.engine.user_store._WAIT_S", 0.05)
+    monkeypatch.setattr("service.hosting.user_store._WAIT_S", 0.05)
     users = opened(path, clock)
     users.learn("", "ann", words("a"))
     other = sqlite3.connect(path, isolation_level=None)
