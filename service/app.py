@@ -40,8 +40,9 @@ from service.hosting.user_store import IN_MEMORY, UserStore
 from service.http_server import DrainingServer, listen, tls_context, url_of
 from service.middleware.authentication import AccessTable, Authentication
 from service.middleware.cross_origin import CrossOriginGuard, CrossOriginReplies
-from service.middleware.limits import BodyLimit, ConnectionLimit, HeldBodies
-from service.middleware.request_log import RequestLog, Tracing, head_as_get, make_tracer_provider
+from service.middleware.guard import Answer, Guard
+from service.middleware.limits import BodyLimit, HeldBodies
+from service.middleware.tracing import Tracing, make_tracer_provider
 from service.routes import (
     completions,
     endpoints,
@@ -92,6 +93,11 @@ ENDPOINTS = tuple(endpoint for router in _ROUTERS for endpoint in router.endpoin
 def access_table() -> AccessTable:
     """Return the access rules of all endpoints."""
     return AccessTable({endpoint.path: endpoint.scope for endpoint in ENDPOINTS})
+
+
+def operations(services: Services) -> dict[tuple[str, str], Answer]:
+    """Return the functions that answer operations, by method and path."""
+    return {}
 
 
 def include_endpoints(app: FastAPI) -> None:
@@ -212,37 +218,32 @@ def serve(settings: Settings) -> None:
 def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics, pool: WorkerPool | None) -> None:
     """Add the middleware of all routes; the last added is the outermost."""
     app.state.keys = keys = KeyStore(entries=settings.api_keys, file=settings.api_keys_file)
-    # innermost, so the application's error handlers answer its errors
     held = HeldBodies(settings.max_held_body_bytes)
-    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes, held=held, log_bodies=settings.log_texts)
+    shared: dict[str, Any] = {}
     if pool is not None:
         app.state.peers = peers = {
             number: Peer(pool.socket_of(number)) for number in range(pool.size) if number != pool.number
         }
-        shared: dict[str, Any] = {
-            "pool": pool,
-            "peers": peers,
-            "metrics": metrics,
-            "max_body_bytes": settings.max_body_bytes,
-            "held": held,
-        }
+        shared |= {"pool": pool, "peers": peers, "metrics": metrics, "held": held}
+        shared["max_body_bytes"] = settings.max_body_bytes
         app.add_middleware(Broadcast, **shared)
-    app.add_middleware(head_as_get)
-    app.add_middleware(
-        CrossOriginGuard,
-        keys=keys,
-        metrics=metrics,
-        host=settings.host,
-        allowed_hosts=settings.allowed_hosts,
-        origins=settings.cors_origins,
-    )
-    app.add_middleware(Authentication, keys=keys, metrics=metrics, table=access_table())
-    app.add_middleware(ConnectionLimit, metrics=metrics)
     app.state.tracing = make_tracer_provider(settings.otlp_endpoint, otel_variables())
-    if app.state.tracing is not None:
-        app.add_middleware(Tracing, provider=app.state.tracing)
-    app.add_middleware(RequestLog, metrics=metrics)
-    app.add_middleware(CrossOriginReplies, origins=settings.cors_origins)
+    app.add_middleware(
+        Guard,
+        operations=operations(app.state.services),
+        authentication=Authentication(keys=keys, metrics=metrics, table=access_table()),
+        origins=CrossOriginGuard(
+            keys=keys,
+            metrics=metrics,
+            host=settings.host,
+            allowed_hosts=settings.allowed_hosts,
+            origins=settings.cors_origins,
+        ),
+        cors=CrossOriginReplies(origins=settings.cors_origins),
+        body_limit=BodyLimit(settings.max_body_bytes, held, log_bodies=settings.log_texts),
+        metrics=metrics,
+        tracing=None if app.state.tracing is None else Tracing(app.state.tracing),
+    )
     if pool is not None:
         app.add_middleware(
             AffinityRelay, peer_endpoints=peer_endpoints(app.state.services), keys=keys, **shared

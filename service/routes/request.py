@@ -30,7 +30,7 @@ from service.hosting.loaded_model import LoadedModel
 from service.hosting.model_host import ModelHost, ModelReloader
 from service.hosting.state_store import StateStore
 from service.hosting.user_store import UserStore
-from service.middleware.request_context import add_counts, annotate, context_of, track_use
+from service.middleware.guarded_request import guarded
 from service.routes.endpoints import LINES_TYPE
 from service.schemas.replies import to_json
 from service.schemas.wire import ModelRequest, TimedRequest, parse_json, parse_query
@@ -191,19 +191,18 @@ async def _resolve(request: Request, address: str | None, wire: ModelRequest) ->
 
 def use_model(request: Request, loaded: LoadedModel) -> None:
     """Count a model as used until the request ends, and add it to the log line."""
-    track_use(request.scope, loaded)
-    annotate(request, model=loaded.address)
+    guarded(request.scope).use_model(loaded)
 
 
 def count_scored(request: Request, loaded: LoadedModel, tokens: int) -> None:
     """Add scored tokens to a model's metrics and to the request's log line."""
     services_of(request).metrics.scored_tokens.labels(loaded.address).inc(tokens)
-    add_counts(request, scored_tokens=tokens)
+    guarded(request.scope).add_counts(scored_tokens=tokens)
 
 
 def owner_of(request: Request) -> str:
     """Return a request's owner: the name of its API key, or an empty string without keys."""
-    return str(context_of(request.scope).get("key", ""))
+    return guarded(request.scope).owner
 
 
 def json_response(reply: Any, status: int = 200) -> Response:

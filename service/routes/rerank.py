@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from models.reranking.features import is_reserved
 from models.reranking.formats.reader import FORMATS, format_name_of_media_type
-from service.middleware.request_context import annotate
+from service.middleware.guarded_request import guarded
 from service.routes.endpoints import EndpointRouter, Lines
 from service.routes.request import (
     BYTES_PER_TOKEN,
@@ -143,9 +143,9 @@ async def _job(request: Request, services: Services, settings: RerankSettings) -
         # its kernels take a second to compile at first
         await asyncio.to_thread(importlib.import_module, "models.reranking.metrics.ngram_overlap")
     if job.models.parts:
-        annotate(request, model=job.models.parts[0].address)
+        guarded(request.scope).annotate(model=job.models.parts[0].address)
     if job.tuned_on:
-        annotate(request, tuned_on=", ".join(job.tuned_on))
+        guarded(request.scope).annotate(tuned_on=", ".join(job.tuned_on))
     return job
 
 

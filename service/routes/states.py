@@ -9,7 +9,7 @@ from models.language_model import is_lookup
 from service.engine.job import RequestOptions
 from service.hosting.loaded_model import LoadedModel
 from service.hosting.state_store import StoredState
-from service.middleware.request_context import add_counts
+from service.middleware.guarded_request import guarded
 from service.routes.endpoints import BINARY_TYPE, EndpointRouter
 from service.routes.request import (
     BULK_CONTINUATIONS,
@@ -68,7 +68,7 @@ async def open_(request: Request) -> Response:
     def write(opened: list[OpenedState]) -> bytes:
         tokens = sum(state.num_tokens for state in opened)
         services.metrics.prompt_tokens.labels(loaded.address).inc(tokens)
-        add_counts(request, prompt_tokens=tokens)
+        guarded(request.scope).add_counts(prompt_tokens=tokens)
         return to_json(OpenStatesReply(loaded.address, opened))
 
     work = open_states(loaded, wire, _store(request), services.limits)
