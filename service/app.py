@@ -43,16 +43,8 @@ from service.middleware.cross_origin import CrossOriginGuard, CrossOriginReplies
 from service.middleware.guard import Answer, Guard
 from service.middleware.limits import BodyLimit, HeldBodies
 from service.middleware.tracing import Tracing, make_tracer_provider
-from service.routes import (
-    completions,
-    endpoints,
-    models,
-    playground,
-    rerank,
-    score,
-    states,
-    suggestions,
-)
+from service.routes import endpoints, models, operations, playground
+from service.routes.replies import answer
 from service.routes.request import AutocompleteSessions, Services
 from service.settings import Settings, otel_variables
 from service.use_cases.inputs import Dictionaries, Limits
@@ -77,11 +69,7 @@ _PREFIX_CACHE_GAUGES = {
 
 
 _ROUTERS = (
-    score.router,
-    rerank.router,
-    completions.router,
-    suggestions.router,
-    states.router,
+    operations.router,
     playground.router,
     models.router,
     endpoints.router,
@@ -95,9 +83,13 @@ def access_table() -> AccessTable:
     return AccessTable({endpoint.path: endpoint.scope for endpoint in ENDPOINTS})
 
 
-def operations(services: Services) -> dict[tuple[str, str], Answer]:
+def answers(services: Services) -> dict[tuple[str, str], Answer]:
     """Return the functions that answer operations, by method and path."""
-    return {}
+    return {
+        (endpoint.method, endpoint.path): partial(answer, endpoint, services)
+        for endpoint in ENDPOINTS
+        if endpoint.operation is not None
+    }
 
 
 def include_endpoints(app: FastAPI) -> None:
@@ -230,7 +222,7 @@ def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics, pool: Wo
     app.state.tracing = make_tracer_provider(settings.otlp_endpoint, otel_variables())
     app.add_middleware(
         Guard,
-        operations=operations(app.state.services),
+        operations=answers(app.state.services),
         authentication=Authentication(keys=keys, metrics=metrics, table=access_table()),
         origins=CrossOriginGuard(
             keys=keys,
@@ -330,25 +322,25 @@ def _compose(settings: Settings, pool: WorkerPool | None, copies: Copies | None)
         ttl_s=settings.state_ttl_s,
     )
     services = Services(
-        host,
-        reloader,
-        engine,
-        states,
-        ProfileStore(settings.registry),
-        CalibrationStore(settings.registry),
-        ErrorTableStore(settings.registry),
-        UserStore(
+        host=host,
+        reloader=reloader,
+        engine=engine,
+        states=states,
+        profiles=ProfileStore(settings.registry),
+        calibrations=CalibrationStore(settings.registry),
+        errors=ErrorTableStore(settings.registry),
+        users=UserStore(
             _users_file(settings, pool),
             max_users=settings.max_users,
             ttl_s=settings.user_ttl_s,
             bounds=UserModelLimits(max_words=settings.max_user_words),
         ),
-        AutocompleteSessions(),
-        metrics,
-        limits,
-        dict(language.split("=", 1) for language in settings.languages) or {"en-US": None},
-        _read_dictionaries(settings),
-        defaultdict(asyncio.Lock),
+        sessions=AutocompleteSessions(),
+        metrics=metrics,
+        limits=limits,
+        languages=dict(language.split("=", 1) for language in settings.languages) or {"en-US": None},
+        dictionaries=_read_dictionaries(settings),
+        parsing=defaultdict(asyncio.Lock),
     )
     _add_gauges(services, follows=settings.watch_interval_s > 0)
     return services

@@ -245,6 +245,8 @@ class ContextEncoder:
 
     def encode(self, context: TextOrIds, given: TextOrIds, *, parameter: str) -> EncodedText:
         """Encode a context and its continuation, see `encode_after`."""
+        if not context and isinstance(given, str):
+            return EncodedText(NO_TOKENS, encode(self._loaded, given, parameter=parameter))
         cut, head = 0, NO_TOKENS
         is_text = isinstance(context, str)
         if is_text == isinstance(given, str) and len(context) > (_LONG_CONTEXT if is_text else 0):
