@@ -16,6 +16,8 @@ from typing import Any
 
 import structlog
 from fastapi import FastAPI
+from starlette.types import ASGIApp, Receive, Scope, Send
+from typing_extensions import override
 
 from models.checking.lexicon import HunspellDictionary
 from models.checkpoint import folders
@@ -99,6 +101,31 @@ def include_endpoints(app: FastAPI) -> None:
         app.include_router(router)
 
 
+class GuardedApplication(FastAPI):
+    """Framework's application behind a guard, which has operations answered without it.
+
+    Attributes:
+        entry: guard of all requests.
+    """
+
+    entry: ASGIApp
+
+    @override
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            scope["app"] = self
+            await self.entry(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
+    @override
+    def build_middleware_stack(self) -> ASGIApp:
+        """Return the stack without its outermost layer, which would answer unexpected errors before the guard."""
+        layers: Any = super().build_middleware_stack()
+        inner: ASGIApp = layers.app
+        return inner
+
+
 def create_app(settings: Settings, pool: WorkerPool | None = None) -> FastAPI:
     """Build the application; models are loaded at startup.
 
@@ -132,7 +159,7 @@ def create_app(settings: Settings, pool: WorkerPool | None = None) -> FastAPI:
         if app.state.tracing is not None:
             await asyncio.to_thread(app.state.tracing.shutdown)  # sends the remaining spans
 
-    app = FastAPI(
+    app = GuardedApplication(
         title="Gramophone",
         summary="Small language models over HTTP",
         version=importlib.metadata.version("gramophone-lm"),
@@ -147,7 +174,7 @@ def create_app(settings: Settings, pool: WorkerPool | None = None) -> FastAPI:
     app.state.services = services
     include_endpoints(app)
     install_error_handlers(app)
-    _add_middleware(app, settings, services.metrics, pool)
+    app.entry = _guarded(app, settings, services.metrics, pool)
     return app
 
 
@@ -207,21 +234,24 @@ def serve(settings: Settings) -> None:
     server.run(sockets=[listening])
 
 
-def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics, pool: WorkerPool | None) -> None:
-    """Add the middleware of all routes; the last added is the outermost."""
+def _guarded(
+    app: GuardedApplication, settings: Settings, metrics: Metrics, pool: WorkerPool | None
+) -> ASGIApp:
+    """Return the application behind its guard."""
     app.state.keys = keys = KeyStore(entries=settings.api_keys, file=settings.api_keys_file)
     held = HeldBodies(settings.max_held_body_bytes)
     shared: dict[str, Any] = {}
+    entry: ASGIApp = app.build_middleware_stack()
     if pool is not None:
         app.state.peers = peers = {
             number: Peer(pool.socket_of(number)) for number in range(pool.size) if number != pool.number
         }
         shared |= {"pool": pool, "peers": peers, "metrics": metrics, "held": held}
         shared["max_body_bytes"] = settings.max_body_bytes
-        app.add_middleware(Broadcast, **shared)
+        entry = Broadcast(entry, **shared)
     app.state.tracing = make_tracer_provider(settings.otlp_endpoint, otel_variables())
-    app.add_middleware(
-        Guard,
+    entry = Guard(
+        entry,
         operations=answers(app.state.services),
         authentication=Authentication(keys=keys, metrics=metrics, table=access_table()),
         origins=CrossOriginGuard(
@@ -236,10 +266,9 @@ def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics, pool: Wo
         metrics=metrics,
         tracing=None if app.state.tracing is None else Tracing(app.state.tracing),
     )
-    if pool is not None:
-        app.add_middleware(
-            AffinityRelay, peer_endpoints=peer_endpoints(app.state.services), keys=keys, **shared
-        )
+    if pool is None:
+        return entry
+    return AffinityRelay(entry, peer_endpoints=peer_endpoints(app.state.services), keys=keys, **shared)
 
 
 def _model_copies(settings: Settings) -> Copies | None:

@@ -246,7 +246,7 @@ class NGramModel(
                 self.automaton, state.ids[rows], tokens, begins, ends, out, _NO_ORDERS, _NO_BACKOFFS
             )
 
-        bad = max(run_balanced(run, offsets, threads))
+        bad = run(slice(None)) if threads == 1 else max(run_balanced(run, offsets, threads))
         check_known(tokens, bad, len(self.vocabulary))
         return out
 

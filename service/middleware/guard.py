@@ -16,7 +16,7 @@ from service.api_errors import CLIENT_GONE, INTERNAL_ERROR, error_response, not_
 from service.engine.metrics import Metrics
 from service.middleware.authentication import Authentication
 from service.middleware.cross_origin import CrossOriginGuard, CrossOriginReplies
-from service.middleware.guarded_request import GuardedRequest
+from service.middleware.guarded_request import WHOLE_REPLY, GuardedRequest
 from service.middleware.limits import HEALTH_PATHS, BodyLimit, ConnectionLimit
 from service.middleware.tracing import Tracing
 
@@ -67,6 +67,7 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
         elif self.cors.is_concerned(scope):
+            scope["state"].pop(WHOLE_REPLY, None)  # it would lack the headers for other origins
             await self.cors(scope, receive, send)
         else:
             await self._guard(scope, receive, send)

@@ -22,6 +22,9 @@ from service.middleware.limits import BodyLimit, header
 _KEY = "guarded"
 """Key in the state of a request's scope: the guarded request."""
 
+WHOLE_REPLY = "whole_reply"
+"""Key in a request's state: function that sends a reply, given its head and body, in one write; see `http_protocol`."""
+
 _VALID_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 _ID_HEADER = b"x-request-id"
 _POLICY = b"content-security-policy"
@@ -33,6 +36,15 @@ _HEADERS = [
 _SHOWN_BYTES = 4096
 _DEFAULT_POLICY = (_POLICY, b"default-src 'none'; frame-ancestors 'none'")
 """Default policy: a reply that a browser displays cannot load anything."""
+
+_HEAD = b"".join(
+    [
+        b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n",
+        *(b"%b: %b\r\n" % header for header in [*_HEADERS, _DEFAULT_POLICY]),
+        b"x-request-id: %b\r\n",
+    ]
+)
+"""Status line and headers of a complete JSON reply, given its length and the request's id."""
 
 
 class GuardedRequest:
@@ -126,15 +138,19 @@ class GuardedRequest:
 
     async def reply(self, content: bytes) -> None:
         """Send a complete JSON reply with status 200."""
-        size = b"%d" % len(content)
+        self.status = 200
+        send_whole = self.scope["state"].pop(WHOLE_REPLY, None)
+        if send_whole is not None:
+            self.is_complete = True
+            await send_whole(_HEAD % (len(content), self.request_id.encode()), content)
+            return
         headers = [
             (b"content-type", b"application/json"),
-            (b"content-length", size),
+            (b"content-length", b"%d" % len(content)),
             *_HEADERS,
             (_ID_HEADER, self.request_id.encode()),
             _DEFAULT_POLICY,
         ]
-        self.status = 200
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
         self.is_complete = True
         await self._send({"type": "http.response.body", "body": content})
@@ -165,6 +181,9 @@ class GuardedRequest:
             self._limit.held.add(self.owner, -self.num_received)
         while self._models:
             self._models.pop().use.in_flight -= 1
+        state = self.scope["state"]  # circles of references would wait for the garbage collector
+        state.pop(_KEY, None)
+        state.pop(WHOLE_REPLY, None)
 
 
 def guarded(scope: Scope) -> GuardedRequest:

@@ -149,6 +149,8 @@ class ConnectionLimit:
     def refusal(self, scope: Scope) -> Response | None:
         """Return the reply to a refused request; None for others."""
         state = scope["state"]
+        if self.num_running <= _MIN_DELAYED and not state.get(OVER_LIMIT):
+            return None
         delay_s = asyncio.get_running_loop().time() - state.get(ARRIVAL_S, math.inf)
         if delay_s <= _MAX_DELAY_S and not state.get(OVER_LIMIT):
             return None
@@ -158,14 +160,12 @@ class ConnectionLimit:
             reason, status = "connections", 503
             message = "the service has reached its limit of open connections"
             body = ErrorBody(message, "service_unavailable_error", None, "too_many_connections")
-        elif self.num_running > _MIN_DELAYED:
+        else:
             reason, status = "delay", 429
             message = (
                 f"this request has waited {delay_s:.2f} s to be read, with {self.num_running} others under way; "
                 f"the maximum is {_MAX_DELAY_S:g} s"
             )
             body = ErrorBody(message, "rate_limit_error", None, OverloadedError.code)
-        else:
-            return None
         self._metrics.rejected(reason)
         return error_response(status, body, {"retry-after": f"{RETRY_AFTER_S:.0f}", **_CLOSE})

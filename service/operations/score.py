@@ -10,7 +10,7 @@ from typing_extensions import override
 from models.errors import InvalidInputError
 from service.engine.job import Work
 from service.operations.operation import BYTES_PER_TOKEN, Call, Cost, LinesOperation
-from service.schemas.pieces import json_pieces
+from service.schemas.pieces import ENTRIES_PER_PIECE, json_pieces
 from service.schemas.replies import QualityReply, TextQualityResult, to_json
 from service.schemas.wire import parse_json, parse_lines
 from service.use_cases.score import (
@@ -24,6 +24,7 @@ from service.use_cases.score import (
     SequenceScore,
     quality,
     score,
+    score_reply,
     score_result,
     score_totals,
 )
@@ -72,6 +73,8 @@ class Score(LinesOperation[ScoreItem, SequenceScore]):
         loaded, detail = self.models[0], self.given.detail
         num_tokens = self._count(result)
         entries = num_tokens if self.given.reports_tokens else len(result)
+        if entries <= ENTRIES_PER_PIECE:
+            return to_json(score_reply(loaded, result, detail))
         return json_pieces(
             score_totals(loaded, result),
             "results",

@@ -28,7 +28,7 @@ from service.operations.operation import (
     request_options,
     write_reply,
 )
-from service.routes.endpoints import BINARY_TYPE, JSON_TYPE, Endpoint, Lines
+from service.routes.endpoints import BINARY_TYPE, Endpoint, Lines
 from service.routes.request import Services, read_body, start_stream, while_connected
 from service.routes.streaming import HEARTBEAT_S, EventStream, float32_response, lines_response
 
@@ -122,10 +122,7 @@ async def _result(
 
 def _stream_format(lines: Lines, request: GuardedRequest) -> str | None:
     """Return the format of a body that is a stream of lines or lists; None for JSON."""
-    content_type = request.header(b"content-type")
-    if content_type == JSON_TYPE:
-        return None
-    form = format_name_of_media_type(content_type)
+    form = format_name_of_media_type(request.header(b"content-type"))
     return form if form == _JSON_LINES or lines.list_types else None
 
 

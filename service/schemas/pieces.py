@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from service.schemas.replies import to_json
 
 T = TypeVar("T")
-_ENTRIES_PER_PIECE = 512
+ENTRIES_PER_PIECE = 512
 """Reply entries per chunk; other requests run between chunks."""
 
 
@@ -43,7 +43,7 @@ def _pieces(rest: bytes, *lists: tuple[str, Sequence[Any], Callable[[Any], Any],
     for name, items, write, entries in lists:
         before, rest = rest.split(f'"{name}":[]'.encode(), 1)
         piece = before + f'"{name}":['.encode()
-        batch_size = max(1, _ENTRIES_PER_PIECE * len(items) // max(entries, 1))
+        batch_size = max(1, ENTRIES_PER_PIECE * len(items) // max(entries, 1))
         for begin in range(0, len(items), batch_size):
             if begin:
                 yield piece + b","

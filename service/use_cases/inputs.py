@@ -98,7 +98,11 @@ class Limits:
         Raises:
             ContextLengthError: it is too long.
         """
-        size = sum(len(piece) for piece in given if isinstance(piece, str))
+        size = 0
+        for piece in given:
+            size += len(piece) if isinstance(piece, str) else 0
+        if size <= MAX_CHARACTERS_AT_LEAST:
+            return
         limit = max(MAX_CHARACTERS_PER_TOKEN * self.max_tokens_per_sequence, MAX_CHARACTERS_AT_LEAST)
         if size > limit:
             raise ContextLengthError(
