@@ -17,48 +17,42 @@ import numpy.typing as npt
 
 from models.errors import require_package
 
-INK, QUIET, ACCENT, SECOND, THIRD, GRID = "#101010", "#707070", "#2060a0", "#c05010", "#208050", "#d0d0d0"
-_VARIABLES = {
-    INK: "ink",
-    QUIET: "quiet",
-    ACCENT: "accent",
-    SECOND: "second",
-    THIRD: "third",
-    GRID: "grid",
-}
+_COLOURS = {"ink": "#101010", "quiet": "#707070", "accent": "#2060a0"}
+_COLOURS |= {"second": "#c05010", "third": "#208050", "grid": "#d0d0d0"}
+_INK, _QUIET = _COLOURS["ink"], _COLOURS["quiet"]
 _WIDTH, _HEIGHT = 4.0, 2.7
 """Inches: the width of a phone screen, to keep text readable there."""
 
 _MAX_PLAIN = 1e9
-_PNG_WIDTH, _PNG_DPI = 4.8, 150  # inches: cards are read on larger screens
+_PNG_WIDTH, _PNG_DPI = 6.0, 120  # cards are read on larger screens
 
 Line: TypeAlias = tuple[str, str, npt.ArrayLike, npt.ArrayLike, Mapping[str, Any]]
-"""Label in the legend, may be empty; colour; positions [n]; values [n], NaN for gaps; other properties of the line."""
+"""Label in the legend, may be empty; name of a colour; positions [n]; values [n], NaN for gaps; other properties."""
 
 Bars: TypeAlias = tuple[str, str | Sequence[str], npt.ArrayLike, Sequence[str]]
-"""Label in the legend, may be empty; colour, or one of each bar; lengths [n]; texts at the ends [n], or none."""
+"""Label in the legend, may be empty; name of a colour, or of one a bar; lengths [n]; texts at the ends [n], or none."""
 
 _STYLE: Any = {
     "svg.fonttype": "none",
     "font.size": 9.0,
     "axes.axisbelow": True,
-    "axes.edgecolor": QUIET,
-    "axes.labelcolor": QUIET,
+    "axes.edgecolor": _QUIET,
+    "axes.labelcolor": _QUIET,
     "axes.spines.right": False,
     "axes.spines.top": False,
     "axes.titlelocation": "left",
     "axes.titlesize": 9.5,
     "axes.titleweight": "bold",
-    "grid.color": GRID,
+    "grid.color": _COLOURS["grid"],
     "grid.linewidth": 0.6,
     "legend.fontsize": 8,
     "legend.frameon": False,
     "legend.handlelength": 1.4,
-    "text.color": INK,
-    "xtick.color": QUIET,
-    "xtick.labelcolor": INK,
-    "ytick.color": QUIET,
-    "ytick.labelcolor": INK,
+    "text.color": _INK,
+    "xtick.color": _QUIET,
+    "xtick.labelcolor": _INK,
+    "ytick.color": _QUIET,
+    "ytick.labelcolor": _INK,
 }
 
 
@@ -93,7 +87,7 @@ class Picture(NamedTuple):
         opening, rest = svg.split(">", 1)
         opening = re.sub(r' (width|height)="[^"]*"', "", opening)
         svg = f'{opening} role="img" aria-label="{escape(self.title)}">{rest}'
-        for colour, name in _VARIABLES.items():
+        for name, colour in _COLOURS.items():
             svg = svg.replace(colour, f"var(--{name})")
         return re.sub(r"(font: [^;\"]*?px) [^;\"]+", r"\1 system-ui, sans-serif", svg)
 
@@ -142,7 +136,7 @@ def render_page(
     heading: str,
     title: str,
     introduction: str,
-    sections: Iterable[Section],
+    sections: Sequence[Section],
     *,
     verdict: str = "",
     adopted: bool = False,
@@ -150,26 +144,12 @@ def render_page(
 ) -> bytes:
     """Return a self-contained page, HTML in UTF-8; all texts are plain.
 
-    Args:
-        heading: text at the top.
-        title: title of the window.
-        introduction: a sentence.
-        sections: parts of the page.
-        verdict: highlighted result; may be empty.
-        adopted: whether the verdict is in favour of a change.
-        signature: settings in one line, shown as code; may be empty.
+    `title` is the window's, `verdict` a highlighted result, `adopted` whether it is in favour of a change,
+    `signature` settings in one line, shown as code.
     """
-    return render(
-        Path(__file__).with_name("report.html.jinja"),
-        heading=heading,
-        title=title,
-        introduction=introduction,
-        sections=sections,
-        verdict=verdict,
-        adopted=adopted,
-        signature=signature,
-        style=Path(__file__).with_name("report.css").read_text(encoding="utf-8"),
-    )
+    template = Path(__file__).with_name("report.html.jinja")
+    facts = {"heading": heading, "title": title, "introduction": introduction, "sections": sections}
+    return render(template, **facts, verdict=verdict, adopted=adopted, signature=signature)
 
 
 @cache
@@ -177,7 +157,7 @@ def _template(path: Path) -> Any:
     import jinja2  # slow import that only reports need
 
     environment = jinja2.Environment(
-        autoescape=jinja2.select_autoescape(["html.jinja"]),
+        autoescape=path.name.endswith(".html.jinja"),
         keep_trailing_newline=True,
         loader=jinja2.FileSystemLoader(path.parent),
         lstrip_blocks=True,
@@ -211,10 +191,10 @@ def plot_lines(
 
     def draw(axes: Any) -> None:
         for label, colour, x, y, style in lines:
-            axes.plot(x, y, color=colour, label=label, **{"linewidth": 1.4, **style})
+            axes.plot(x, y, color=_COLOURS[colour], label=label, **{"linewidth": 1.4, **style})
         for x, y, text in notes:
             above = {"textcoords": "offset points", "xytext": (2, 7)}
-            axes.annotate(text, (x, y), ha="right", color=ACCENT, **above)
+            axes.annotate(text, (x, y), ha="right", color=_COLOURS["accent"], **above)
         axes.set(**settings)
         if plain_log:
             from matplotlib.ticker import LogLocator, NullFormatter  # slow to import
@@ -251,8 +231,9 @@ def plot_bars(
         thickness = 0.8 / len(kinds)
         for number, (label, colour, lengths, texts) in enumerate(kinds):
             centres = np.arange(len(slots)) + (number - (len(kinds) - 1) / 2) * thickness
-            bars = plot(centres, lengths, 0.9 * thickness, color=colour, label=label)
-            axes.bar_label(bars, labels=texts or [""] * len(slots), padding=3, color=INK, fontsize=8)
+            colours = [_COLOURS[one] for one in ([colour] if isinstance(colour, str) else colour)]
+            bars = plot(centres, lengths, 0.9 * thickness, color=colours, label=label)
+            axes.bar_label(bars, labels=texts or [""] * len(slots), padding=3, color=_INK, fontsize=8)
         names.set_ticks(range(len(slots)), slots)
         names.set_tick_params(length=0)
         values.set_major_formatter("{x:,g}")

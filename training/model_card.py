@@ -7,7 +7,7 @@ from typing import Any
 
 from models.checkpoint.precision import NEURAL_FAMILIES
 from models.checkpoint.write import CheckpointDescription, StorableModel
-from models.report import ACCENT, QUIET, Picture, draw_png, format_number, plot_bars, render
+from models.report import Picture, draw_png, format_number, plot_bars, render
 from training.ngram.estimate import SMOOTHING_OF_KEY
 from training.progress import HistoryRecord
 from training.report import REPORT_FILE, perplexity_picture, report_page
@@ -74,93 +74,79 @@ def perplexity_bars(name: str, metrics: Mapping[str, Any]) -> Picture:
     """Draw the perplexity per word of a mixture and its parts on the test text, else the validation text."""
     split = "test" if metrics.get("test") else "valid"
     models = [*all_parts(metrics), {**metrics, "name": name}]
-    values = [(m["name"], v) for m in models if (v := m[split]["word_perplexity"]) is not None]
-    colours = [QUIET] * (len(values) - 1) + [ACCENT]
-    names, lengths = [name for name, _ in values], [value for _, value in values]
-    bars = [("", colours, lengths, [format_number(value) for value in lengths])]
-    labels = {"xlabel": "perplexity per word (lower is better)", "xmargin": 0.2}
-    return plot_bars(f"Perplexity, {split} text", "", names, bars, horizontal=True, **labels)
+    found = [(one["name"], v) for one in models if (v := one[split]["word_perplexity"]) is not None]
+    names, values = [one for one, _ in found], [value for _, value in found]
+    colours = ["quiet"] * (len(found) - 1) + ["accent"]
+    return plot_bars(
+        f"Perplexity, {split} text",
+        "Perplexity per word of the mixture and its parts",
+        names,
+        [("", colours, values, [format_number(value) for value in values])],
+        horizontal=True,
+        xlabel="perplexity per word (lower is better)",
+        xmargin=0.12,
+    )
 
 
-def ngram_bars(counts: Sequence[int], hits: Sequence[Mapping[str, Any]], text: str) -> list[Picture]:
-    """Draw the numbers of distinct n-grams, and the shares of a named text's tokens found, by order.
+def ngram_bars(counts: Sequence[int], text: str, hits: Sequence[Mapping[str, Any]]) -> list[Picture]:
+    """Draw the numbers of distinct n-grams, and the shares of a text's tokens found, by order.
 
-    `hits` are its `hit_rates` of metrics.json; without them, only the n-grams are drawn.
+    `text` is the text's name, `hits` its `hit_rates` of metrics.json; without them, only the n-grams are drawn.
     """
-    orders, unscaled = [f"order {n}" for n in range(1, len(counts) + 1)], {"frame_on": False, "xticks": ()}
-    bars = [("", ACCENT, counts, [f"{count:,}" for count in counts])]
-    pictures = [plot_bars("Distinct n-grams", "", orders, bars, horizontal=True, xmargin=0.35, **unscaled)]
+
+    def bars(title: str, names: Sequence[str], values: Any, texts: Sequence[str], margin: float) -> Picture:
+        caption = "Distinct n-grams by order" + (", and the share of tokens found at each" if hits else "")
+        kinds = [("", "accent", values, texts)]
+        plain = {"frame_on": False, "xticks": ()}
+        return plot_bars(title, caption, names, kinds, horizontal=True, xmargin=margin, **plain)
+
+    orders = [f"order {n}" for n in range(1, len(counts) + 1)]
+    pictures = [bars("Distinct n-grams", orders, counts, [f"{count:,}" for count in counts], 0.35)]
     if hits:
+        shares = [hit["share"] for hit in hits]
+        texts = [
+            f"{hit['share']:.1%}"
+            + (f"  (perplexity {format_number(hit['perplexity'])})" if hit["perplexity"] else "")
+            for hit in hits
+        ]
         title = f"Longest n-gram found in the {text} text"
-        bars = [("", ACCENT, [hit["share"] for hit in hits], [_hit_label(hit) for hit in hits])]
-        names = [""] * len(hits)
-        pictures.append(plot_bars(title, "", names, bars, horizontal=True, xmargin=0.75, **unscaled))
+        pictures.append(bars(title, [""] * len(hits), shares, texts, 0.75))
     return pictures
-
-
-def _hit_label(hit: Mapping[str, Any]) -> str:
-    share = f"{hit['share']:.1%}"
-    return share if hit["perplexity"] is None else f"{share}  (perplexity {format_number(hit['perplexity'])})"
-
-
-def _cache_facts(cache: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a cache's facts with its half-life and its optional parameters as texts."""
-    half_life, more = cache["half_life"], ""
-    gate = dict(zip(("c0", "c1", "c2"), cache.get("gate") or (), strict=False))
-    for name, values in (
-        ("Dynamic marginals", cache.get("marginals")),
-        ("Gate instead of weight and prior", gate),
-    ):
-        if values:
-            listed = ", ".join(f"{key} {value:.4g}" for key, value in values.items())
-            more += f" {name}: {listed}.".replace("_", "-")
-    if half_life is not None:
-        half_life = f"{half_life:,.4g}" if half_life < 1_000 else f"{half_life:,.0f}"
-    return {**cache, "half_life": half_life or "none", "more": more}
 
 
 _NO_HITS = {"tokens": 0, "share": 0.0, "logprob": None, "perplexity": None}
 _DISCOUNTS = {1: ("D",), 3: ("D1", "D2", "D3+")}
-_SHOWN_ELSEWHERE = frozenset(
-    {
-        "valid",
-        "test",
-        "ngrams",
-        "discounts",
-        "fallback_orders",
-        "parts",
-        "weights",
-        "base",
-        "data",
-        "context",
-        "arpa",
-        "normalisation",
-        "overlap",
-        *FITTED,
-    }
-)
+_IN_TABLES = {"valid", "test", "ngrams", "discounts", "fallback_orders", "parts", "weights", "context"}
+_IN_NOTES = {"base", "data", "arpa", "normalisation", "overlap", *FITTED}
 
 
-def _ngram_table(metrics: Mapping[str, Any]) -> tuple[dict[str, list[str]], list[str]]:
-    """Return the columns of the table by order, by title, and the other facts, one a line.
-
-    Lists with one entry per order become columns.
-    """
-    orders = range(1, len(metrics.get("ngrams", ())) + 1)
-    columns = {"order": [str(order) for order in orders]}
-    columns["n-grams"] = [f"{count:,}" for count in metrics["ngrams"]]
-    if hits := reported_hits(metrics)[1]:
+def ngram_columns(
+    metrics: Mapping[str, Any], hits: Sequence[Mapping[str, Any]]
+) -> tuple[dict[str, list[str]], list[str]]:
+    """Return the columns of a table with a row per order, by title, and the facts that are no such columns."""
+    orders, facts = range(1, len(metrics["ngrams"]) + 1), []
+    columns = {"order": [f"{n}" for n in orders], "n-grams": [f"{count:,}" for count in metrics["ngrams"]]}
+    if hits:
         columns["tokens found"] = [f"{hit['share']:.1%}" for hit in hits]
-        columns["their perplexity"] = [_hit_perplexity(hit) for hit in hits]
-    columns |= _discount_columns(metrics, orders)
-    facts = []
+        columns["their perplexity"] = [
+            ("infinite" if hit["tokens"] else "") if hit["perplexity"] is None else _text(hit["perplexity"])
+            for hit in hits
+        ]
+    discounts = metrics.get("discounts") or []
+    if all(len(set(row)) == 1 for row in discounts):  # one discount for all counts
+        discounts = [row[:1] for row in discounts]
+    for index, name in enumerate(_DISCOUNTS.get(max(map(len, discounts), default=0), ())):
+        columns[name] = [f"{row[index]:.4f}" for row in discounts]
+    if fallback := metrics.get("fallback_orders"):
+        columns["parameters"] = ["constants" if order in fallback else "estimated" for order in orders]
     for key, value in metrics.items():
-        if key in _SHOWN_ELSEWHERE:
+        label = key.replace("_", " ").replace("ngrams", "n-grams")
+        if key in _IN_TABLES | _IN_NOTES:
             continue
         if isinstance(value, Sequence) and not isinstance(value, str) and len(value) == len(orders):
-            columns[_label(key)] = [_text(v) for v in value]
+            columns[label] = [_text(v) for v in value]
         else:
-            facts.append(f"{_label(key)}: {_text(value)}")
+            facts.append(f"{label}: {_text(value)}")
     return columns, [*facts, *card_notes(metrics)]
 
 
@@ -176,27 +162,6 @@ def reported_hits(metrics: Mapping[str, Any]) -> tuple[str, Sequence[Mapping[str
     return "", ()
 
 
-def _discount_columns(metrics: Mapping[str, Any], orders: range) -> dict[str, list[str]]:
-    discounts = metrics.get("discounts") or []
-    if all(len(set(row)) == 1 for row in discounts):  # one discount for all counts
-        discounts = [row[:1] for row in discounts]
-    names = _DISCOUNTS.get(max(map(len, discounts), default=0), ())
-    columns = {name: [f"{row[i]:.4f}" for row in discounts] for i, name in enumerate(names)}
-    if fallback := metrics.get("fallback_orders"):
-        columns["parameters"] = ["constants" if order in fallback else "estimated" for order in orders]
-    return columns
-
-
-def _hit_perplexity(hit: Mapping[str, Any]) -> str:
-    if hit["perplexity"] is None:
-        return "infinite" if hit["tokens"] else ""
-    return _text(hit["perplexity"])
-
-
-def _label(key: str) -> str:
-    return key.replace("_", " ").replace("ngrams", "n-grams")
-
-
 def _text(value: Any) -> str:
     if value is None:
         return "none"
@@ -207,7 +172,7 @@ def _text(value: Any) -> str:
     if isinstance(value, float):
         return format_number(value) if abs(value) >= 100 else f"{value:.4g}"
     if isinstance(value, Mapping):
-        return ", ".join(f"{_label(k)} {_text(v)}" for k, v in value.items())
+        return ", ".join(f"{key.replace('_', ' ')} {_text(v)}" for key, v in value.items())
     return ", ".join(map(_text, value)) or "none"
 
 
@@ -244,27 +209,24 @@ def model_card_files(
     metrics, provenance = description.metrics, description.provenance
     introduction = _introduction(model, tokenizer, description)
     text, hits = reported_hits(metrics)
-    pictures: dict[str, tuple[str, list[Picture]]] = {
-        f"learning-curve-{title}.png": (
-            f"Learning curve of {title}",
-            [perplexity_picture(f"Perplexity of {title}", "", history)],
-        )
+    pictures = {
+        f"learning-curve-{title}.png": [
+            perplexity_picture(f"Perplexity of {title}", f"Learning curve of {title}", history)
+        ]
         for title, history in histories.items()
     }
     if metrics.get("parts"):
-        caption = "Perplexity per word of the mixture and its parts"
-        pictures["perplexities.png"] = caption, [perplexity_bars(name, metrics)]
+        pictures["perplexities.png"] = [perplexity_bars(name, metrics)]
     if counts := metrics.get("ngrams"):
-        caption = "Distinct n-grams by order" + (", and the share of tokens found at each" if hits else "")
-        pictures["ngrams.png"] = caption, ngram_bars(counts, hits, text)
-    files = {file: draw_png(*drawn) for file, (_, drawn) in pictures.items()}
+        pictures["ngrams.png"] = ngram_bars(counts, text, hits)
+    files = {file: draw_png(*drawn) for file, drawn in pictures.items()}
     if model.family in NEURAL_FAMILIES and histories:
         history = next(iter(histories.values()))
         files[REPORT_FILE] = report_page(name, introduction, metrics, provenance, history)
     parts = list(all_parts(metrics))
     models = [{**metrics, "name": name, "weight": None}, *parts]
     split = "test" if metrics.get("test") else "valid"
-    ngrams, ngram_facts = _ngram_table(metrics) if counts else ({}, [])
+    columns, ngram_facts = ngram_columns(metrics, hits) if counts else ({}, [])
     card = render(
         Path(__file__).with_name("model_card.md.jinja"),
         name=name,
@@ -275,16 +237,14 @@ def model_card_files(
         costs=[f"{part['name']} {part['step_ms']:g} ms" for part in parts if "step_ms" in part],
         warnings=list(overlap_notes(metrics.get("overlap", {}))),
         differ=any(part[split]["oov"] != metrics[split]["oov"] for part in parts),
-        int8={"problems": (), "cost": None, **metrics.get("int8", {})},
-        int8_text="held-out" if "pretrained" in metrics else "validation",
-        sums=metrics.get("log_normalisers"),
-        pictures={file: caption for file, (caption, _) in pictures.items()},
+        metrics=metrics,
+        int8=metrics.get("int8", {}),
+        pictures=pictures,
         report=REPORT_FILE if REPORT_FILE in files else "",
-        ngrams=ngrams,
-        ngram_rows=list(zip(*ngrams.values(), strict=True)),
+        columns=columns,
+        rows=list(zip(*columns.values(), strict=True)),
         ngram_facts=ngram_facts,
-        scored=text,
-        cache=metrics.get("cache") and _cache_facts(metrics["cache"]),
+        text=text,
         recipe=provenance.get("recipe"),
         facts=_provenance(metrics, provenance, len(model.vocabulary)),
     )

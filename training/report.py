@@ -7,21 +7,7 @@ from typing import Any
 import numpy as np
 
 from models.arrays import Float64s
-from models.report import (
-    ACCENT,
-    QUIET,
-    SECOND,
-    THIRD,
-    Bars,
-    Line,
-    Picture,
-    Section,
-    Table,
-    format_number,
-    plot_bars,
-    plot_lines,
-    render_page,
-)
+from models.report import Line, Picture, Section, Table, format_number, plot_bars, plot_lines, render_page
 from training.progress import HistoryRecord
 
 REPORT_FILE = "report.html"
@@ -70,12 +56,12 @@ def perplexity_picture(
     if over_tokens:
         along, label = _values(history, "tokens") / 1e6, "million tokens seen"
     training = np.exp(np.minimum(_values(history, "train_loss"), _MAX_NATS))
-    lines: list[Line] = [("training (smoothed)", QUIET, along, training, {})]
+    lines: list[Line] = [("training (smoothed)", "quiet", along, training, {})]
     validation = _values(history, "valid_perplexity")
     known, notes = np.isfinite(validation), []
     if known.any():
         dots = {"marker": "o", "markersize": 3.5}
-        lines.append(("validation", ACCENT, along[known], validation[known], dots))
+        lines.append(("validation", "accent", along[known], validation[known], dots))
         best = np.nanargmin(validation)  # the point of the published weights
         notes = [(along[best], validation[best], f"{validation[best]:,.1f}")]
     labels = {"xlabel": label, "ylabel": "per token (log scale)"}
@@ -112,20 +98,20 @@ def history_pictures(history: Sequence[HistoryRecord]) -> list[Picture]:
     add(
         "Learning rate",
         "Learning rate of each update, as set by the schedule.",
-        ("", ACCENT, "learning_rate"),
+        ("", "accent", "learning_rate"),
     )
     add(
         "Norm of the gradient",
         "Norm over all parameters, at the last update before each point. Spikes above the clipping norm are "
         "harmless; a rising floor is not.",
-        ("before clipping", QUIET, "grad_norm"),
-        ("after", ACCENT, "clipped_norm"),
+        ("before clipping", "quiet", "grad_norm"),
+        ("after", "accent", "clipped_norm"),
         plain_log=True,
     )
     add(
         "Throughput",
         "Training tokens per second, including validation time; other dips mean a busy machine.",
-        ("", ACCENT, "tokens_per_second"),
+        ("", "accent", "tokens_per_second"),
         ylim=(0, None),
     )
     return pictures
@@ -143,7 +129,7 @@ def gradient_picture(name: str, norms: Sequence[float | None]) -> Picture:
         "Gradient norm by lag",
         "‖∂L(T) / ∂s(T-k)‖: gradient of one late loss with respect to the state k tokens earlier, averaged over "
         "segments of the validation text. It vanishes if it falls by powers of ten, and explodes if it rises.",
-        [(name, ACCENT, [*points], [*points.values()], {})] if points else [],
+        [(name, "accent", [*points], [*points.values()], {})] if points else [],
         yscale="log",
         xlabel="lag k: tokens between state and loss",
         ylabel="gradient norm (log scale)",
@@ -163,15 +149,15 @@ def gate_picture(gates: Sequence[Mapping[str, Any]]) -> Picture:
             "Absolute outputs of layers with tanh. Above 0.9, tanh is flat and passes hardly any gradient."
         )
 
-    def bars(label: str, colour: str, key: str) -> Bars:
-        shares = [100 * gate[key] for gate in gates]
-        return label, colour, shares, [f"{share:.0f} %" for share in shares]
-
+    low, high = ([100 * gate[key] for gate in gates] for key in ("low", "high"))
     return plot_bars(
         title,
         caption,
         [f"layer {gate['layer']}, {gate['gate']}" for gate in gates],
-        [bars("below 0.1", QUIET, "low"), bars("above 0.9", ACCENT, "high")],
+        [
+            ("below 0.1", "quiet", low, [f"{share:.0f} %" for share in low]),
+            ("above 0.9", "accent", high, [f"{share:.0f} %" for share in high]),
+        ],
         horizontal=True,
         xlim=(0, 115),
         xticks=[0, 25, 50, 75, 100],
@@ -326,7 +312,7 @@ def _pictures(result: Mapping[str, Any]) -> list[Picture]:
         if is_second:
             style |= {"linewidth": 1.0, "linestyle": "--"}
         for (key, name), (position, where), colour in zip(
-            _LISTS.items(), _POSITIONS.items(), (ACCENT, SECOND), strict=True
+            _LISTS.items(), _POSITIONS.items(), ("accent", "second"), strict=True
         ):
             rows = model["recall_by_letters"]
             letters, shares = [row["letters"] for row in rows], [100 * row[key] for row in rows]
@@ -336,7 +322,7 @@ def _pictures(result: Mapping[str, Any]) -> list[Picture]:
             shown.append(("" if is_second else where, colour, coverage, shares, style))
         matched = [own["value"] for name, own in model["figures"].items() if name.startswith(_PHRASES)]
         percent = 100 * np.array(matched, dtype=np.float64)  # without phrases of the length, a gap
-        matching.append(("", THIRD if is_second else ACCENT, range(1, len(percent) + 1), percent, style))
+        matching.append(("", "third" if is_second else "accent", range(1, len(percent) + 1), percent, style))
     dashed = f" Dashed: {against['model']}." if against else ""
     return [
         plot_lines(

@@ -11,19 +11,7 @@ from rapidfuzz.distance import Levenshtein
 
 from models.calls import run_calls
 from models.files import count_words, split_words
-from models.report import (
-    ACCENT,
-    INK,
-    SECOND,
-    THIRD,
-    Bars,
-    Picture,
-    Section,
-    Table,
-    plot_bars,
-    plot_lines,
-    render_page,
-)
+from models.report import Bars, Picture, Section, Table, plot_bars, plot_lines, render_page
 from models.reranking.corrections import corrections_of
 from models.reranking.features import LM
 from models.reranking.metrics.metric import format_score
@@ -32,7 +20,7 @@ from models.reranking.tuning.mert import LOSS_TOLERANCE, line_loss
 from models.reranking.tuning.problem import Floats, Ints, spread_by_list
 from service.use_cases.tune import TuneReply
 
-_FIRST, _TUNED, _ORACLE = SECOND, ACCENT, THIRD
+_FIRST, _TUNED, _ORACLE = "second", "accent", "third"
 _DASHES = (0, (4, 3))
 _BINS = 6
 _MIN_LISTS_PER_BIN = 10
@@ -106,7 +94,7 @@ def _along_weight(tuned: TuningOutcome) -> Picture | None:
         [
             ("all lists", _TUNED, grid, scores, {"drawstyle": "steps-mid"}),
             ("first pass", _FIRST, grid[[0, -1]], [first, first], {}),
-            (f"chosen: {weight:.3g}", INK, [weight, weight], heights, {"linestyle": _DASHES}),
+            (f"chosen: {weight:.3g}", "ink", [weight, weight], heights, {"linestyle": _DASHES}),
         ],
         xlabel=f"weight of {name}, other weights as chosen",
         ylabel=metric,
