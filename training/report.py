@@ -185,12 +185,26 @@ def report_page(
     norms, gates = diagnostics.get("gradient_by_lag", ()), diagnostics.get("gate_saturation")
     inside = [gradient_picture(name, norms)] if any(norms) else []
     inside += [gate_picture(gates)] if gates else []
+    splits = {split: metrics[split] for split in ("valid", "test") if metrics.get(split)}
+    figures = [
+        (label, *(format_number(own.get(key), digits) for own in splits.values()))
+        for key, (label, digits) in _FIGURES.items()
+        if any(key in own for own in splits.values())
+    ]
+    recipe = provenance.get("recipe") or {}
+    tables = {"recipe": {key: value for key, value in recipe.items() if not isinstance(value, Mapping)}}
+    tables |= {key: recipe.get(key) or {} for key in ("corpus", "tokenizer", "neural", "train")}
+    settings = [
+        Table([], [(key, _plain(value)) for key, value in own.items()], title)
+        for title, own in tables.items()
+        if own
+    ]
     sections = [
         Section("", "tiles", list(_training_summary(metrics, provenance.get("seconds"), history))),
-        Section("Held-out figures", "tables", _training_figures(metrics)),
+        Section("Held-out figures", "tables", [Table(["", *splits], figures)] if splits else []),
         Section("Training", "pictures", history_pictures(history)),
         Section("Inside the network", "pictures", inside),
-        Section("Recipe", "tables", _recipe(provenance.get("recipe") or {})),
+        Section("Recipe", "tables", settings),
     ]
     return render_page(name, f"{name}: training report", introduction, sections)
 
@@ -212,27 +226,6 @@ def _training_summary(
         yield "ended by", _STOP_REASONS.get(stopped, str(stopped))
 
 
-def _training_figures(metrics: Mapping[str, Any]) -> list[Table]:
-    splits = {split: metrics[split] for split in ("valid", "test") if metrics.get(split)}
-    rows = [
-        (label, *(format_number(figures.get(key), digits) for figures in splits.values()))
-        for key, (label, digits) in _FIGURES.items()
-        if any(key in figures for figures in splits.values())
-    ]
-    return [Table(["", *splits], rows)] if splits else []
-
-
-def _recipe(recipe: Mapping[str, Any]) -> list[Table]:
-    """Return the recipe tables on a network's training."""
-    tables = {"recipe": {key: value for key, value in recipe.items() if not isinstance(value, Mapping)}}
-    tables |= {key: recipe.get(key) or {} for key in ("corpus", "tokenizer", "neural", "train")}
-    return [
-        Table([], [(key, _plain(value)) for key, value in own.items()], title)
-        for title, own in tables.items()
-        if own
-    ]
-
-
 def _plain(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -246,30 +239,17 @@ def autocomplete_page(result: Mapping[str, Any]) -> bytes:
         f"{result['lines']:,} held-out lines. Keystroke savings count each character, line end and completion as "
         "a key; word savings, the model's own words only. The intervals are 95 % confidence intervals."
     )
+    shown = ("keystroke_savings_top_3", "keystroke_savings_top_1", "next_word_recall_top_3")
+    tiles = [(_NAMES[name], _with_interval(name, result["figures"][name])[0]) for name in shown]
+    tiles.append(("one keystroke, median", f"{result['keystroke_ms']['p50']:.2f} ms"))
     sections = [
-        Section("", "tiles", list(_autocomplete_summary(result))),
+        Section("", "tiles", tiles),
         Section("Figures", "tables", [_autocomplete_figures(result)]),
         Section("Pictures", "pictures", _pictures(result)),
         Section("Acceptance", "tables", [_acceptance(result["acceptance"])]),
     ]
     heading = f"{result['model']}: autocomplete"
     return render_page(heading, heading, introduction, sections)
-
-
-def _format_figure(name: str, value: float | None, *, signed: bool = False) -> str:
-    """Format a figure: shares in per cent, other values with three decimals."""
-    if value is None:
-        return "none"
-    sign = "+" if signed else ""
-    plain = "mrr" in name or "length" in name
-    return f"{value:{sign}.3f}" if plain else f"{100 * value:{sign}.1f} %"
-
-
-def _autocomplete_summary(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    figures = result["figures"]
-    for name in ("keystroke_savings_top_3", "keystroke_savings_top_1", "next_word_recall_top_3"):
-        yield _NAMES[name], _format_figure(name, figures[name]["value"])
-    yield "one keystroke, median", f"{result['keystroke_ms']['p50']:.2f} ms"
 
 
 def _autocomplete_figures(result: Mapping[str, Any]) -> Table:
@@ -282,14 +262,19 @@ def _autocomplete_figures(result: Mapping[str, Any]) -> Table:
     for name, label in {**_NAMES, **phrases}.items():
         row = [label, *_with_interval(name, result["figures"][name])]
         if against:
-            row.append(_format_figure(name, against["figures"][name]["value"]))
+            row.append(_with_interval(name, against["figures"][name])[0])
             row += _with_interval(name, against["difference"][name], signed=True)
         rows.append(row)
     return Table(heads, rows)
 
 
 def _with_interval(name: str, figure: Mapping[str, Any], *, signed: bool = False) -> tuple[str, str]:
-    value, low, high = (_format_figure(name, figure[key], signed=signed) for key in ("value", "low", "high"))
+    """Format a figure and its interval: shares in per cent, other values with three decimals."""
+    sign, is_share = "+" if signed else "", not ("mrr" in name or "length" in name)
+    value, low, high = (
+        "none" if v is None else f"{100 * v:{sign}.1f} %" if is_share else f"{v:{sign}.3f}"
+        for v in map(figure.get, ("value", "low", "high"))
+    )
     return value, f"{low} to {high}"
 
 

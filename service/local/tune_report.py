@@ -20,7 +20,13 @@ from models.reranking.tuning.mert import LOSS_TOLERANCE, line_loss
 from models.reranking.tuning.problem import Floats, Ints, spread_by_list
 from service.use_cases.tune import TuneReply
 
-_FIRST, _TUNED, _ORACLE = "second", "accent", "third"
+_LEVELS = _FIRST, _TUNED, _ORACLE = (
+    ("first pass", "second"),
+    ("tuned, held out", "accent"),
+    ("oracle", "third"),
+)
+"""Names and colours of the charts."""
+
 _DASHES = (0, (4, 3))
 _BINS = 6
 _MIN_LISTS_PER_BIN = 10
@@ -92,8 +98,8 @@ def _along_weight(tuned: TuningOutcome) -> Picture | None:
         "Exact score on the tuning lists, so slightly better than on new lists. A broad optimum is robust; a narrow "
         "one is probably chance.",
         [
-            ("all lists", _TUNED, grid, scores, {"drawstyle": "steps-mid"}),
-            ("first pass", _FIRST, grid[[0, -1]], [first, first], {}),
+            ("all lists", "accent", grid, scores, {"drawstyle": "steps-mid"}),
+            (*_FIRST, grid[[0, -1]], [first, first], {}),
             (f"chosen: {weight:.3g}", "ink", [weight, weight], heights, {"linestyle": _DASHES}),
         ],
         xlabel=f"weight of {name}, other weights as chosen",
@@ -112,9 +118,9 @@ def _by_depth(tuned: TuningOutcome) -> Picture:
         "Best possible score with the first candidates of each list; no re-ranking can be better. If the curve is "
         "flat, longer lists do not help.",
         [
-            ("oracle", _ORACLE, depths, scores, {"marker": "o", "markersize": 4}),
-            ("first pass", _FIRST, depths, [figures.baseline] * deepest, {}),
-            ("tuned, held out", _TUNED, depths, [figures.tried] * deepest, {}),
+            (*_ORACLE, depths, scores, {"marker": "o", "markersize": 4}),
+            (*_FIRST, depths, [figures.baseline] * deepest, {}),
+            (*_TUNED, depths, [figures.tried] * deepest, {}),
         ],
         xticks=depths[:: 1 + deepest // 10],
         xlabel="candidates per list",
@@ -132,7 +138,7 @@ def _by_rank(tuned: TuningOutcome, levels: list[Selection]) -> Picture:
     return plot_bars(
         "First-pass ranks of the chosen candidates",
         "The oracle chooses the first of equally good candidates. Duplicate texts are not counted.",
-        [f"{rank}" for rank in range(1, count + 1)],
+        [f"{rank}" if (rank - 1) % (1 + count // 12) == 0 else "" for rank in range(1, count + 1)],
         shares,
         xlabel="rank in the first pass" + (f" ({count}: or later)" if count == _MAX_RANKS else ""),
         ylabel="per cent of lists",
@@ -167,11 +173,8 @@ def tuning_page(title: str, tuned: TuningOutcome, reply: TuneReply) -> bytes:
     better, worse = better[gains[better] > LOSS_TOLERANCE], worse[gains[worse] < -LOSS_TOLERANCE]
     same = num_changed - len(better) - len(worse)
     verb = "changed" if reply.decision == "tuned" else "would have changed"
-    levels = [
-        ("first pass", _FIRST, tuned.first),
-        ("tuned, held out", _TUNED, tuned.held_out),
-        ("oracle", _ORACLE, tuned.oracle),
-    ]
+    chosen = (tuned.first, tuned.held_out, tuned.oracle)
+    levels = [(*style, candidates) for style, candidates in zip(_LEVELS, chosen, strict=True)]
     charts = [_by_length(tuned, levels), _along_weight(tuned), _by_depth(tuned), _by_rank(tuned, levels)]
     sections = [
         Section("", "tiles", _summary(reply, num_changed)),
@@ -183,21 +186,17 @@ def tuning_page(title: str, tuned: TuningOutcome, reply: TuneReply) -> bytes:
         _examples("Worsened lists", tuned, worse, mark="bad"),
     ]
     changed = f"{num_changed:,} lists {verb}: {len(better):,} better, {len(worse):,} worse, {same:,} equal."
+    models = [reply.model, *(f"{name}: {address}" for name, address in reply.models.items())]
+    used = ", ".join(filter(None, models))
     return render_page(
         title,
         f"{title}: tuning report",
-        f"{changed} {_models(reply)}",
+        f"{changed} Models: {used}." if used else f"{changed} No model was used.",
         sections,
         verdict=reply.reason,
         adopted=reply.decision == "tuned",
         signature=reply.signature,
     )
-
-
-def _models(reply: TuneReply) -> str:
-    extra = [f"{name}: {address}" for name, address in reply.models.items()]
-    named = [*([reply.model] if reply.model else []), *extra]
-    return f"Models: {', '.join(named)}." if named else "No model was used."
 
 
 def _summary(reply: TuneReply, num_changed: int) -> list[tuple[str, str]]:
