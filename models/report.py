@@ -7,7 +7,6 @@ template is `report.html.jinja` and its style `report.css`, in this module's fol
 import io
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
 from html import escape
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -152,38 +151,26 @@ def render_page(
     return render(template, **facts, verdict=verdict, adopted=adopted, signature=signature)
 
 
-@cache
-def _template(path: Path) -> Any:
+def render(template: Path, **facts: Any) -> bytes:
+    """Fill in a Jinja template, with escapes if it is `.html.jinja`; return UTF-8."""
     import jinja2  # slow import that only reports need
 
     environment = jinja2.Environment(
-        autoescape=path.name.endswith(".html.jinja"),
+        autoescape=template.name.endswith(".html.jinja"),
         keep_trailing_newline=True,
-        loader=jinja2.FileSystemLoader(path.parent),
+        loader=jinja2.FileSystemLoader(template.parent),
         lstrip_blocks=True,
         trim_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
     environment.filters |= {"spec": format, "number": format_number}
-    return environment.get_template(path.name)
-
-
-def render(template: Path, **facts: Any) -> bytes:
-    """Fill in a Jinja template, with escapes if it is `.html.jinja`; return UTF-8."""
-    text: str = _template(template).render(facts)
-    return text.encode()
+    return environment.get_template(template.name).render(facts).encode()
 
 
 def plot_lines(
-    title: str,
-    caption: str,
-    lines: Iterable[Line],
-    *,
-    plain_log: bool = False,
-    notes: Iterable[tuple[float, float, str]] = (),
-    **settings: Any,
+    title: str, caption: str, lines: Iterable[Line], *, plain_log: bool = False, **settings: Any
 ) -> Picture:
-    """Return a picture of lines, later ones on top, and of texts above points.
+    """Return a picture of lines, later ones on top.
 
     `plain_log` sets a logarithmic scale with ticks at 1, 2, 5, 10, … in plain digits, `settings` properties of the
     axes.
@@ -192,9 +179,6 @@ def plot_lines(
     def draw(axes: Any) -> None:
         for label, colour, x, y, style in lines:
             axes.plot(x, y, color=_COLOURS[colour], label=label, **{"linewidth": 1.4, **style})
-        for x, y, text in notes:
-            above = {"textcoords": "offset points", "xytext": (2, 7)}
-            axes.annotate(text, (x, y), ha="right", color=_COLOURS["accent"], **above)
         axes.set(**settings)
         if plain_log:
             from matplotlib.ticker import LogLocator, NullFormatter  # slow to import

@@ -52,20 +52,18 @@ def perplexity_picture(
     title: str, caption: str, history: Sequence[HistoryRecord], *, over_tokens: bool = False
 ) -> Picture:
     """Draw training and validation perplexity over time or amount of text."""
-    along, label = _values(history, "seconds") / 60, "minutes of training"
+    along, along_what = _values(history, "seconds") / 60, "minutes of training"
     if over_tokens:
-        along, label = _values(history, "tokens") / 1e6, "million tokens seen"
+        along, along_what = _values(history, "tokens") / 1e6, "million tokens seen"
     training = np.exp(np.minimum(_values(history, "train_loss"), _MAX_NATS))
     lines: list[Line] = [("training (smoothed)", "quiet", along, training, {})]
     validation = _values(history, "valid_perplexity")
-    known, notes = np.isfinite(validation), []
-    if known.any():
-        dots = {"marker": "o", "markersize": 3.5}
-        lines.append(("validation", "accent", along[known], validation[known], dots))
-        best = np.nanargmin(validation)  # the point of the published weights
-        notes = [(along[best], validation[best], f"{validation[best]:,.1f}")]
-    labels = {"xlabel": label, "ylabel": "per token (log scale)"}
-    return plot_lines(title, caption, lines, plain_log=True, notes=notes, **labels)
+    known = np.isfinite(validation)
+    if known.any():  # the lowest is that of the published weights
+        label = f"validation, lowest {np.nanmin(validation):,.1f}"
+        lines.append((label, "accent", along[known], validation[known], {"marker": "o", "markersize": 3.5}))
+    labels = {"xlabel": along_what, "ylabel": "per token (log scale)"}
+    return plot_lines(title, caption, lines, plain_log=True, **labels)
 
 
 def history_pictures(history: Sequence[HistoryRecord]) -> list[Picture]:

@@ -45,7 +45,10 @@ def _by_length(tuned: TuningOutcome, levels: list[Selection]) -> Picture | None:
     problem = tuned.data.problem
     name = problem.metric.name.upper()
     words = np.array([count_words(candidates.references[0]) for candidates in tuned.data.lists])
-    edges = _edges(words)
+    # bins with similar numbers of lists; few lists get few bins
+    count = max(1, min(_BINS, len(words) // _MIN_LISTS_PER_BIN))
+    inner = np.quantile(words, np.arange(1, count) / count, method="higher").tolist()
+    edges = [*sorted({int(words.min()), *map(int, inner)}), int(words.max()) + 1]
     if len(edges) < 3:
         return None
     bins = np.searchsorted(edges, words, side="right") - 1
@@ -62,14 +65,6 @@ def _by_length(tuned: TuningOutcome, levels: list[Selection]) -> Picture | None:
         xlabel="words of the reference",
         ylabel=name,
     )
-
-
-def _edges(words: Ints) -> list[int]:
-    """Compute edges of bins with similar numbers of lists; few lists get few bins."""
-    count = max(1, min(_BINS, len(words) // _MIN_LISTS_PER_BIN))
-    inner = np.quantile(words, np.arange(1, count) / count, method="higher").tolist()
-    edges = sorted({int(words.min()), *map(int, inner)})
-    return [*edges, int(words.max()) + 1]
 
 
 def _along_weight(tuned: TuningOutcome) -> Picture | None:
