@@ -46,9 +46,8 @@ class Normaliser:
 
     def __init__(self, form: str, *, lowercase: bool) -> None:
         if form not in TEXT_FORMS:
-            raise InvalidInputError(
-                f"tokenizer.normalise is {form!r}, it can be {', '.join(TEXT_FORMS)}",
-                parameter="tokenizer.normalise",
+            raise InvalidInputError.of(
+                "tokenizer.normalise", f"is {form!r}, it can be {', '.join(TEXT_FORMS)}"
             )
         self.form = form
         self.changes_case = lowercase or form == "casefold"

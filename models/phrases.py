@@ -270,23 +270,22 @@ class PhraseList:
 
     def __init__(self, phrases: Sequence[Phrase]) -> None:
         if len(phrases) > MAX_PHRASES:
-            raise InvalidInputError(
-                f"phrases has {len(phrases)} entries; at most {MAX_PHRASES} are accepted", parameter="phrases"
+            raise InvalidInputError.of(
+                "phrases", f"has {len(phrases)} entries; at most {MAX_PHRASES} are accepted"
             )
         numbers: dict[tuple[str, ...], int] = {}
         for index, phrase in enumerate(phrases):
             words = _checked_words(index, phrase)
             if (earlier := numbers.setdefault(words, index)) != index:
-                raise InvalidInputError(
-                    f"phrases[{index}].text is {phrase.text!r}, which has the words of phrases[{earlier}].text",
-                    parameter=f"phrases[{index}].text",
+                raise InvalidInputError.of(
+                    f"phrases[{index}].text",
+                    f"is {phrase.text!r}, which has the words of phrases[{earlier}].text",
                 )
         self.phrases = tuple(phrases)
         self.features = tuple(dict.fromkeys(phrase.feature for phrase in phrases))
         if len(self.features) > MAX_CLASSES:
-            raise InvalidInputError(
-                f"phrases have {len(self.features)} classes; at most {MAX_CLASSES} are accepted",
-                parameter="phrases",
+            raise InvalidInputError.of(
+                "phrases", f"have {len(self.features)} classes; at most {MAX_CLASSES} are accepted"
             )
         self._words = tuple(numbers)
         self._first_words = frozenset(words[0] for words in numbers)
@@ -339,21 +338,20 @@ def _checked_words(index: int, phrase: Phrase) -> tuple[str, ...]:
     """Check a phrase; return its folded words."""
     name = f"phrases[{index}].text"
     if len(phrase.text) > MAX_PHRASE_CHARACTERS:
-        raise InvalidInputError(
-            f"{name} has {len(phrase.text)} characters; at most {MAX_PHRASE_CHARACTERS} are accepted",
-            parameter=name,
+        raise InvalidInputError.of(
+            name, f"has {len(phrase.text)} characters; at most {MAX_PHRASE_CHARACTERS} are accepted"
         )
     words = tuple(fold_words(phrase.text))
     if not 1 <= len(words) <= MAX_PHRASE_WORDS or not all(words):
-        raise InvalidInputError(
-            f"{name} is {phrase.text!r}, with {len(words)} words; a phrase has from 1 to {MAX_PHRASE_WORDS}, "
+        raise InvalidInputError.of(
+            name,
+            f"is {phrase.text!r}, with {len(words)} words; a phrase has from 1 to {MAX_PHRASE_WORDS}, "
             "each with a character other than punctuation",
-            parameter=name,
         )
     if not 0 < phrase.weight <= MAX_PHRASE_WEIGHT:
-        raise InvalidInputError(
-            f"phrases[{index}].weight is {phrase.weight}; it must be above 0 and at most {MAX_PHRASE_WEIGHT:g}",
-            parameter=f"phrases[{index}].weight",
+        raise InvalidInputError.of(
+            f"phrases[{index}].weight",
+            f"is {phrase.weight}; it must be above 0 and at most {MAX_PHRASE_WEIGHT:g}",
         )
     return words
 

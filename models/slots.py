@@ -62,9 +62,7 @@ def check_slots(
     checked: dict[str, dict[str, float]] = {}
     total = sum(map(len, slots.values()))
     if total > MAX_MEMBERS:
-        raise InvalidInputError(
-            f"{parameter} has {total} members; at most {MAX_MEMBERS} are accepted", parameter=parameter
-        )
+        raise InvalidInputError.of(parameter, f"has {total} members; at most {MAX_MEMBERS} are accepted")
     for name, members in slots.items():
         path = f"{parameter}.{name:.40}"
         if name not in known:
@@ -74,7 +72,7 @@ def check_slots(
                 parameter=path,
             )
         if not members:
-            raise InvalidInputError(f"{path} is empty; give at least one member", parameter=path)
+            raise InvalidInputError.of(path, "is empty; give at least one member")
         weights = members.items() if isinstance(members, Mapping) else Counter(members).items()
         for text, weight in weights:
             problem = _member_problem(text, weight)

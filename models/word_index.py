@@ -145,9 +145,8 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
         compiled, tree = re.compile(pattern), _parser.parse(pattern)
         _Positions(tree).check_loops()
     except (re.error, OverflowError, RecursionError) as error:
-        raise InvalidInputError(
-            f"tokenizer.pattern {pattern!r} is not a regular expression that can be used: {error}",
-            parameter="tokenizer.pattern",
+        raise InvalidInputError.of(
+            "tokenizer.pattern", f"{pattern!r} is not a regular expression that can be used: {error}"
         ) from None
     return compiled
 

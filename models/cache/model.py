@@ -269,9 +269,9 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
         self, inner: LanguageModel[Any], config: CacheConfig, frequencies: FloatArray | None = None
     ) -> None:
         if config.kind == "continuous" and not feature_size(inner):
-            raise InvalidInputError(
-                f"cache.kind is continuous, but a model of the family {inner.family} has no features: use unigram",
-                parameter="cache.kind",
+            raise InvalidInputError.of(
+                "cache.kind",
+                f"is continuous, but a model of the family {inner.family} has no features: use unigram",
             )
         self.inner, self.parts = inner, (inner,)
         self.config = config

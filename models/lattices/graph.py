@@ -150,9 +150,8 @@ class PathWeights:
         names = (*PATH_FEATURES, *phrases)
         unknown = next((name for name in given if name not in names), None)
         if unknown is not None:
-            raise InvalidInputError(
-                f"weights.{unknown} is not a feature of a path; the features are {', '.join(names)}",
-                parameter=f"weights.{unknown}",
+            raise InvalidInputError.of(
+                f"weights.{unknown}", f"is not a feature of a path; the features are {', '.join(names)}"
             )
         own = {name: weight for name, weight in given.items() if name not in phrases}
         of_phrases = {name: given.get(name, DEFAULT_FEATURE_WEIGHT) for name in phrases}

@@ -366,9 +366,9 @@ class LatticeSearchSettings:
             ("recombination_order", self.recombination_order),
         ):
             if value is not None and value < 1:
-                raise InvalidInputError(f"{name} is {value}; it must be at least 1", parameter=name)
+                raise InvalidInputError.of(name, f"is {value}; it must be at least 1")
         if self.beam is not None and not self.beam >= 0:
-            raise InvalidInputError(f"beam is {self.beam}; it must be at least 0", parameter="beam")
+            raise InvalidInputError.of("beam", f"is {self.beam}; it must be at least 0")
 
 
 class TokenPassing:

@@ -188,13 +188,10 @@ def resolve_device(name: str) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     kind, _, index = name.partition(":")
     if kind not in {"cpu", "cuda"} or (":" in name and not (kind == "cuda" and index.isdecimal())):
-        raise InvalidInputError(
-            f"device is {name!r}, it can be auto, cpu, cuda or cuda:<number>", parameter="device"
-        )
+        raise InvalidInputError.of("device", f"is {name!r}, it can be auto, cpu, cuda or cuda:<number>")
     if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
-        raise InvalidInputError(
-            f"device is {name!r}, but torch sees {torch.cuda.device_count()} CUDA devices here",
-            parameter="device",
+        raise InvalidInputError.of(
+            "device", f"is {name!r}, but torch sees {torch.cuda.device_count()} CUDA devices here"
         )
     if kind == "cuda":
         torch.backends.cudnn.allow_tf32 = False

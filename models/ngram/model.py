@@ -52,22 +52,20 @@ def token_spans(tokens: TokenIds, lengths: TokenIds, rows: int) -> tuple[TokenId
 def check_one_per_row(shape: tuple[int, ...], rows: int) -> None:
     """Raise InvalidInputError unless a shape has one token per row of a state."""
     if shape != (rows,):
-        raise InvalidInputError(
-            f"tokens have the shape {list(shape)}, the state has {rows} rows", parameter="tokens"
-        )
+        raise InvalidInputError.of("tokens", f"have the shape {list(shape)}, the state has {rows} rows")
 
 
 def check_shapes(tokens: TokenIds, lengths: TokenIds, rows: int) -> None:
     """Raise InvalidInputError unless tokens are [B, T], and lengths [B] and at most T."""
     if tokens.ndim != 2 or len(tokens) != rows or lengths.shape != (rows,):
-        raise InvalidInputError(
-            f"tokens have the shape {list(tokens.shape)} and lengths {list(lengths.shape)}; "
+        raise InvalidInputError.of(
+            "tokens",
+            f"have the shape {list(tokens.shape)} and lengths {list(lengths.shape)}; "
             f"for a state of {rows} rows they must be [{rows}, T] and [{rows}]",
-            parameter="tokens",
         )
     if lengths.max(initial=0) > tokens.shape[1]:
-        raise InvalidInputError(
-            f"lengths go up to {lengths.max()}, tokens have {tokens.shape[1]} columns", parameter="lengths"
+        raise InvalidInputError.of(
+            "lengths", f"go up to {lengths.max()}, tokens have {tokens.shape[1]} columns"
         )
 
 
@@ -80,15 +78,13 @@ def check_offsets(tokens: TokenIds, offsets: TokenIds, rows: int) -> None:
             parameter="offsets",
         )
     if offsets[0] != 0 or offsets[-1] != len(tokens) or (offsets[1:] < offsets[:-1]).any():
-        raise InvalidInputError(f"offsets do not ascend from 0 to {len(tokens)}", parameter="offsets")
+        raise InvalidInputError.of("offsets", f"do not ascend from 0 to {len(tokens)}")
 
 
 def check_k(k: int, vocab_size: int) -> None:
     """Raise InvalidInputError unless k is in [1, V]."""
     if not 1 <= k <= vocab_size:
-        raise InvalidInputError(
-            f"k is {k}, it can be 1 to {vocab_size}, the size of the vocabulary", parameter="k"
-        )
+        raise InvalidInputError.of("k", f"is {k}, it can be 1 to {vocab_size}, the size of the vocabulary")
 
 
 def check_known(tokens: TokenIds, bad: int, vocab_size: int) -> None:

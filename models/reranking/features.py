@@ -170,12 +170,11 @@ def check_model_names(names: Sequence[str], *, parameter: str) -> None:
     for index, name in enumerate(names):
         where = f"{parameter}[{index}].name"
         if _MODEL_NAME.fullmatch(name) is None:
-            raise InvalidInputError(
-                f"{where} is {name[:80]!r}; a name has 1 to 64 letters, digits, '_', '.' or '-'",
-                parameter=where,
+            raise InvalidInputError.of(
+                where, f"is {name[:80]!r}; a name has 1 to 64 letters, digits, '_', '.' or '-'"
             )
         if name in names[:index]:
-            raise InvalidInputError(f"{where} is {name!r}, the name of an earlier model", parameter=where)
+            raise InvalidInputError.of(where, f"is {name!r}, the name of an earlier model")
 
 
 class ListFeatures(NamedTuple):
@@ -276,7 +275,7 @@ def given_column(
         values = np.array([c.features[name] for one in lists for c in one.candidates], dtype=np.float64)
     except KeyError:
         where = next(w for w, features in _feature_locations(lists, place) if name not in features)
-        raise InvalidInputError(f"{where} has no {name!r}, which has a weight", parameter=where) from None
+        raise InvalidInputError.of(where, f"has no {name!r}, which has a weight") from None
     if not ((values >= least) & (values <= MAX_FEATURE)).all():
         for where, features in _feature_locations(lists, place):
             check_range(f"{where}.{name}", features[name], least, MAX_FEATURE)
@@ -295,9 +294,7 @@ def check_given(
     for name in sorted(names):
         if is_reserved(name, models):
             where = next(w for w, features in _feature_locations(lists, place) if name in features)
-            raise InvalidInputError(
-                f"{where}.{name} is given, but {name} is computed by the service", parameter=f"{where}.{name}"
-            )
+            raise InvalidInputError.of(f"{where}.{name}", f"is given, but {name} is computed by the service")
 
 
 def _feature_locations(

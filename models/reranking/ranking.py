@@ -89,13 +89,12 @@ class LogLinearModel:
             model, where = feature_model(name), f"weights.{name}"
             if model is not None and model not in models:
                 called = ", ".join(sorted(models)) or "none"
-                raise InvalidInputError(
-                    f"{where} is given, but there is no model {model!r}; models: {called}", parameter=where
+                raise InvalidInputError.of(
+                    where, f"is given, but there is no model {model!r}; models: {called}"
                 )
             if name.partition(":")[0] == LM_SUM and not self.length_exponent:
-                raise InvalidInputError(
-                    f"{where} requires length_exponent; without it, the sum is the feature {LM}",
-                    parameter=where,
+                raise InvalidInputError.of(
+                    where, f"requires length_exponent; without it, the sum is the feature {LM}"
                 )
             if features.is_derived(name):
                 features.check_derived(name)

@@ -338,9 +338,9 @@ def read_beams(lines: SourceLines, parse: Callable[[str], Candidate]) -> Iterato
         InvalidInputError: the beam size is missing or out of range.
     """
     if lines.beam_size is None or not 1 <= lines.beam_size <= MAX_LIST_CANDIDATES:
-        raise InvalidInputError(
-            f"beam_size is {lines.beam_size}; format {lines.form.name} requires 1 to {MAX_LIST_CANDIDATES:,}",
-            parameter="beam_size",
+        raise InvalidInputError.of(
+            "beam_size",
+            f"is {lines.beam_size}; format {lines.form.name} requires 1 to {MAX_LIST_CANDIDATES:,}",
         )
     rows = parse_lines(lines, parse)
     while batch := list(itertools.islice(rows, lines.beam_size)):

@@ -438,9 +438,9 @@ def _open_scores(form: Format, beam_size: int | None, scores: Mapping[str, Path]
     """Open score files by feature; refuse options of other formats."""
     if beam_size is not None and not form.needs_beam_size:
         needing = " and ".join(one.name for one in FORMATS.values() if one.needs_beam_size)
-        raise InvalidInputError(f"beam_size is for {needing}, not for {form.name}", parameter="beam_size")
+        raise InvalidInputError.of("beam_size", f"is for {needing}, not for {form.name}")
     if scores and not form.separate_score_files:
-        raise InvalidInputError(f"scores are for format kaldi, not for {form.name}", parameter="scores")
+        raise InvalidInputError.of("scores", f"are for format kaldi, not for {form.name}")
     return {feature: _file_lines(path, form) for feature, path in scores.items()}
 
 

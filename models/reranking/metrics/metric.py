@@ -56,7 +56,7 @@ class Metric(Protocol):
             InvalidInputError: there is no reference.
         """
         if not references:
-            raise InvalidInputError("references has 0 texts; it must have at least 1", parameter="references")
+            raise InvalidInputError.of("references", "has 0 texts; it must have at least 1")
         return self.count(texts, references)
 
     def count(self, texts: Sequence[str], references: Sequence[str]) -> Statistics:

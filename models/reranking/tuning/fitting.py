@@ -77,9 +77,8 @@ class TuningSettings:
         check_range("bootstrap_samples", self.bootstrap_samples, MIN_SAMPLES, MAX_SAMPLES)
         num_exponents = len(self.length_exponents)
         if not 1 <= num_exponents <= MAX_EXPONENTS:
-            raise InvalidInputError(
-                f"length_exponents is {num_exponents} values; it must be from 1 to {MAX_EXPONENTS}",
-                parameter="length_exponents",
+            raise InvalidInputError.of(
+                "length_exponents", f"is {num_exponents} values; it must be from 1 to {MAX_EXPONENTS}"
             )
         for index, exponent in enumerate(self.length_exponents):
             check_range(f"length_exponents[{index}]", exponent, 0, MAX_LENGTH_EXPONENT)
@@ -227,10 +226,10 @@ def assign_folds(lists: Sequence[CandidateList], *, folds: int, seed: int) -> In
     members = list(groups.values())
     if len(members) < folds:
         distinct = "one distinct reference" if len(members) == 1 else f"{len(members)} distinct references"
-        raise InvalidInputError(
-            f"folds is {folds}, but {len(lists)} lists have {distinct}; lists with equal references share a fold: give "
+        raise InvalidInputError.of(
+            "folds",
+            f"is {folds}, but {len(lists)} lists have {distinct}; lists with equal references share a fold: give "
             f"lists with at least {folds} different references",
-            parameter="folds",
         )
     numbers = np.zeros(len(lists), dtype=np.int64)
     sizes = [0] * folds
