@@ -33,7 +33,7 @@ from models.ngram.access import (
     log10_prob_of,
     word_at,
 )
-from models.ngram.automaton import Automaton, reject
+from models.ngram.automaton import Automaton, reject, word_ids
 from models.vocabulary import UNK
 
 MAX_UNRANKED_ARCS = 128
@@ -326,10 +326,8 @@ def list_ngrams(automaton: Automaton) -> list[tuple[NGrams, NGramWeights]]:
     Codes are decoded.
     """
     if automaton.quantised:
-        words = np.zeros((automaton.num_arcs, 4), np.uint8)
-        words[:, :3] = automaton.words
         automaton = automaton._replace(
-            words=words.view("<i4").reshape(-1),
+            words=word_ids(automaton.words),
             log10_probs=automaton.prob_values[automaton.log10_probs],
             log10_backoffs=automaton.backoff_values[automaton.log10_backoffs],
         ).frozen()
