@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from models.arrays import FloatArray, ModelBytes, TokenIds, to_numpy
+from models.arrays import FloatArray, ModelBytes, TokenIds, index_ranges, to_numpy
 from models.language_model import (
     STATE,
     ChoiceScorer,
@@ -114,10 +114,9 @@ class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
         self, state: Any, rows: TokenIds, tokens: TokenIds
     ) -> tuple[FloatArray, TokenIds, TokenIds]:
         """Return each reading's log-probability and model token, and each candidate's first reading."""
-        offsets = self._reading_offsets
-        counts = offsets[tokens + 1] - offsets[tokens]
+        first, end = self._reading_offsets[tokens], self._reading_offsets[tokens + 1]
+        counts, indices = end - first, index_ranges(first, end)
         begins = np.cumsum(counts) - counts
-        indices = np.arange(counts.sum()) + np.repeat(offsets[tokens] - begins, counts)
         read = self._reading_tokens[indices]
         scores = score_choices(self.model, state, np.repeat(rows, counts), read)
         return scores + self._reading_log_shares[indices], begins, read

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from models.arrays import Bools, Float64s, Int64s
+from models.arrays import Bools, Float64s, Int64s, index_ranges
 from models.errors import FormatError, InvalidInputError
 from models.files import split_words
 
@@ -170,14 +170,6 @@ def node_depths(sources: Indices, targets: Indices, num_nodes: int) -> Indices:
         np.subtract.at(missing, reached, 1)
         frontier, depth = np.unique(reached[missing[reached] == 0]), depth + 1
     return answer
-
-
-def index_ranges(begins: Indices, ends: Indices) -> Indices:
-    """Concatenate the ranges begins[0], …, ends[0] − 1, begins[1], …, ends[1] − 1, …."""
-    counts = ends - begins
-    before = np.cumsum(counts) - counts
-    numbers: Indices = np.arange(int(counts.sum())) + np.repeat(begins - before, counts)
-    return numbers
 
 
 def build_lattice(

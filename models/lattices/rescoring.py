@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from models.arrays import Bools, Int32s
+from models.arrays import Bools, Int32s, index_ranges
 from models.language_model import LOG_ZERO, LanguageModel
 from models.lattices.graph import LabelTokenizer, LatticeGraph, PathWeights, build_graph
 from models.lattices.lattice import (
@@ -29,7 +29,6 @@ from models.lattices.lattice import (
     Scores,
     build_lattice,
     group_by_level,
-    index_ranges,
     node_depths,
 )
 from models.lattices.token_passing import (

@@ -16,6 +16,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
+from models.arrays import index_ranges
 from models.errors import InvalidInputError
 from models.language_model import (
     LanguageModel,
@@ -26,7 +27,7 @@ from models.language_model import (
     weighted,
 )
 from models.lattices.graph import LabelTokens, LatticeGraph
-from models.lattices.lattice import NO_WORD, Indices, Scores, index_ranges
+from models.lattices.lattice import NO_WORD, Indices, Scores
 from models.mixture import MixtureState
 from models.ngram.model import NGramState
 from models.phrases import PhraseList

@@ -40,7 +40,12 @@ class Network(nn.Module):
         super().__init__()
         self.config = config
         self.vocab_size = vocab_size
-        self.embedding = _make_embedding(config, vocab_size)
+        self.embedding: TokenEmbedding
+        if config.output == "adaptive" and config.tied:
+            self.embedding = ClusteredEmbedding(vocab_size, config.embedding_size, cutoffs=config.cutoffs)
+        else:
+            self.embedding = nn.Embedding(vocab_size, config.embedding_size)
+            nn.init.uniform_(self.embedding.weight, -INITIAL_RANGE, INITIAL_RANGE)
         self.input_dropout = Dropout(config.of_inputs, variational=config.variational)
         self.body: Body = FeedForward(config) if config.cell == "feed-forward" else Recurrent(config)
         if config.attention != "none":
@@ -49,7 +54,15 @@ class Network(nn.Module):
         self.feature_size = width = config.feature_size
         narrowed = self.body.width != width
         self.projection = nn.Linear(self.body.width, width) if narrowed else nn.Identity()
-        self.output = _make_output_layer(config, self.embedding, vocab_size=vocab_size, width=width)
+        self.output: Softmax | AdaptiveSoftmax
+        if config.output == "softmax":
+            shared = cast("nn.Parameter", self.embedding.weight) if config.tied else None
+            self.output = Softmax(width, vocab_size, shared=shared)
+        elif isinstance(self.embedding, ClusteredEmbedding):
+            self.output = AdaptiveSoftmax(width, self.embedding)
+        else:
+            vectors = ClusteredEmbedding(vocab_size, width, cutoffs=config.cutoffs)
+            self.output = AdaptiveSoftmax(width, vectors)
 
     def tie(self) -> None:
         """Share the embedding's matrix with the output layer again after replacement."""
@@ -101,27 +114,6 @@ class Network(nn.Module):
         """Return the output layer's input [..., E] from body outputs [..., W]; in training [T, B, W]."""
         narrowed: Tensor = self.projection(self.output_dropout(outputs))
         return narrowed
-
-
-def _make_embedding(config: NetworkConfig, vocab_size: int) -> TokenEmbedding:
-    """Create the input vectors of tokens; clustered if shared with an adaptive softmax."""
-    if config.output == "adaptive" and config.tied:
-        return ClusteredEmbedding(vocab_size, config.embedding_size, cutoffs=config.cutoffs)
-    embedding = nn.Embedding(vocab_size, config.embedding_size)
-    nn.init.uniform_(embedding.weight, -INITIAL_RANGE, INITIAL_RANGE)
-    return embedding
-
-
-def _make_output_layer(
-    config: NetworkConfig, embedding: TokenEmbedding, *, vocab_size: int, width: int
-) -> Softmax | AdaptiveSoftmax:
-    """Create the output layer for inputs of a width; it shares the embedding's vectors if tied."""
-    if config.output == "softmax":
-        matrix = cast("nn.Parameter", embedding.weight) if config.tied else None
-        return Softmax(width, vocab_size, shared=matrix)
-    if not isinstance(embedding, ClusteredEmbedding):
-        embedding = ClusteredEmbedding(vocab_size, width, cutoffs=config.cutoffs)
-    return AdaptiveSoftmax(width, embedding)
 
 
 def write_network(network: Network, directory: Path) -> None:

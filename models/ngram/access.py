@@ -13,12 +13,11 @@ import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import overload
 
 from models.arrays import Int32s, UInt32s
 from models.kernels.compilation import compile_declared, kernel, tuple_type
-from models.kernels.llvm import intrinsic
+from models.kernels.llvm import BYTE_POINTER, INT64, first_element, intrinsic
 from models.ngram.automaton import EXACT_TYPES, QUANTISED_TYPES, Automaton
 
 U = numba.uint64
@@ -92,16 +91,12 @@ def prefetch(_typing_context: Any, array: Any, index: Any) -> Any:  # noqa: ARG0
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array_type = signature.args[0]
-        view = context.make_array(array_type)(context, builder, arguments[0])
-        row_bytes = (
-            array_type.dtype.bitwidth // 8 * (3 if array_type.ndim == 2 else 1)
-        )  # a word has three bytes
-        position = builder.mul(arguments[1], ir.Constant(ir.IntType(64), row_bytes))
-        pointer = builder.gep(builder.bitcast(view.data, cgutils.voidptr_t), [position])
-        flag = ir.IntType(32)
-        function = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, flag, flag, flag])
-        read, keep, data = (ir.Constant(flag, value) for value in (0, 3, 1))
-        callee = builder.module.declare_intrinsic("llvm.prefetch", [cgutils.voidptr_t], function)
+        width = ir.Constant(INT64, 3 if array_type.ndim == 2 else 1)  # a word has three bytes
+        first = first_element(context, builder, array_type, arguments[0])
+        pointer = builder.bitcast(builder.gep(first, [builder.mul(arguments[1], width)]), BYTE_POINTER)
+        read, keep, data = (ir.Constant(ir.IntType(32), value) for value in (0, 3, 1))
+        function = ir.FunctionType(ir.VoidType(), [BYTE_POINTER, *[read.type] * 3])
+        callee = builder.module.declare_intrinsic("llvm.prefetch", [BYTE_POINTER], function)
         builder.call(callee, [pointer, read, keep, data])
         return context.get_dummy_value()
 

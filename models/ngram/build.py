@@ -21,7 +21,7 @@ import numba
 import numpy as np
 from numba import types
 
-from models.arrays import Float32s, Int32s, Int64s, UInt8s, UInt32s
+from models.arrays import Float32s, Int32s, Int64s, UInt8s, UInt32s, index_ranges
 from models.errors import InvalidInputError
 from models.kernels.compilation import kernel
 from models.ngram.access import (
@@ -84,10 +84,10 @@ def rank_arcs_in_blocks(first_arcs: UInt32s, log10_probs: Float32s) -> Iterator[
 
 def _rank(states: Int64s, first_arcs: UInt32s, log10_probs: Float32s, ranked_before: int) -> RankedArcs:
     """Rank the arcs of some states, after `ranked_before` ranked arcs of earlier states."""
-    begins = first_arcs[states].astype(np.int64)
-    sizes = first_arcs[states + 1].astype(np.int64) - begins
+    begins, ends = first_arcs[states].astype(np.int64), first_arcs[states + 1].astype(np.int64)
+    sizes = ends - begins
     starts = np.cumsum(sizes) - sizes
-    arcs = np.repeat(begins - starts, sizes) + np.arange(sizes.sum())
+    arcs = index_ranges(begins, ends)
     probs = log10_probs[arcs]
     arcs = arcs[np.lexsort((-probs, np.repeat(np.arange(len(states)), sizes)))]
     masses = np.add.reduceat(10.0 ** probs.astype(np.float64), starts)

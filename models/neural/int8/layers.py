@@ -53,25 +53,19 @@ def _add_in_place(target: Any, values: Any) -> None:
         target[index] += values[index]
 
 
-@numba.njit(nogil=True, error_model="numpy")  # no check for zero divisors
-def sigmoid_in_place(values: Any) -> None:
-    """Replace values by their sigmoids."""
-    for index in range(len(values)):
-        values[index] = sigmoid(values[index])
+def _in_place(function: Any) -> Any:
+    """Return a function that replaces values [N] by a compiled function's of each."""
+
+    @numba.njit(nogil=True, error_model="numpy")  # no check for zero divisors
+    def replace_values(values: Any) -> None:
+        for index in range(len(values)):
+            values[index] = function(values[index])
+
+    return replace_values
 
 
-@numba.njit(nogil=True, error_model="numpy")
-def tanh_in_place(values: Any) -> None:
-    """Replace values by their hyperbolic tangents."""
-    for index in range(len(values)):
-        values[index] = tanh(values[index])
-
-
-@numba.njit(nogil=True)
-def relu_in_place(values: Any) -> None:
-    """Replace negative values by 0."""
-    for index in range(len(values)):
-        values[index] = greater(values[index], _ZERO)
+sigmoid_in_place, tanh_in_place = _in_place(sigmoid), _in_place(tanh)
+relu_in_place = _in_place(numba.njit(nogil=True, inline="always")(lambda value: greater(value, _ZERO)))
 
 
 @numba.njit(nogil=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from models.arrays import Bools, Float64s, Int64s
+from models.arrays import Bools, Float64s, Int64s, index_ranges
 from models.reranking.metrics.metric import Metric
 
 Floats = Float64s
@@ -49,7 +49,7 @@ class TuningProblem:
         begins, lengths = self.offsets[lists], np.diff(self.offsets)[lists]
         lengths = lengths if depth is None else np.minimum(lengths, depth)
         offsets = np.concatenate(([0], np.cumsum(lengths)))
-        rows = np.arange(offsets[-1]) + np.repeat(begins - offsets[:-1], lengths)
+        rows = index_ranges(begins, begins + lengths)
         impossible = None if self.impossible is None else self.impossible[rows]
         features, statistics = self.features[rows], self.statistics[rows]
         return replace(self, features=features, statistics=statistics, offsets=offsets, impossible=impossible)
