@@ -33,6 +33,44 @@ from models.errors import FormatError, ManifestError
 
 ASCII_WHITESPACE = " \t\r\n\f\v"
 WORD = re.compile(rf"[^{ASCII_WHITESPACE}]+")
+_Config = TypeVar("_Config")
+
+CONFIG_FILE = "config.json"
+"""Name of the configuration file beside a model's weights."""
+
+COMPRESSED_SUFFIXES = (".gz", ".xz", ".zst", ".bz2")
+"""Suffixes of compressed files."""
+
+MAX_EXPANSION = 250
+"""Largest ratio of decompressed to compressed size: text compresses to a tenth, repeated lines to a hundredth."""
+
+DAMAGED_HINT = "compress or download it again"
+_MAX_SETTINGS_FILE_BYTES = 1 << 20
+
+_FROM_UTF = "convert it first: iconv -f utf-{} -t utf-8 {{}} > text"
+_FOREIGN_FORMATS = (
+    (rb"PK\x03\x04", "a zip archive", "unpack it first: unzip -p {} > text"),
+    (rb"7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it first: 7z x -so {} > text"),
+    (rb"(?s:.{257})ustar", "a tar archive", "unpack it first: tar -xOf {} > text"),
+    (rb"\xff\xfe\0\0", "text in UTF-32", _FROM_UTF.format("32")),
+    (rb"\xff\xfe|\xfe\xff", "text in UTF-16", _FROM_UTF.format("16")),
+    (rb"(?:[\t\n\r -~]\0){4}", "text in UTF-16", _FROM_UTF.format("16le")),  # without a byte-order mark
+    (rb"(?:\0[\t\n\r -~]){4}", "text in UTF-16", _FROM_UTF.format("16be")),
+)
+"""Beginnings of formats that are not read, their names, and commands that convert them."""
+
+_ZSTD_CHUNK_BYTES = 1 << 10  # small, because a chunk may unpack to 30,000 times its size
+_BUFFER_BYTES = 1 << 18
+_UNCHECKED_BYTES = 1 << 24  # the ratio is not checked below this size
+_OPENERS: dict[bytes, Callable[..., Any]] = {
+    rb"\x1f\x8b": gzip.open,
+    rb"\xfd7zXZ": lzma.open,
+    rb"BZh[1-9](?:1AY&|\x17rE8)": bz2.open,  # a text may begin with BZh
+}
+_GZIP_LEVEL, _XZ_PRESET, _ZSTD_LEVEL = 6, 1, 3
+
+TEMPORARY_PREFIX = ".tmp-"
+"""Prefix of names of unfinished files and folders, which readers ignore."""
 
 
 def split_words(text: str) -> list[str]:
@@ -50,12 +88,6 @@ def collapse_whitespace(text: str) -> str:
 def count_words(text: str) -> int:
     """Count words for perplexity per word: runs between ASCII white space, for any tokenizer."""
     return len(text.encode(errors="surrogatepass").split())
-
-
-_Config = TypeVar("_Config")
-
-CONFIG_FILE = "config.json"
-"""Name of the configuration file beside a model's weights."""
 
 
 def write_config(path: Path, config: Mapping[str, Any]) -> None:
@@ -94,13 +126,6 @@ def check_config(kind: type[_Config], values: Mapping[str, Any], location: objec
         raise ManifestError(f"{location}: field {field!r:.200}: {first['msg']}") from None
 
 
-COMPRESSED_SUFFIXES = (".gz", ".xz", ".zst", ".bz2")
-"""Suffixes of compressed files."""
-
-MAX_EXPANSION = 250
-"""Largest ratio of decompressed to compressed size: text compresses to a tenth, repeated lines to a hundredth."""
-
-
 class ExpansionError(Exception):
     """A compressed file expands more than any text, as a decompression bomb does."""
 
@@ -114,11 +139,6 @@ DECOMPRESSION_ERRORS = (
     ExpansionError,
 )
 """Exceptions of reading a damaged compressed file."""
-
-DAMAGED_HINT = "compress or download it again"
-
-
-_MAX_SETTINGS_FILE_BYTES = 1 << 20
 
 
 def read_settings_file(path: Path) -> bytes:
@@ -153,19 +173,6 @@ def report_read_errors(name: str | Path) -> Iterator[None]:
         raise FormatError(name, f"is damaged: {error}", hint=DAMAGED_HINT) from None
 
 
-_FROM_UTF = "convert it first: iconv -f utf-{} -t utf-8 {{}} > text"
-_FOREIGN_FORMATS = (
-    (rb"PK\x03\x04", "a zip archive", "unpack it first: unzip -p {} > text"),
-    (rb"7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it first: 7z x -so {} > text"),
-    (rb"(?s:.{257})ustar", "a tar archive", "unpack it first: tar -xOf {} > text"),
-    (rb"\xff\xfe\0\0", "text in UTF-32", _FROM_UTF.format("32")),
-    (rb"\xff\xfe|\xfe\xff", "text in UTF-16", _FROM_UTF.format("16")),
-    (rb"(?:[\t\n\r -~]\0){4}", "text in UTF-16", _FROM_UTF.format("16le")),  # without a byte-order mark
-    (rb"(?:\0[\t\n\r -~]){4}", "text in UTF-16", _FROM_UTF.format("16be")),
-)
-"""Beginnings of formats that are not read, their names, and commands that convert them."""
-
-
 def check_text(head: bytes, name: str | Path) -> None:
     """Check that a text file has no known other format, by its first bytes, decompressed; some 300 suffice.
 
@@ -175,17 +182,6 @@ def check_text(head: bytes, name: str | Path) -> None:
     for beginning, kind, command in _FOREIGN_FORMATS:
         if re.match(beginning, head):
             raise FormatError(name, f"is {kind}", hint=command.format(name))
-
-
-_ZSTD_CHUNK_BYTES = 1 << 10  # small, because a chunk may unpack to 30,000 times its size
-_BUFFER_BYTES = 1 << 18
-_UNCHECKED_BYTES = 1 << 24  # the ratio is not checked below this size
-_OPENERS: dict[bytes, Callable[..., Any]] = {
-    rb"\x1f\x8b": gzip.open,
-    rb"\xfd7zXZ": lzma.open,
-    rb"BZh[1-9](?:1AY&|\x17rE8)": bz2.open,  # a text may begin with BZh
-}
-_GZIP_LEVEL, _XZ_PRESET, _ZSTD_LEVEL = 6, 1, 3
 
 
 def decompressed(raw: BufferedReader) -> BinaryIO:
@@ -251,10 +247,6 @@ class _BoundedReader(RawIOBase):
         if self._num_bytes > max(_UNCHECKED_BYTES, MAX_EXPANSION * self._packed.num_bytes):
             raise ExpansionError(f"it unpacks to over {MAX_EXPANSION} times its size, the limit for text")
         return size
-
-
-TEMPORARY_PREFIX = ".tmp-"
-"""Prefix of names of unfinished files and folders, which readers ignore."""
 
 
 def replace_file(path: Path, *parts: bytes | memoryview, temporary: Path | None = None) -> None:

@@ -21,6 +21,16 @@ from typing_extensions import TypeIs
 from models.arrays import Array, Float64s, FloatArray, Int64s, ModelBytes, TokenIds, to_numpy
 from models.vocabulary import EOS, Vocabulary
 
+C = TypeVar("C")
+
+BLOCK_TOKENS = 64
+"""Number of neighbouring tokens that one block sum covers."""
+
+_MAX_DISTRIBUTION_ENTRIES = 1 << 21  # of `score_choices`, in memory at once (8 MiB)
+
+LOG_ZERO = -9999.0
+"""The logarithm of zero in JSON."""
+
 
 class State(Protocol):
     """State of a model after B texts, one row each; immutable."""
@@ -35,7 +45,6 @@ class State(Protocol):
         """Return a state with this state's rows, then those of each of `states`."""
 
 
-C = TypeVar("C")
 S = TypeVar("S", bound=State)
 S_contra = TypeVar("S_contra", bound=State, contravariant=True)
 
@@ -201,10 +210,6 @@ class TopKPredictor(Protocol[S_contra]):
         """
 
 
-BLOCK_TOKENS = 64
-"""Number of neighbouring tokens that one block sum covers."""
-
-
 class BlockSums(NamedTuple):
     """Sums over blocks of tokens, from which the next token of R rows is sampled.
 
@@ -251,9 +256,6 @@ class FeatureExtractor(Protocol[S_contra]):
         """Return the vector of each row [B, W]."""
 
 
-_MAX_DISTRIBUTION_ENTRIES = 1 << 21  # of `score_choices`, in memory at once (8 MiB)
-
-
 def is_lookup(model: LanguageModel[Any]) -> bool:
     """Return whether a model's predictions are table lookups.
 
@@ -289,10 +291,6 @@ class ContextMatcher(Protocol[S_contra]):
 
     def context_lengths(self, state: S_contra) -> Int64s:
         """Return the number of last tokens on which each row's predictions depend [B]."""
-
-
-LOG_ZERO = -9999.0
-"""The logarithm of zero in JSON."""
 
 
 def finite_logprob(logprob: float) -> float:

@@ -98,12 +98,13 @@ class MixtureModel(
         self.weights_by_context = tuple(tuple(float(w) for w in row) for row in weights_by_context)
         self._matching = find_context_matcher(parts) if weights_by_context else None
         self._matcher: Any = None if self._matching is None else parts[self._matching]
-        num_lengths = self._matcher.num_context_lengths if self._matcher else 0
+        num_lengths = getattr(self._matcher, "num_context_lengths", 0)
         if len(weights_by_context) != num_lengths:
-            family = self._matcher.family if self._matcher else ""
-            known = f"part {self._matching} ({family}) has {num_lengths}" if family else "no part has any"
+            which = "no part has any"
+            if self._matching is not None:
+                which = f"part {self._matching} ({parts[self._matching].family}) has {num_lengths}"
             raise InvalidInputError(
-                f"there are mixture weights for {len(weights_by_context)} context lengths, but {known}",
+                f"there are mixture weights for {len(weights_by_context)} context lengths, but {which}",
                 parameter="weights_by_context",
             )
         # [M], or a row for each context [C, M]

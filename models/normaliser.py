@@ -14,6 +14,14 @@ from models.errors import InvalidInputError
 Writing = Literal["asis", "sentence-case", "sentence"]
 """Form of a sentence for a model of ordinary text: as is, capitalised, or also with a full stop."""
 
+TEXT_FORMS = ("none", "nfc", "nfkc", "casefold")
+
+_MAX_UNSORTED = 1000
+"""Maximum characters of a text whose marks `unicodedata` sorts, in quadratic time: 2 ms."""
+
+_MARKS = re.compile(r"(?:[^\w\s]|[\uff9e\uff9f]){32}")
+"""A run of characters that may be combining marks, longer than in any script."""
+
 
 def written(text: str, form: Writing) -> str:
     """Return a text in a form; a full stop is added after a letter or digit only."""
@@ -22,9 +30,6 @@ def written(text: str, form: Writing) -> str:
     start = len(text) - len(text.lstrip())
     text = text[:start] + text[start].upper() + text[start + 1 :]
     return text + "." if form == "sentence" and text[-1].isalnum() else text
-
-
-TEXT_FORMS = ("none", "nfc", "nfkc", "casefold")
 
 
 class Normaliser:
@@ -98,13 +103,6 @@ class Normaliser:
             is_one_by_one = characters == list(map(self, part))
             found += range(begin, end) if is_one_by_one else [begin] * len(characters)
         return np.array([*found, len(text)])
-
-
-_MAX_UNSORTED = 1000
-"""Maximum characters of a text whose marks `unicodedata` sorts, in quadratic time: 2 ms."""
-
-_MARKS = re.compile(r"(?:[^\w\s]|[\uff9e\uff9f]){32}")
-"""A run of characters that may be combining marks, longer than in any script."""
 
 
 def _sort_marks(text: str, decomposition: Literal["NFD", "NFKD"]) -> str:

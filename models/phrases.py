@@ -37,6 +37,20 @@ MAX_PHRASE_WEIGHT = 1000.0
 DEFAULT_FEATURE_WEIGHT = 10.0
 """Weight of features if none is given; above a word's share among a thousand others, ln 1000 = 7."""
 
+H = TypeVar("H", bound=Hashable)
+
+Found: TypeAlias = tuple[int, ...]
+"""Indices of phrases, in the order of their occurrences."""
+
+_Parts: TypeAlias = tuple[Any, ...]
+"""Found phrases: none, the index of one, or two such parts, shared: memory grows with nodes only."""
+
+_STEP_ITEMS = 1 << 11
+"""Approximate number of items or nodes per step of building, a few milliseconds."""
+
+_FIXED_BYTES, _NODE_BYTES, _ITEM_BYTES = 800, 90, 120
+"""Maximum memory of an automaton, a node and a distinct item; less if few phrases contain others."""
+
 
 class Phrase(BaseModel):
     """A phrase that texts may contain."""
@@ -68,21 +82,6 @@ class Phrase(BaseModel):
 def is_phrase_feature(name: str) -> bool:
     """True for the names of features that count phrases."""
     return name.partition(":")[0] == PHRASES
-
-
-H = TypeVar("H", bound=Hashable)
-
-Found: TypeAlias = tuple[int, ...]
-"""Indices of phrases, in the order of their occurrences."""
-
-_Parts: TypeAlias = tuple[Any, ...]
-"""Found phrases: none, the index of one, or two such parts, shared: memory grows with nodes only."""
-
-_STEP_ITEMS = 1 << 11
-"""Approximate number of items or nodes per step of building, a few milliseconds."""
-
-_FIXED_BYTES, _NODE_BYTES, _ITEM_BYTES = 800, 90, 120
-"""Maximum memory of an automaton, a node and a distinct item; less if few phrases contain others."""
 
 
 class PhraseAutomaton(Generic[H]):

@@ -29,6 +29,15 @@ _UNICODE_WORD = re.compile(r"\S+")
 _WIDE_SPACE = re.compile("[\x1c-\x1f\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]")
 """White space as `str.isspace` defines it, other than ASCII's six characters."""
 
+_WINDOW_CHARACTERS, _MAX_WORD_CHARACTERS = 512, 128
+"""Characters that a pattern reads at once, and longest word never cut: each attempt may read all."""
+
+_MANY_REPEATS = 16
+"""Repeats from which on a repetition counts as unbounded."""
+
+_CHARACTERS = "".join(map(chr, (*range(0x400), *range(0x400, 0xD800, 31), *range(0xE000, 0x110000, 997))))
+"""Characters of which two parts of a pattern are assumed to share one if they read any."""
+
 
 class RaggedIds(NamedTuple):
     """Ids of several texts.
@@ -122,16 +131,6 @@ def _join_lines(lines: Sequence[str], *, unicode_spaces: bool = False) -> UInt8s
     if unicode_spaces:
         text = _WIDE_SPACE.sub(" ", text)
     return np.frombuffer(text.encode("utf-8", "surrogatepass"), dtype=np.uint8)
-
-
-_WINDOW_CHARACTERS, _MAX_WORD_CHARACTERS = 512, 128
-"""Characters that a pattern reads at once, and longest word never cut: each attempt may read all."""
-
-_MANY_REPEATS = 16
-"""Repeats from which on a repetition counts as unbounded."""
-
-_CHARACTERS = "".join(map(chr, (*range(0x400), *range(0x400, 0xD800, 31), *range(0xE000, 0x110000, 997))))
-"""Characters of which two parts of a pattern are assumed to share one if they read any."""
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:

@@ -28,6 +28,14 @@ ASCII_SPACES = np.zeros(256, dtype=np.bool_)
 """Whether each byte is white space, not part of a word."""
 ASCII_SPACES[list(b" \t\r\n\f\v")] = True
 
+BYTES = types.Array(types.uint8, 1, "C", readonly=True)
+"""Type of a text that a kernel reads."""
+
+_INTS = types.int32[::1]
+_PAIR = types.UniTuple(types.int64, 2)  # type: ignore[no-untyped-call]  # numba ships no annotations
+
+_MIN_SLOTS = 1 << 10
+
 
 class WordHashTable(NamedTuple):
     """Hash table of W words; the arrays may have capacity for more.
@@ -43,12 +51,7 @@ class WordHashTable(NamedTuple):
     spelling: UInt8s
 
 
-BYTES = types.Array(types.uint8, 1, "C", readonly=True)
-"""Type of a text that a kernel reads."""
-
 WORD_TABLE_TYPE = tuple_type(WordHashTable, types.uint64[::1], types.int64[::1], types.uint8[::1])
-_INTS = types.int32[::1]
-_PAIR = types.UniTuple(types.int64, 2)  # type: ignore[no-untyped-call]  # numba ships no annotations
 
 
 @numba.njit(nogil=True)
@@ -215,9 +218,6 @@ def count_words_in_bytes(text: UInt8s) -> int:
             inside = 1
         position += 1
     return count
-
-
-_MIN_SLOTS = 1 << 10
 
 
 class WordTable:

@@ -42,6 +42,36 @@ _LAST_COMBINING_MARK = 0x1E94A
 """The highest combining mark, except variation selectors, which join no words."""
 
 _PUNCTUATION = ".,;:!?…\"'“”„‘’«»¿¡()[]"  # noqa: RUF001 - typographic quotation marks
+PLAIN = Normaliser("nfkc", lowercase=False)
+_COMPOSED = Normaliser("nfc", lowercase=False)
+_WITHOUT_HIDDEN = str.maketrans(dict.fromkeys(IGNORED.translate(dict.fromkeys(map(ord, _JOINTS)))))
+_WITHOUT_IGNORED = str.maketrans({"\u2019": "'"} | dict.fromkeys(IGNORED))
+
+_RUN = r"[\w./\\+~%-]"
+"""Character of a path, a domain or a qualified name."""
+
+_ADDRESS = r"[\w!\#$%&'()*+,./:;=?@\[\]~-]"
+
+_UNITS = (
+    r"[kKMGTPmcdhnpµμ]?(?:[mgsAKNJWCVFΩSTHlLBbt]|mol|Hz|Pa|Wh|eV|lx|lm|bps|bit)(?:i?B)?"
+    "|°[CF]|dB|[rp]pm|p[xt]|r?em|[fkm]p[sh]|min|hr?s?|in|ft|lbs?|oz|yd|mi|psi|hp|k?cal|m?bar|mmHg|ha|[KMGT]i[Bb]"
+)
+
+_NO_WORD = re.compile(
+    rf"""
+      (?<![A-Za-z0-9+.-]) (?: [A-Za-z][A-Za-z0-9+.-]*+:// | www\. | (?:mailto|tel|urn|doi|data):(?=\w) ) {_ADDRESS}*+
+    | (?<![\w.+-]) [\w.+-]*+ @ \w [\w.-]*+
+    | (?: (?<![\w./\\)\]}}\u2019\u201d]) (?: [A-Za-z]: | ~ | \.\.? )? [/\\] [/\\]? (?=[\w.~])
+        | (?<!{_RUN}) (?= {_RUN}*? (?: \w [.\\] \w | \w / [\w.-]++ / ) ) ) {_RUN}++ (?: [?:&=\#]++ {_RUN}++ )*+
+    | (?<!\w) (?= [^\W_]*+ _ ) \w++
+    | (?<!\w) \w++ (?: \(\) | (?: (?: :: | -> ) \w++ )++ )
+    | (?<![\w-]) -- \w [\w-]*+ (?: = \S*+ )?
+    | (?<!\w) [$&] \w++
+    | \d \s? (?: {_UNITS} ) \b (?: / \w\w?\w? \b )?
+    """,
+    re.VERBOSE,
+)
+_INNER_CAPITAL = re.compile("[a-z][A-Z]")
 
 
 def is_word_character(character: str) -> bool:
@@ -173,12 +203,6 @@ def match_beginning(typed: str, word: str, *, corrected: bool = False) -> str:
     return recased if recased.casefold() == word.casefold() else word
 
 
-PLAIN = Normaliser("nfkc", lowercase=False)
-_COMPOSED = Normaliser("nfc", lowercase=False)
-_WITHOUT_HIDDEN = str.maketrans(dict.fromkeys(IGNORED.translate(dict.fromkeys(map(ord, _JOINTS)))))
-_WITHOUT_IGNORED = str.maketrans({"\u2019": "'"} | dict.fromkeys(IGNORED))
-
-
 def plain_form(word: str) -> str:
     """Return the form for looking up words: NFKC, plain apostrophes, no `IGNORED` characters."""
     return word if word.isascii() else PLAIN(word.translate(_WITHOUT_IGNORED))
@@ -220,33 +244,6 @@ def surrounding_words(text: str, start: int, end: int) -> set[str]:
     whole = left + text[start:end] + right
     runs = (found.group() for found in word_pattern().finditer(whole) if found.end() > len(left))
     return {text[start:end], whole, whole.strip(_PUNCTUATION), next(runs, whole)}
-
-
-_RUN = r"[\w./\\+~%-]"
-"""Character of a path, a domain or a qualified name."""
-
-_ADDRESS = r"[\w!\#$%&'()*+,./:;=?@\[\]~-]"
-
-_UNITS = (
-    r"[kKMGTPmcdhnpµμ]?(?:[mgsAKNJWCVFΩSTHlLBbt]|mol|Hz|Pa|Wh|eV|lx|lm|bps|bit)(?:i?B)?"
-    "|°[CF]|dB|[rp]pm|p[xt]|r?em|[fkm]p[sh]|min|hr?s?|in|ft|lbs?|oz|yd|mi|psi|hp|k?cal|m?bar|mmHg|ha|[KMGT]i[Bb]"
-)
-
-_NO_WORD = re.compile(
-    rf"""
-      (?<![A-Za-z0-9+.-]) (?: [A-Za-z][A-Za-z0-9+.-]*+:// | www\. | (?:mailto|tel|urn|doi|data):(?=\w) ) {_ADDRESS}*+
-    | (?<![\w.+-]) [\w.+-]*+ @ \w [\w.-]*+
-    | (?: (?<![\w./\\)\]}}\u2019\u201d]) (?: [A-Za-z]: | ~ | \.\.? )? [/\\] [/\\]? (?=[\w.~])
-        | (?<!{_RUN}) (?= {_RUN}*? (?: \w [.\\] \w | \w / [\w.-]++ / ) ) ) {_RUN}++ (?: [?:&=\#]++ {_RUN}++ )*+
-    | (?<!\w) (?= [^\W_]*+ _ ) \w++
-    | (?<!\w) \w++ (?: \(\) | (?: (?: :: | -> ) \w++ )++ )
-    | (?<![\w-]) -- \w [\w-]*+ (?: = \S*+ )?
-    | (?<!\w) [$&] \w++
-    | \d \s? (?: {_UNITS} ) \b (?: / \w\w?\w? \b )?
-    """,
-    re.VERBOSE,
-)
-_INNER_CAPITAL = re.compile("[a-z][A-Z]")
 
 
 def find_no_words(text: str) -> Iterator[tuple[int, int]]:

@@ -31,6 +31,15 @@ SUM_LANES = 64
 
 _MAX_LOGIT = 30.0
 _SMALLEST_NORMAL = 2.0**-126  # smaller numbers are slow and negligible
+_DOUBLES = types.Array(types.float64, 1, "C", readonly=True)
+MATRIX = types.Array(types.float32, 2, "C", readonly=True)
+FLOATS = types.Array(types.float32, 1, "C", readonly=True)
+TOKENS = types.Array(types.int32, 1, "C", readonly=True)
+INDICES = types.Array(types.int64, 1, "C", readonly=True)
+"""Types of arguments that kernels only read."""
+
+_TILE_SIDE = 4  # queries and keys per tile: its 4 x 4 sums fill the registers
+_KEYS_PER_BLOCK = 32  # keys that fit into the L1 cache while all queries are processed
 
 
 class SimilarityDecay(NamedTuple):
@@ -119,14 +128,6 @@ def largest_share(tokens: Any, masses: Any, total: Any) -> Any:
         for token in tokens:
             largest = max(largest, masses[token])
     return largest / total if total > 0.0 else 0.0
-
-
-_DOUBLES = types.Array(types.float64, 1, "C", readonly=True)
-MATRIX = types.Array(types.float32, 2, "C", readonly=True)
-FLOATS = types.Array(types.float32, 1, "C", readonly=True)
-TOKENS = types.Array(types.int32, 1, "C", readonly=True)
-INDICES = types.Array(types.int64, 1, "C", readonly=True)
-"""Types of arguments that kernels only read."""
 
 
 @kernel(
@@ -287,10 +288,6 @@ def mix_row(
     for token in range(len(log_probs)):
         share = float(np.float32(masses[token] / total)) if total > 0.0 else 0.0
         out[token] = mix_log_prob(log_probs[token], share, weight)
-
-
-_TILE_SIDE = 4  # queries and keys per tile: its 4 x 4 sums fill the registers
-_KEYS_PER_BLOCK = 32  # keys that fit into the L1 cache while all queries are processed
 
 
 def _shuffle(builder: Any, left: Any, right: Any, lanes: list[int]) -> Any:

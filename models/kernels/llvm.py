@@ -22,10 +22,12 @@ BYTE, INT64 = ir.IntType(8), ir.IntType(64)
 BYTE_POINTER = BYTE.as_pointer()
 
 codegen: Any = _cgutils
-intrinsic: Any = _intrinsic
-"""Make a function that kernels call, without the typing context, from one that generates its code."""
-
 _Pointer: Any = types.CPointer
+
+
+def intrinsic(function: Callable[..., Any]) -> Any:
+    """Make a function that kernels call, without the typing context, from one that generates its code."""
+    return _intrinsic(function)
 
 
 def procedure(generate: Callable[..., None]) -> Any:

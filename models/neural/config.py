@@ -12,6 +12,28 @@ MIN_HEAD_TOKENS = 3
 WIDTH_DIVISOR = 4
 """Ratio of the vector widths of a cluster and the next cluster."""
 
+CellName = Literal["feed-forward", "elman", "lstm", "gru", "mingru"]
+ActivationName = Literal["tanh", "relu"]
+AttentionName = Literal["none", "additive", "multiplicative", "scaled"]
+OutputName = Literal["softmax", "adaptive"]
+_RECURRENT_CELLS = ("elman", "lstm", "gru", "mingru")
+
+ACTS_WITH: dict[str, tuple[str, tuple[str, ...]]] = {
+    "window": ("cell", ("feed-forward",)),
+    "activation": ("cell", ("feed-forward", "elman")),
+    "orthogonal": ("cell", _RECURRENT_CELLS[:3]),
+    "weight_drop": ("cell", _RECURRENT_CELLS[:3]),
+    "forget_bias": ("cell", ("lstm",)),
+    "learned_state": ("cell", _RECURRENT_CELLS),
+    "attention_window": ("attention", ("additive", "multiplicative", "scaled")),
+    "attention_size": ("attention", ("additive", "scaled")),
+    "cutoffs": ("output", ("adaptive",)),
+}
+"""Keys with an effect only for certain values of another key: that key and the values."""
+
+MAX_INT8_WIDTH = 1 << 17
+"""Largest input width of an int8 layer: sums of byte products must fit into 32 bits."""
+
 
 def cutoffs_problem(cutoffs: Sequence[int], *, vocab_size: int | None = None) -> str | None:
     """Return what is wrong with the clusters' first ranks, as a message; None if they are valid.
@@ -32,30 +54,6 @@ def cluster_shapes(cutoffs: Sequence[int], *, vocab_size: int, width: int) -> li
     """Return each cluster's number of tokens and vector width; the first has the full width."""
     bounds = itertools.pairwise((0, *cutoffs, vocab_size))
     return [(end - begin, max(1, width // WIDTH_DIVISOR**i)) for i, (begin, end) in enumerate(bounds)]
-
-
-CellName = Literal["feed-forward", "elman", "lstm", "gru", "mingru"]
-ActivationName = Literal["tanh", "relu"]
-AttentionName = Literal["none", "additive", "multiplicative", "scaled"]
-OutputName = Literal["softmax", "adaptive"]
-
-_RECURRENT_CELLS = ("elman", "lstm", "gru", "mingru")
-
-ACTS_WITH: dict[str, tuple[str, tuple[str, ...]]] = {
-    "window": ("cell", ("feed-forward",)),
-    "activation": ("cell", ("feed-forward", "elman")),
-    "orthogonal": ("cell", _RECURRENT_CELLS[:3]),
-    "weight_drop": ("cell", _RECURRENT_CELLS[:3]),
-    "forget_bias": ("cell", ("lstm",)),
-    "learned_state": ("cell", _RECURRENT_CELLS),
-    "attention_window": ("attention", ("additive", "multiplicative", "scaled")),
-    "attention_size": ("attention", ("additive", "scaled")),
-    "cutoffs": ("output", ("adaptive",)),
-}
-"""Keys with an effect only for certain values of another key: that key and the values."""
-
-MAX_INT8_WIDTH = 1 << 17
-"""Largest input width of an int8 layer: sums of byte products must fit into 32 bits."""
 
 
 class NetworkConfig(BaseModel):

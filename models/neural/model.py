@@ -39,6 +39,12 @@ from models.neural.network import Network, read_network, resolve_device, write_n
 from models.neural.network_model import NetworkModel, NeuralState
 from models.vocabulary import EOS, Vocabulary
 
+_WARM_UPS = 3  # as torch's documentation advises: libraries select kernels and allocate memory at first
+
+CapturedGraph: TypeAlias = tuple[Callable[[], None], Hidden]
+"""Function that repeats a captured computation with its input tensors' current content, and the result tensors,
+valid until the next call."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorState(NeuralState):
@@ -61,13 +67,6 @@ class TensorState(NeuralState):
         columns = zip(self.hidden, *(state.hidden for state in states), strict=True)
         with torch.inference_mode():
             return type(self)(tuple(torch.cat(parts, dim=1) for parts in columns))
-
-
-_WARM_UPS = 3  # as torch's documentation advises: libraries select kernels and allocate memory at first
-
-CapturedGraph: TypeAlias = tuple[Callable[[], None], Hidden]
-"""Function that repeats a captured computation with its input tensors' current content, and the result tensors,
-valid until the next call."""
 
 
 class CudaGraphSteps:

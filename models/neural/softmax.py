@@ -23,6 +23,7 @@ from models.neural.constants import LOGITS_PER_THREAD
 from models.vocabulary import BOS, EOS
 
 _LOWEST = np.float32(-3e38)
+INITIAL_RANGE = 0.1
 
 
 def log_sum_exp(logits: Tensor) -> Tensor:
@@ -84,9 +85,6 @@ class OutputLayer(nn.Module, ABC):
     @abstractmethod
     def initialise_from_counts(self, counts: Tensor) -> None:
         """Set biases to tokens' log frequencies, and scale their vectors, by the count of each [V]."""
-
-
-INITIAL_RANGE = 0.1
 
 
 @torch.no_grad()

@@ -23,6 +23,8 @@ _OBSOLETE_PREFIX = "recurrent."  # prefix of the tensors of the first recurrent 
 GATES = {"feed-forward": 1, "elman": 1, "gru": 3, "lstm": 4, "mingru": 2}
 """Number of matrices of the inputs in one layer, which are stored as one."""
 
+Shapes: TypeAlias = dict[str, tuple[int, ...]]
+
 
 class NetworkWeights(NamedTuple):
     """Weights of a network.
@@ -36,9 +38,6 @@ class NetworkWeights(NamedTuple):
     config: NetworkConfig
     vocab_size: int
     arrays: Mapping[str, AnyArray]
-
-
-Shapes: TypeAlias = dict[str, tuple[int, ...]]
 
 
 def parameter_shapes(config: NetworkConfig, vocab_size: int) -> Shapes:

@@ -38,6 +38,23 @@ _MOST_ZEROS = 6  # numbers further from 1 are written with an exponent
 _INF = (np.uint8(ord("i")), np.uint8(ord("n")), np.uint8(ord("f")))
 _MINUS, _PLUS, _POINT, _ZERO, _NINE, _E, _SMALL_E = (np.uint8(c) for c in b"-+.09Ee")
 
+# reasons why a kernel stops; codes above FULL are errors
+BLOCK_ENDS, SECTION_ENDS, FULL = 0, 1, 2
+TOO_FEW_WORDS, TOO_MANY_FIELDS, UNKNOWN_WORD, DUPLICATE, POSITIVE_LOG_PROB = 3, 4, 5, 6, 7
+PROB, BACKOFF = 0, 1
+MAX_LOG_PROB = 1e-6
+"""Log-probabilities from 0 to this value are rounding errors."""
+
+_ORDINARY, _BLANK, _END_OF_LINE = 0, 1, 2
+_BYTE_KINDS = np.zeros(256, dtype=np.uint8)
+"""Kind of each byte: part of a field, between fields, or end of a line."""
+_BYTE_KINDS[list(b" \t\r")] = _BLANK
+_BYTE_KINDS[ord("\n")] = _END_OF_LINE
+_LINE_END, _BACKSLASH = ord("\n"), ord("\\")
+
+ListedArcs: TypeAlias = tuple[Int64s, UInt32s, Int32s]
+"""Arcs of the lower orders, to look up prefixes: the result of `number_arcs`."""
+
 
 @numba.njit(nogil=True)
 def read_number(text: UInt8s, start: int, end: int) -> tuple[bool, np.float32]:
@@ -218,22 +235,6 @@ def _write_fixed(digits: Int, length: int, scale: Int, out: UInt8s, offset: int)
     return end
 
 
-# reasons why a kernel stops; codes above FULL are errors
-BLOCK_ENDS, SECTION_ENDS, FULL = 0, 1, 2
-TOO_FEW_WORDS, TOO_MANY_FIELDS, UNKNOWN_WORD, DUPLICATE, POSITIVE_LOG_PROB = 3, 4, 5, 6, 7
-
-PROB, BACKOFF = 0, 1
-MAX_LOG_PROB = 1e-6
-"""Log-probabilities from 0 to this value are rounding errors."""
-
-_ORDINARY, _BLANK, _END_OF_LINE = 0, 1, 2
-_BYTE_KINDS = np.zeros(256, dtype=np.uint8)
-"""Kind of each byte: part of a field, between fields, or end of a line."""
-_BYTE_KINDS[list(b" \t\r")] = _BLANK
-_BYTE_KINDS[ord("\n")] = _END_OF_LINE
-_LINE_END, _BACKSLASH = ord("\n"), ord("\\")
-
-
 class NGramRows(NamedTuple):
     """N-grams of one section in file order; the arrays have capacity for more.
 
@@ -251,10 +252,6 @@ class NGramRows(NamedTuple):
     log10_probs: Float32s
     log10_backoffs: Float32s
     lines: Int64s
-
-
-ListedArcs: TypeAlias = tuple[Int64s, UInt32s, Int32s]
-"""Arcs of the lower orders, to look up prefixes: the result of `number_arcs`."""
 
 
 class ParseStop(NamedTuple):

@@ -43,6 +43,35 @@ MAX_UNRANKED_ARCS = 128
 _BLOCK = 1 << 20
 """States examined at once, and arcs ranked at once; one state may have more arcs."""
 
+NUM_CODES = 256
+MAX_QUANTISED_WORDS = 1 << 24
+_HISTOGRAM_BINS = 1 << 16
+_MAX_ITERATIONS = 100
+
+MAX_NGRAMS = 2**32 - 1
+MAX_STATES = 2**31 - 1
+"""Limits of the integer types for arcs (n-grams of all orders) and links (contexts, with the empty one)."""
+
+MAX_LOG10_BACKOFF = 300.0
+"""Limit of the total back-off down to the empty context, close to the range of a double."""
+
+_MASS_TOLERANCE = 1e-5
+_LEAST_MASS = 1e-30  # close to the smallest number in single precision
+
+_PROBLEMS = (
+    "",
+    "first_arcs decreases",
+    "the arcs of the states of one length do not match the n-grams of the next length",
+    "a suffix is not a shorter context",
+    "the words of a context are not ascending ids of the vocabulary",
+    "a probability is more than 1",
+    "a back-off weight is not a number, or the product of a state's and its suffixes' is infinite",
+    "ranked_states does not ascend within the states, or ranked_starts within ranked_arcs",
+    "ranked_arcs are not the arcs of their state, the most probable first",
+    "a state of many arcs is not among ranked_states",
+    "ranked_masses are not the sums of the probabilities",
+)
+
 
 class RankedArcs(NamedTuple):
     """Arrays of an `Automaton` whose names begin with `ranked_`."""
@@ -97,12 +126,6 @@ def _rank(states: Int64s, first_arcs: UInt32s, log10_probs: Float32s, ranked_bef
         arcs.astype(np.uint32),
         masses.astype(np.float32),
     )
-
-
-NUM_CODES = 256
-MAX_QUANTISED_WORDS = 1 << 24
-_HISTOGRAM_BINS = 1 << 16
-_MAX_ITERATIONS = 100
 
 
 def quantise_automaton(automaton: Automaton) -> Automaton:
@@ -177,11 +200,6 @@ def _lloyd(values: Float32s, num_levels: int) -> Float32s:
         levels = means
     single: Float32s = levels.astype(np.float32)
     return single
-
-
-MAX_NGRAMS = 2**32 - 1
-MAX_STATES = 2**31 - 1
-"""Limits of the integer types for arcs (n-grams of all orders) and links (contexts, with the empty one)."""
 
 
 class NGrams(NamedTuple):
@@ -346,27 +364,6 @@ def list_ngrams(automaton: Automaton) -> list[tuple[NGrams, NGramWeights]]:
         backoffs = automaton.log10_backoffs[begin + 1 : 1 if longest else end + 1]
         listed.append((ngrams, NGramWeights(automaton.log10_probs[begin:end], backoffs)))
     return listed
-
-
-MAX_LOG10_BACKOFF = 300.0
-"""Limit of the total back-off down to the empty context, close to the range of a double."""
-
-_MASS_TOLERANCE = 1e-5
-_LEAST_MASS = 1e-30  # close to the smallest number in single precision
-
-_PROBLEMS = (
-    "",
-    "first_arcs decreases",
-    "the arcs of the states of one length do not match the n-grams of the next length",
-    "a suffix is not a shorter context",
-    "the words of a context are not ascending ids of the vocabulary",
-    "a probability is more than 1",
-    "a back-off weight is not a number, or the product of a state's and its suffixes' is infinite",
-    "ranked_states does not ascend within the states, or ranked_starts within ranked_arcs",
-    "ranked_arcs are not the arcs of their state, the most probable first",
-    "a state of many arcs is not among ranked_states",
-    "ranked_masses are not the sums of the probabilities",
-)
 
 
 def verify_automaton(automaton: Automaton, path: Path) -> None:

@@ -32,6 +32,8 @@ from models.ngram.build import verify_automaton
 from models.tokenizers import Tokenizer
 from models.vocabulary import EOS, Vocabulary
 
+_NO_ORDERS, _NO_BACKOFFS = np.zeros(0, np.uint8), np.zeros(0, np.float32)
+
 
 def token_spans(tokens: TokenIds, lengths: TokenIds, rows: int) -> tuple[TokenIds, TokenIds, TokenIds]:
     """Return the spans for kernels of tokens [B, T] with lengths [B], for a state of B rows.
@@ -94,9 +96,6 @@ def check_known(tokens: TokenIds, bad: int, vocab_size: int) -> None:
             f"token {bad} of the batch is {tokens.flat[bad]}, but token ids are 0 to {vocab_size - 1}",
             parameter="tokens",
         )
-
-
-_NO_ORDERS, _NO_BACKOFFS = np.zeros(0, np.uint8), np.zeros(0, np.float32)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -33,6 +33,10 @@ from models.ngram.access import (
 )
 from models.ngram.automaton import LN_10, Automaton
 
+_LANES = 24
+_POSITION, _ROW_END, _STATE, _FIRST, _LAST = (np.uint64(column) for column in range(5))
+"""Columns of a lane: its token, the end of its row, its state, and the range of arcs to search."""
+
 
 @numba.njit(nogil=True)
 def write_suffix_chain(automaton: Automaton, state: np.int32, states: UInt64s, backoffs: Float64s) -> int:
@@ -84,11 +88,6 @@ def ranked_index(automaton: Automaton, state: np.uint64) -> Any:
             end = middle
     found = begin < len(automaton.ranked_states) and automaton.ranked_states[begin] == np.int32(state)
     return begin if found else -1
-
-
-_LANES = 24
-_POSITION, _ROW_END, _STATE, _FIRST, _LAST = (np.uint64(column) for column in range(5))
-"""Columns of a lane: its token, the end of its row, its state, and the range of arcs to search."""
 
 
 @numba.njit(nogil=True, forceinline=True)

@@ -44,6 +44,19 @@ CANDIDATES_PER_STEP = 256
 """Candidates whose features are computed per step."""
 
 _LENGTH_MARK = "*"
+LM, LM_SUM, NUM_TOKENS, NUM_UNKNOWN, NUM_WORDS = "lm", "lm_sum", "tokens", "unk", "words"
+MODEL_FEATURES = (LM, NUM_TOKENS, NUM_UNKNOWN)
+"""Features computed with each model."""
+
+COMPUTED_FEATURES = frozenset({*MODEL_FEATURES, LM_SUM, NUM_WORDS})
+MAX_FEATURE = 1e12
+"""Maximum magnitude of a feature; beyond it, totals become inexact, then infinite."""
+
+_MODEL_SEPARATOR = ":"
+_MODEL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+Place: TypeAlias = Callable[[int], str]
+"""Return the prefix of `candidates` in messages, by list index."""
 
 
 def is_derived(name: str) -> bool:
@@ -125,18 +138,6 @@ def text_ranks(texts: Sequence[str]) -> Float64s:
     """Count the other texts before each [C]; equal texts have the rank of the first."""
     seen: dict[str, int] = {}
     return np.array([seen.setdefault(text, len(seen)) for text in texts], dtype=np.float64)
-
-
-LM, LM_SUM, NUM_TOKENS, NUM_UNKNOWN, NUM_WORDS = "lm", "lm_sum", "tokens", "unk", "words"
-MODEL_FEATURES = (LM, NUM_TOKENS, NUM_UNKNOWN)
-"""Features computed with each model."""
-
-COMPUTED_FEATURES = frozenset({*MODEL_FEATURES, LM_SUM, NUM_WORDS})
-MAX_FEATURE = 1e12
-"""Maximum magnitude of a feature; beyond it, totals become inexact, then infinite."""
-
-_MODEL_SEPARATOR = ":"
-_MODEL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def feature_name(kind: str, model: str) -> str:
@@ -228,10 +229,6 @@ class ListFeatures(NamedTuple):
 def offsets_of(lists: Sequence[CandidateList]) -> Int64s:
     """Start of each list's concatenated candidates, and their number [L + 1]."""
     return np.cumsum([0, *(len(one.candidates) for one in lists)], dtype=np.int64)
-
-
-Place: TypeAlias = Callable[[int], str]
-"""Return the prefix of `candidates` in messages, by list index."""
 
 
 def with_derived(

@@ -30,6 +30,12 @@ from models.reranking.features import COMPUTED_FEATURES, LM, LM_SUM, feature_mod
 MAX_POSTERIOR_SCALE = 1e6
 """Maximum factor of totals."""
 
+MAX_LENGTH_EXPONENT = 4.0
+MAX_WEIGHT = 1e6
+"""Maximum magnitude of a weight; beyond it, totals would be inexact."""
+
+MAX_WEIGHTS = 1000
+
 
 def scaled_posteriors(totals: Float64s, scale: float = 1.0) -> Float64s:
     """exp(scale · total) of each candidate, normalised over the list [C]: uniform at scale 0, sharper if larger.
@@ -47,11 +53,6 @@ def scaled_posteriors(totals: Float64s, scale: float = 1.0) -> Float64s:
 def rank_by(values: Float64s) -> Int64s:
     """Order candidates by descending value [C], such as expected utility; equal ones keep their order."""
     return np.argsort(-values, kind="stable")
-
-
-MAX_LENGTH_EXPONENT = 4.0
-MAX_WEIGHT = 1e6
-"""Maximum magnitude of a weight; beyond it, totals would be inexact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,9 +119,6 @@ class LogLinearModel:
         for index, weight in enumerate(self.weights.values()):  # no matrix product, which rounds by batch
             totals += weighted(values[:, index], weight)
         return totals
-
-
-MAX_WEIGHTS = 1000
 
 
 class ProfileModel(BaseModel):

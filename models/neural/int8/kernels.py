@@ -47,6 +47,8 @@ _HAS_AVX512_VNNI = "avx512vnni" in LEVEL.features
 HAS_VNNI = _HAS_AVX512_VNNI or "avxvnni" in LEVEL.features
 """True if kernels are compiled for VNNI instructions."""
 
+_FLOAT_BYTES = 4
+
 
 def _at(builder: Any, address: Any, index: Any, size: int) -> Any:
     """Return the address of an array's element, from its index and the elements' size in bytes."""
@@ -198,9 +200,6 @@ def _dot_intrinsic(rows: int, arithmetic: _Arithmetic) -> Any:
 _arithmetic = _BYTE_ARITHMETIC if HAS_VNNI else _WORD_ARITHMETIC
 dot_one_row: Any = _dot_intrinsic(1, _arithmetic)
 dot_four_rows: Any = _dot_intrinsic(4, _arithmetic)
-
-
-_FLOAT_BYTES = 4
 
 
 @procedure

@@ -46,6 +46,17 @@ from models.neural.weights import GATES
 
 _ZERO, _HALF = np.float32(0), np.float32(0.5)
 
+INPUTS_PER_PRODUCT = 32
+"""Number of inputs per product, which reads the weights once."""
+
+LSTM_KIND, GRU_KIND, ELMAN_KIND, RELU_ELMAN_KIND, MINGRU_KIND = range(5)
+
+_FLOATS_3D = types.float32[:, :, ::1]
+
+_EPSILON = np.float32(1e-5)  # added to the variance; torch's default
+
+_NO_CELLS = np.empty((0, 0), np.float32)
+
 
 @numba.njit(nogil=True)
 def _add_in_place(target: Any, values: Any) -> None:
@@ -133,12 +144,6 @@ def mingru_step(x: Any, h: Any) -> None:
         h[unit] = fma(z[unit], n[unit] - h[unit], h[unit])
 
 
-INPUTS_PER_PRODUCT = 32
-"""Number of inputs per product, which reads the weights once."""
-
-LSTM_KIND, GRU_KIND, ELMAN_KIND, RELU_ELMAN_KIND, MINGRU_KIND = range(5)
-
-
 class RecurrentLayer(NamedTuple):
     """Weights of a recurrent layer with G gates of P rows, P being H rounded up to a multiple of 64.
 
@@ -156,9 +161,6 @@ class RecurrentLayer(NamedTuple):
 
 
 RECURRENT_LAYER_TYPE = tuple_type(RecurrentLayer, types.int64, INT8_MATRIX_TYPE, INT8_MATRIX_TYPE, FLOATS_2D)
-
-
-_FLOATS_3D = types.float32[:, :, ::1]
 
 
 @kernel(
@@ -228,9 +230,6 @@ def run_dense_layer(matrix: Any, bias: Any, inputs: Any, first: Any, rectified: 
                 relu_in_place(output)
             else:
                 tanh_in_place(output)
-
-
-_EPSILON = np.float32(1e-5)  # added to the variance; torch's default
 
 
 @kernel(types.void(*[FLOATS_2D] * 3), error_model="numpy")
@@ -351,9 +350,6 @@ class Int8Layers(Int8Body):
             above = run(number, outputs.normalised(self._norms[number]).rows)
             outputs = above.plus(outputs) if skip else above
         return outputs.normalised(self._norms[-1])
-
-
-_NO_CELLS = np.empty((0, 0), np.float32)
 
 
 class Int8Recurrent(Int8Layers):

@@ -49,6 +49,8 @@ _ZERO, _ONE_ROW = np.int64(0), np.int64(1)  # numba would compile a version per 
 BLOCKS_PER_PASS = 16
 """Number of 64-token blocks per pass: their logits stay in the cache until summed."""
 
+_ONE = np.float32(1)
+
 
 @kernel(types.void(INT8_MATRIX_TYPE, FLOATS, INT8_ROWS_TYPE, types.int64, FLOATS_2D, FLOATS))
 def write_logits(matrix: Any, bias: Any, rows: Any, first: Any, logits: Any, log_sums: Any) -> None:
@@ -133,9 +135,6 @@ def max_logit(logits: Any, highest: Any, tops: Any) -> Any:
 def log_sum_of_lanes(lanes: Any, highest: Any) -> Any:
     """Return the log-sum-exp from 64 lanes, overwritten, and the highest logit."""
     return np.log(fold_lanes(lanes)) + highest
-
-
-_ONE = np.float32(1)
 
 
 @kernel(

@@ -27,6 +27,8 @@ from models.ngram.cuda import kernels
 from models.ngram.cuda.kernels import Ids, check_token_per_row, to_device, to_tensors, unpad
 from models.ngram.model import NGramModel, NGramScores, NGramState, check_k, check_shapes
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class TensorNGramState:
@@ -171,9 +173,6 @@ class TensorNGramModel(
 
 def _to_host_state(state: TensorNGramState) -> NGramState:
     return NGramState(state.ids.cpu().numpy())
-
-
-_log = logging.getLogger(__name__)
 
 
 def move_if_it_fits(model: NGramModel, device: str | torch.device) -> TensorNGramModel | NGramModel:

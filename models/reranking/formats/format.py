@@ -31,6 +31,15 @@ MAX_DOCUMENT_LINE_BYTES = 1 << 28
 """Maximum size of a line of a JSON document, which may have only one."""
 
 ReferenceLayout = Literal["lines", "tab", "utterance", "trn", "manifest"]
+T = TypeVar("T")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_SHOWN_CHARACTERS = 40
+_LARGEST = 1e300
+
+CandidateRow = tuple[str, int, Candidate | InvalidInputError]
+"""Id of the candidate's list, its rank there if stated, and the candidate or its error."""
+
+_BLOCK_BYTES = 1 << 20
 
 
 class TextLine(NamedTuple):
@@ -183,13 +192,6 @@ class Format:
         return lost
 
 
-T = TypeVar("T")
-
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_SHOWN_CHARACTERS = 40
-_LARGEST = 1e300
-
-
 def has_whitespace(text: str) -> bool:
     """True if a text contains white space or is empty, and so cannot be a field."""
     return not text or any(character in text for character in ASCII_WHITESPACE)
@@ -273,10 +275,6 @@ def named_lists(lists: Iterable[CandidateList]) -> Iterator[tuple[str, Candidate
         before = name
 
 
-CandidateRow = tuple[str, int, Candidate | InvalidInputError]
-"""Id of the candidate's list, its rank there if stated, and the candidate or its error."""
-
-
 def candidate_or_error(parse: Callable[[], Candidate]) -> Candidate | InvalidInputError:
     """Return a parsed candidate, or the error of an invalid one, whose list is known."""
     try:
@@ -352,9 +350,6 @@ def read_beams(lines: SourceLines, parse: Callable[[str], Candidate]) -> Iterato
             problem = f"the last list has {len(batch)} of {lines.beam_size} candidates"
             errors.append(lines.bad(number, problem))
         yield from after_errors(errors, CandidateList(None, "", candidates) if candidates else None)
-
-
-_BLOCK_BYTES = 1 << 20
 
 
 def read_blocks(source: Path | BinaryIO, name: str) -> Iterator[bytes]:

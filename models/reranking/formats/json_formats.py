@@ -54,6 +54,11 @@ from models.reranking.formats.json_stream import (
     stripped_value,
 )
 
+_FEATURE_OF_KEY = {"am_score": "am"}
+_KEY_OF_FEATURE = {feature: key for key, feature in _FEATURE_OF_KEY.items()}
+_OWN_KEYS = frozenset({"id", "input", "output"})
+_HYPOTHESIS = re.compile(r"hyp_([0-9]{1,9})")
+
 
 def _jsonl_list(line: TextLine, problems: list[str]) -> CandidateList:
     value = parse_json_object(line.text)
@@ -119,13 +124,6 @@ JSONL = Format(
     max_line_bytes=MAX_LIST_BYTES,
     media_types=("application/x-ndjson", "application/jsonl"),
 )
-
-
-_FEATURE_OF_KEY = {"am_score": "am"}
-_KEY_OF_FEATURE = {feature: key for key, feature in _FEATURE_OF_KEY.items()}
-_OWN_KEYS = frozenset({"id", "input", "output"})
-
-_HYPOTHESIS = re.compile(r"hyp_([0-9]{1,9})")
 
 
 def _hyporadise_list(element: TextLine, problems: list[str]) -> CandidateList:

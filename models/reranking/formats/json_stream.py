@@ -27,6 +27,15 @@ from models.reranking.formats.format import (
 
 JsonObject = dict[str, Any]
 
+# Text without structure, including complete strings, then a bracket, the start of a string
+# that does not end, or the end of the line. Possessive, so that matching takes linear time.
+_STEP = re.compile(r'(?:[^"\[\]{}]++|"(?:[^"\\]++|\\.)*+")*+([\[\]{}"]|$)', re.DOTALL)
+_BEFORE = {
+    "[": re.compile(r"\s*+,?\s*+"),
+    "{": re.compile(r'\s*+,?\s*+("(?:[^"\\]++|\\.)*+")\s*+:\s*+', re.DOTALL),
+}
+_CLOSING = {"[": "]", "{": "}"}
+
 
 def parse_json_value(text: str) -> Any:
     """Parse a JSON value.
@@ -158,16 +167,6 @@ def _kind_name(value: Any) -> str:
         return "an empty list"
     kinds = {bool: "a boolean", str: "a string", list: "a list", dict: "an object"}
     return kinds.get(type(value), "a number")
-
-
-# Text without structure, including complete strings, then a bracket, the start of a string
-# that does not end, or the end of the line. Possessive, so that matching takes linear time.
-_STEP = re.compile(r'(?:[^"\[\]{}]++|"(?:[^"\\]++|\\.)*+")*+([\[\]{}"]|$)', re.DOTALL)
-_BEFORE = {
-    "[": re.compile(r"\s*+,?\s*+"),
-    "{": re.compile(r'\s*+,?\s*+("(?:[^"\\]++|\\.)*+")\s*+:\s*+', re.DOTALL),
-}
-_CLOSING = {"[": "]", "{": "}"}
 
 
 def parse_list(

@@ -52,6 +52,26 @@ _REFERENCE_ORDER_HINT = "one line for each list, in the same order"
 _TRN = re.compile(r"(.*)\((\S+)\)")
 _DIGIT = re.compile("[0-9]")
 
+_ALL_FORMATS = (
+    json_formats.JSONL,
+    translations.MOSES,
+    *srilm.FORMATS,
+    kaldi.FORMAT,
+    json_formats.MLM_SCORING,
+    json_formats.HYPORADISE,
+    *speech_formats.FORMATS,
+    *translations.FORMATS,
+)
+FORMATS: Mapping[str, Format] = MappingProxyType({one.name: one for one in _ALL_FORMATS})
+FORMAT_NAMES = tuple(FORMATS)
+WRITTEN_FORMAT_NAMES = tuple(name for name, one in FORMATS.items() if one.write is not refuse_to_write)
+_FORMAT_HINT = f"set it with --format: {', '.join(FORMAT_NAMES)}"
+_KALDI = re.compile(r"\S+-[0-9]+(?:[ \t].*)?")
+
+_HEAD_BYTES = 1 << 16
+
+_NO_SCORES: Mapping[str, Path] = MappingProxyType({})
+
 
 class _ReferenceEntry(NamedTuple):
     """Reference with its line number, from 1, its id, maybe empty, and its text."""
@@ -284,24 +304,6 @@ def _quoted_id(one: CandidateList) -> str:
     return repr(shorten(one.name or ""))
 
 
-_ALL_FORMATS = (
-    json_formats.JSONL,
-    translations.MOSES,
-    *srilm.FORMATS,
-    kaldi.FORMAT,
-    json_formats.MLM_SCORING,
-    json_formats.HYPORADISE,
-    *speech_formats.FORMATS,
-    *translations.FORMATS,
-)
-FORMATS: Mapping[str, Format] = MappingProxyType({one.name: one for one in _ALL_FORMATS})
-FORMAT_NAMES = tuple(FORMATS)
-WRITTEN_FORMAT_NAMES = tuple(name for name, one in FORMATS.items() if one.write is not refuse_to_write)
-
-_FORMAT_HINT = f"set it with --format: {', '.join(FORMAT_NAMES)}"
-_KALDI = re.compile(r"\S+-[0-9]+(?:[ \t].*)?")
-
-
 def format_by_name(name: str, *, to_write: bool = False) -> Format:
     """Return the format with this name.
 
@@ -321,9 +323,6 @@ def format_name_of_media_type(content_type: str) -> str | None:
     """Return the format name for a Content-Type; None if it is not a format's."""
     media_type = content_type.partition(";")[0].strip().lower()
     return next((name for name, one in FORMATS.items() if media_type in one.media_types), None)
-
-
-_HEAD_BYTES = 1 << 16
 
 
 def detect_format(head: bytes, source: str) -> Format:
@@ -366,9 +365,6 @@ def detect_format(head: bytes, source: str) -> Format:
             source, f"unknown format; the file starts with {shorten(first)!r}", hint=_FORMAT_HINT
         )
     return FORMATS[name]
-
-
-_NO_SCORES: Mapping[str, Path] = MappingProxyType({})
 
 
 def read_lists(

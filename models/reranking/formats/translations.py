@@ -86,6 +86,10 @@ _UNNAMED = "feature"
 _SOURCE_MARK = re.compile(r"(?:^|\s)\|[0-9]+-[0-9]+(?:,[^|]*)?\|(?=\s|$)", re.ASCII)
 _ENDS_IN_MARK = re.compile(r"(?:^|\s)\|[0-9]+-[0-9]+(?:,[^|]*)?\|$", re.ASCII)
 _SCORE, _TOTAL = "score", "total"
+_FAIRSEQ_KINDS = "THD"
+_TARGET, _HYPOTHESIS, _DETOKENISED = range(3)
+_FAIRSEQ_LINE = re.compile(r"([THD])-([0-9]+)\t(.*)", re.DOTALL)
+_FAIRSEQ_HYPOTHESIS = re.compile(r"^[HD]-[0-9]+\t\S+\t", re.MULTILINE)
 
 
 def _moses_row(line: str) -> CandidateRow:
@@ -207,12 +211,6 @@ MOSES = Format(
     numbered=True,
     media_types=("text/x-moses-nbest",),
 )
-
-
-_FAIRSEQ_KINDS = "THD"
-_TARGET, _HYPOTHESIS, _DETOKENISED = range(3)
-_FAIRSEQ_LINE = re.compile(r"([THD])-([0-9]+)\t(.*)", re.DOTALL)
-_FAIRSEQ_HYPOTHESIS = re.compile(r"^[HD]-[0-9]+\t\S+\t", re.MULTILINE)
 
 
 def _read_fairseq(lines: SourceLines) -> Iterator[ListOrBadLine]:

@@ -55,6 +55,9 @@ Words: TypeAlias = list[str]
 _Hypotheses: TypeAlias = list[tuple[Words, Words]]
 """Hypotheses of a list as words, each with its reference."""
 
+Pair: TypeAlias = tuple[str, str]
+"""A phrase that was heard and the phrase of the reference."""
+
 
 class _Block(NamedTuple):
     """Words of a hypothesis and their counterpart in the reference."""
@@ -97,10 +100,6 @@ def _split_span(heard: tuple[str, ...], written: tuple[str, ...]) -> list[_Block
         if ways:
             best[end, written_end] = min(ways)
     return best[len(heard), len(written)][2]
-
-
-Pair: TypeAlias = tuple[str, str]
-"""A phrase that was heard and the phrase of the reference."""
 
 
 def _pairs(blocks: Sequence[_Block]) -> dict[Pair, None]:

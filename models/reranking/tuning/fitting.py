@@ -26,18 +26,41 @@ from models.reranking.ranking import MAX_LENGTH_EXPONENT, MAX_POSTERIOR_SCALE, M
 from models.reranking.tuning.mert import LOSS_TOLERANCE, powell_search, start_points
 from models.reranking.tuning.problem import Floats, Ints, TuningProblem, spread_by_list, standardise_features
 
-
-def is_improvement(problem: TuningProblem, test: SignificanceResult) -> bool:
-    """True if the difference is an improvement."""
-    return (test.difference > 0) == problem.metric.higher_is_better and test.difference != 0
-
-
 MAX_FOLDS = 20
 MAX_RESTARTS = 1000
 MAX_RESAMPLES = 1000
 MAX_EXPONENTS = 5
 MAX_SEED = 2**63 - 1
 MIN_SAMPLES = 100
+
+_MAX_EXPLORED_LISTS = 500
+"""Maximum lists of the first search, which locates the minima."""
+
+_MAX_RESAMPLE_LISTS = 1000
+"""Maximum lists per resample; more made the mean no better and every step slower."""
+
+_NUM_MINIMA = 3
+"""Number of lowest minima that each resample starts from."""
+
+_IN_SAMPLE_P_FACTOR = 1.5
+"""Factor of `max_p_value` on the lists of the fit: these are fewer, and the result is tested
+again on held-out lists."""
+
+_MIN_AGREEMENT = 0.5
+"""Minimum mean weight relative to its deviation over the resamples; others become 0."""
+
+_MAX_DECADES = 3.0
+"""Decades searched to either side, relative to totals with deviation 1 within their lists."""
+
+_GRID_POINTS = 61
+_REFINEMENTS = 40
+_MIN_MASS = 1e-300
+_GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+def is_improvement(problem: TuningProblem, test: SignificanceResult) -> bool:
+    """True if the difference is an improvement."""
+    return (test.difference > 0) == problem.metric.higher_is_better and test.difference != 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,23 +110,6 @@ class TuningSettings:
     def num_resamples(self) -> int:
         """Number of resamples of folds and all lists, over all exponents."""
         return (self.folds + 1) * len(self.length_exponents) * self.resamples
-
-
-_MAX_EXPLORED_LISTS = 500
-"""Maximum lists of the first search, which locates the minima."""
-
-_MAX_RESAMPLE_LISTS = 1000
-"""Maximum lists per resample; more made the mean no better and every step slower."""
-
-_NUM_MINIMA = 3
-"""Number of lowest minima that each resample starts from."""
-
-_IN_SAMPLE_P_FACTOR = 1.5
-"""Factor of `max_p_value` on the lists of the fit: these are fewer, and the result is tested
-again on held-out lists."""
-
-_MIN_AGREEMENT = 0.5
-"""Minimum mean weight relative to its deviation over the resamples; others become 0."""
 
 
 class FittedWeights(NamedTuple):
@@ -238,15 +244,6 @@ def assign_folds(lists: Sequence[CandidateList], *, folds: int, seed: int) -> In
         numbers[members[group]] = fold
         sizes[fold] += len(members[group])
     return numbers
-
-
-_MAX_DECADES = 3.0
-"""Decades searched to either side, relative to totals with deviation 1 within their lists."""
-
-_GRID_POINTS = 61
-_REFINEMENTS = 40
-_MIN_MASS = 1e-300
-_GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,8 @@ _LOWEST = -1e300
 LOSS_TOLERANCE = 1e-9
 """Losses within this tolerance count as equal."""
 
+_MAX_ROUNDS = 12
+
 
 class LossCurve(NamedTuple):
     """Loss along a line.
@@ -88,9 +90,6 @@ def line_loss(problem: TuningProblem, values: Floats, slopes: Floats) -> Steps[L
     totals = np.cumsum(np.concatenate((start, changes)), axis=0)
     yield
     return LossCurve(np.arctan(breaks[:count][order]), problem.losses(totals))
-
-
-_MAX_ROUNDS = 12
 
 
 class LocalMinimum(NamedTuple):
