@@ -84,14 +84,7 @@ def _combine_lanes(
 
 @procedure
 def max_in_lanes(builder: Any, values: Any, count: Any, lanes: Any) -> None:
-    """Raise each of 64 lanes to the maximum of its values.
-
-    Args:
-        builder: builder of the caller's code.
-        values: [count], float32, contiguous.
-        count: a multiple of 64.
-        lanes: [64]; overwritten.
-    """
+    """Raise each of 64 lanes to the maximum of its values, float32 [count, a multiple of 64]."""
 
     def higher(top: Any, value: Any) -> Any:
         return builder.select(builder.fcmp_ordered(">", value, top), value, top)
@@ -101,15 +94,7 @@ def max_in_lanes(builder: Any, values: Any, count: Any, lanes: Any) -> None:
 
 @procedure
 def add_exp_in_lanes(builder: Any, values: Any, count: Any, highest: Any, lanes: Any) -> None:
-    """Add exp(value - highest) to lanes [64], each value to its lane.
-
-    Args:
-        builder: builder of the caller's code.
-        values: [count], float32, contiguous.
-        count: a multiple of 64.
-        highest: upper bound of the values.
-        lanes: overwritten.
-    """
+    """Add exp(value - highest) of values [count] to their lanes, as in `max_in_lanes`; none is above `highest`."""
     maxima = broadcast(builder, highest, FLOAT_VECTOR)
 
     def added(total: Any, value: Any) -> Any:
@@ -122,16 +107,9 @@ def add_exp_in_lanes(builder: Any, values: Any, count: Any, highest: Any, lanes:
 def block_sums_in_lanes(
     builder: Any, values: Any, count: Any, highest: Any, inverse: Any, lanes: Any, sums: Any
 ) -> None:
-    """Run `add_exp_in_lanes`, and sum exp((value - highest) inverse) over each block of 64.
+    """Run `add_exp_in_lanes`; write the sum of exp((value - highest) inverse) over each block of 64 to `sums`.
 
-    Args:
-        builder: builder of the caller's code.
-        values: [count], float32, contiguous.
-        count: a multiple of 64.
-        highest: upper bound of the values.
-        inverse: inverse of a temperature.
-        lanes: overwritten.
-        sums: written, [count / 64], float32, contiguous.
+    `inverse` is that of a temperature.
     """
     maxima, factor = (broadcast(builder, number, FLOAT_VECTOR) for number in (highest, inverse))
 

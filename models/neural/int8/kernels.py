@@ -127,35 +127,6 @@ _BYTE_ARITHMETIC = _Arithmetic(
 _WORD_ARITHMETIC = _Arithmetic(_split_activations, _multiply_words, _VECTOR_BYTES // COLUMN_GROUP, sums=4)
 
 
-def _add_products(
-    builder: Any,
-    arithmetic: _Arithmetic,
-    weights: Any,
-    prepared: list[list[Any]],
-    group: Any,
-    totals: list[list[Any]],
-) -> None:
-    """Add the products of one group of columns to totals.
-
-    Args:
-        builder: builder of the kernel.
-        arithmetic: arithmetic of the products.
-        weights: address of the first group's weights; the first [R, 16, 4] are used.
-        prepared: addresses of each vector's factors.
-        group: index of the group.
-        totals: addresses of the sums [16] of each vector and 16 rows of weights [N, R].
-    """
-    first = _at(builder, weights, group, _GROUP_BYTES)
-    # read once for all vectors
-    columns = [_load(builder, _at(builder, first, n, _VECTOR_BYTES), _BYTES) for n in range(len(totals[0]))]
-    for addresses, row_totals in zip(prepared, totals, strict=True):
-        places = (_at(builder, address, group, COLUMN_GROUP) for address in addresses)
-        fours = [_load(builder, place, ir.IntType(32)) for place in places]
-        factors = [broadcast(builder, four, INT_VECTOR) for four in fours]
-        for total, column in zip(row_totals, columns, strict=True):
-            builder.store(arithmetic.multiply(builder, builder.load(total), column, factors), total)
-
-
 def _dot_intrinsic(rows: int, arithmetic: _Arithmetic) -> Any:
     """Return an intrinsic to write dot products [rows, 64] of 64 rows of weights and `rows` vectors."""
     per_row = min(_SUM_VECTORS, arithmetic.sums // rows)
@@ -187,7 +158,16 @@ def _dot_intrinsic(rows: int, arithmetic: _Arithmetic) -> Any:
                 places = [at(address, step.index, arithmetic.groups * COLUMN_GROUP) for address in starts]
                 prepared = [arithmetic.prepare(builder, place) for place in places]
                 with loop(arithmetic.groups) as group:
-                    _add_products(builder, arithmetic, step_weight, prepared, group.index, totals)
+                    # [R, 16, 4] weights of four columns, read once for all vectors
+                    column = at(step_weight, group.index, _GROUP_BYTES)
+                    fours = [_load(builder, at(column, n, _VECTOR_BYTES), _BYTES) for n in range(per_row)]
+                    for addresses, row_totals in zip(prepared, totals, strict=True):
+                        of_group = [at(address, group.index, COLUMN_GROUP) for address in addresses]
+                        given = [_load(builder, address, ir.IntType(32)) for address in of_group]
+                        factors = [broadcast(builder, four, INT_VECTOR) for four in given]
+                        for total, four in zip(row_totals, fours, strict=True):
+                            added = arithmetic.multiply(builder, builder.load(total), four, factors)
+                            builder.store(added, total)
             part_target = at(target, part.index, per_row * _VECTOR_BYTES)
             for number, row_totals in enumerate(totals):
                 for n, total in enumerate(row_totals):
@@ -214,18 +194,11 @@ def dequantise_sums(
     products: Any,
     stride: Any,
 ) -> None:
-    """Convert dot products of 64 rows of weights and N vectors to floats; add the bias.
+    """Convert dot products [N, 64] of N vectors and 64 rows of weights to floats; add the bias [64].
 
-    Args:
-        builder: builder of the caller's code.
-        sums: dot products [N, 64], int32; the weights include the offset `ZERO_POINT`.
-        rows: N.
-        totals: sum of each vector's integers [N], int32.
-        scales: scales of the vectors [N], float32.
-        factors: scales of the rows of weights [64], float32.
-        bias: [64], float32.
-        products: pointer to the products of the first vector, float32; written.
-        stride: number of floats between the products of two vectors.
+    The weights include the offset `ZERO_POINT`, so it is subtracted, times each vector's total of integers [N].
+    Products are scaled by the vectors' scales [N] and the weights' factors [64]; those of two vectors are `stride`
+    floats apart.
     """
     at = partial(_at, builder)
 
