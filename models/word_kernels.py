@@ -74,13 +74,6 @@ def hash_bytes(text: UInt8s, start: int, end: int) -> np.uint64:
 
 
 @numba.njit(nogil=True)
-def _mix_hash(hashed: np.uint64) -> np.uint64:
-    """Mix all bits of a hash: the low bits select the slot, which stores the upper half."""
-    mixed = (hashed ^ (hashed >> _HALF)) * _HASH_MIX
-    return mixed ^ (mixed >> _HALF)
-
-
-@numba.njit(nogil=True)
 def find_word(
     table: WordHashTable, text: UInt8s, start: int, end: int, hashed: np.uint64
 ) -> tuple[np.int64, np.uint64, np.int64]:
@@ -89,7 +82,9 @@ def find_word(
     Returns:
         The number or −1; the mixed hash; the slot of the word, or the free slot for it.
     """
-    mixed = _mix_hash(hashed)
+    # mix all bits: the low ones select the slot, which stores the upper half
+    mixed = (hashed ^ (hashed >> _HALF)) * _HASH_MIX
+    mixed ^= mixed >> _HALF
     mask = len(table.slots) - 1
     slot = np.int64(mixed) & mask
     while True:

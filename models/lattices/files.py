@@ -9,12 +9,12 @@ from io import BufferedReader
 from pathlib import Path, PurePath
 from typing import BinaryIO, Literal
 
-from models.errors import FormatError, InvalidInputError
+from models.errors import FormatError
 from models.files import atomic_writer
 from models.lattices.formats import format_kaldi, format_slf, read_kaldi, read_slf
 from models.lattices.lattice import Lattice, SymbolTable, read_symbols
 from models.reranking.formats.format import BadLine, raw_lines, read_blocks, unpacked_name
-from models.reranking.formats.writer import is_valid_file_name, make_folder
+from models.reranking.formats.writer import write_folder
 
 LatticeFormat = Literal["slf", "kaldi"]
 MAX_LATTICE_LINE_BYTES = 1 << 24
@@ -111,27 +111,16 @@ def write_lattices(
         InvalidInputError: a word has no number, or a lattice's name cannot be a file name.
     """
     if isinstance(target, Path) and form == "slf":
-        _write_files(lattices, target)
+        refusal = "lattice {!r}: its name must be a file name that no other lattice has"
+        named = ((one, refusal.format(one.name)) for one in lattices)
+        # a lattice without a name gets none that is valid
+        files = (("" if one.name is None else f"{one.name}.slf", [format_slf(one)], no) for one, no in named)
+        write_folder(files, target)
         return
     with atomic_writer(target) if isinstance(target, Path) else nullcontext(target.write) as write:
         for lattice in lattices:
             text = format_slf(lattice) if form == "slf" else format_kaldi(lattice, symbols)
             write(text.encode())
-
-
-def _write_files(lattices: Iterable[Lattice], folder: Path) -> None:
-    """Write each lattice to a file with its name."""
-    make_folder(folder)
-    written: set[str] = set()
-    for lattice in lattices:
-        name = f"{lattice.name}.slf"
-        if lattice.name is None or not is_valid_file_name(name) or name in written:
-            raise InvalidInputError(
-                f"lattice {lattice.name!r}: its name must be a file name that no other lattice has"
-            )
-        written.add(name)
-        with atomic_writer(folder / name) as write:
-            write(format_slf(lattice).encode())
 
 
 def _read_lines(source: Path | BinaryIO, name: str) -> Iterator[bytes]:

@@ -37,7 +37,6 @@ from models.lattices.lattice import (
     Arc,
     Lattice,
     Scales,
-    Scores,
     SymbolTable,
     build_lattice,
     check_size,
@@ -375,7 +374,12 @@ def format_kaldi(lattice: Lattice, symbols: SymbolTable | None = None) -> str:
         InvalidInputError: a word has no number, or the lattice's name contains white space.
     """
     lines = [_utterance(lattice.name or "utterance")]
-    labels = [_word_label(word or _EPSILON, symbols) for word in lattice.words]
+    labels = [word or _EPSILON for word in lattice.words]
+    if symbols is not None:
+        unknown = next((label for label in labels if label not in symbols.ids), None)
+        if unknown is not None:
+            raise InvalidInputError(f"words.txt has no {unknown!r}", parameter="words")
+        labels = [str(symbols.ids[label]) for label in labels]
     end = lattice.num_nodes - 1
     final = (lattice.targets == end) & (lattice.labels == NO_WORD)
     one_each = len(np.unique(lattice.sources[final])) == np.count_nonzero(final)
@@ -453,14 +457,6 @@ def _word(label: str, symbols: SymbolTable | None, no_words: Collection[str]) ->
     return word_of_label(symbols.words[int(label)], no_words)
 
 
-def _word_label(word: str, symbols: SymbolTable | None) -> str:
-    if symbols is None:
-        return word
-    if word not in symbols.ids:
-        raise InvalidInputError(f"words.txt has no {word!r}", parameter="words")
-    return str(symbols.ids[word])
-
-
 def _kaldi_lattice(name: str, arcs: Sequence[Arc]) -> Lattice:
     """Build the lattice of an utterance; its final states lead to an added end node."""
     if not arcs:
@@ -478,15 +474,12 @@ def _kaldi_lattice(name: str, arcs: Sequence[Arc]) -> Lattice:
         if math.isfinite(arc.am) and math.isfinite(arc.old_lm)
     ]
     lattice = build_lattice(arcs, name=name, start=start, end=end, times=np.full(end + 1, math.nan))
-    return replace(lattice, times=_times(lattice)) if lattice.alignments else lattice
-
-
-def _times(lattice: Lattice) -> Scores:
-    """Compute node times; here all paths to a node have the same number of transitions."""
+    if not lattice.alignments:
+        return lattice
+    # all paths to a node have the same number of transitions, one per frame
     counts = np.array([text.count("_") + 1 if text else 0 for text in lattice.alignments])
     depth = node_depths(lattice.sources, lattice.targets, lattice.num_nodes)
-    levels = group_by_level(depth[lattice.sources], int(depth.max()))
     frames = np.zeros(lattice.num_nodes, dtype=np.int64)
-    for arcs in levels:
-        np.maximum.at(frames, lattice.targets[arcs], frames[lattice.sources[arcs]] + counts[arcs])
-    return frames.astype(np.float64) * _FRAME_S
+    for level in group_by_level(depth[lattice.sources], int(depth.max())):
+        np.maximum.at(frames, lattice.targets[level], frames[lattice.sources[level]] + counts[level])
+    return replace(lattice, times=frames.astype(np.float64) * _FRAME_S)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from models.arrays import Bools, Int32s, index_ranges
+from models.arrays import Int32s, index_ranges
 from models.language_model import LOG_ZERO, LanguageModel
 from models.lattices.graph import LabelTokenizer, LatticeGraph, PathWeights, build_graph
 from models.lattices.lattice import (
@@ -188,18 +188,13 @@ class LatticePath(NamedTuple):
 
 def nbest_candidates(rescored: RescoredLattice, count: int) -> CandidateList:
     """Return the best paths as an n-best list, with the features of `PathWeights`, and the references."""
-    features = rescored.features()
-    candidates = tuple(
-        Candidate(path.text, {name: _path_sum(name, values[path.edges]) for name, values in features.items()})
-        for path in nbest_paths(rescored, count)
-    )
-    return CandidateList(rescored.lattice.name, "", candidates, rescored.lattice.references)
-
-
-def _path_sum(name: str, values: Scores) -> float:
-    """Sum a feature over edges; rounded for phrases, because of credit taken back."""
-    total = float(values.sum())
-    return round(total, 9) if is_phrase_feature(name) else total
+    features, candidates = rescored.features(), list[Candidate]()
+    for path in nbest_paths(rescored, count):
+        sums = {name: float(values[path.edges].sum()) for name, values in features.items()}
+        # credit taken back leaves a rounding error
+        totals = {name: round(sum_, 9) if is_phrase_feature(name) else sum_ for name, sum_ in sums.items()}
+        candidates.append(Candidate(path.text, totals))
+    return CandidateList(rescored.lattice.name, "", tuple(candidates), rescored.lattice.references)
 
 
 class _Suffix(NamedTuple):
@@ -284,7 +279,14 @@ class _SuffixGraph:
             found = self._best_by_token(
                 ways, self.tokens.edges.scores[ways] + ending.totals[indices], ending.steps[indices]
             )
-            ending, is_new = _merge_suffixes(ending, found)
+            # the words are the same; stable: of equal totals, the earlier one wins
+            tokens = np.concatenate([ending.tokens, found.tokens])
+            totals = np.concatenate([ending.totals, found.totals])
+            steps = np.concatenate([ending.steps, found.steps])
+            order = np.lexsort((-totals, tokens))
+            best = order[np.unique(tokens[order], return_index=True)[1]]
+            is_new = best >= len(ending.tokens)  # or improved
+            ending = ending._replace(tokens=tokens[best], totals=totals[best], steps=steps[best])
             fresh = np.flatnonzero(is_new & self._is_silent[ending.tokens])
         return ending
 
@@ -303,18 +305,6 @@ class _SuffixGraph:
         self._step_edges.append(ways[best])
         self._step_nexts.append(nexts[best])
         return _Suffix(NO_WORD, None, tokens, totals[best], steps)
-
-
-def _merge_suffixes(ending: _Suffix, found: _Suffix) -> tuple[_Suffix, Bools]:
-    """Merge two suffixes with equal words; return the result and a mask of new or improved tokens."""
-    tokens = np.concatenate([ending.tokens, found.tokens])
-    totals = np.concatenate([ending.totals, found.totals])
-    steps = np.concatenate([ending.steps, found.steps])
-    order = np.lexsort((-totals, tokens))  # stable: of equal totals, the earlier one wins
-    _, firsts = np.unique(tokens[order], return_index=True)
-    best = order[firsts]
-    is_new = best >= len(ending.tokens)
-    return ending._replace(tokens=tokens[best], totals=totals[best], steps=steps[best]), is_new
 
 
 def nbest_paths(rescored: RescoredLattice, count: int) -> list[LatticePath]:
@@ -375,18 +365,12 @@ def oracle_errors(lattice: Lattice, reference: Sequence[str]) -> int:
     for level in levels[1:]:
         arcs = level[np.argsort(lattice.targets[level], kind="stable")]
         targets, firsts = np.unique(lattice.targets[arcs], return_index=True)
-        best = np.minimum.reduceat(
-            _extend_along_arcs(costs[lattice.sources[arcs]], lattice.labels[arcs], right), firsts
-        )
+        before, labels = costs[lattice.sources[arcs]], lattice.labels[arcs]
+        spoken = labels != NO_WORD
+        after: Int32s = before + spoken[:, None]  # insertions [A, R + 1]
+        matched = before[:, :-1] + (labels[:, None] != right)
+        after[spoken, 1:] = np.minimum(after[spoken, 1:], matched[spoken])
+        best = np.minimum.reduceat(after, firsts)
         # deletions: words of the reference that the path skips
         costs[targets] = np.minimum.accumulate(best - lengths, axis=1) + lengths
     return int(costs[-1, -1])
-
-
-def _extend_along_arcs(costs: Int32s, labels: Indices, reference: Indices) -> Int32s:
-    """Extend errors along arcs [A, R + 1], without deletions after the arc's word."""
-    spoken = labels != NO_WORD
-    after: Int32s = costs + spoken[:, None]
-    matched = costs[:, :-1] + (labels[:, None] != reference)
-    after[spoken, 1:] = np.minimum(after[spoken, 1:], matched[spoken])
-    return after

@@ -86,15 +86,6 @@ class ClusteredEmbedding(nn.Module):
         assert vectors is not None  # noqa: S101 - there are at least two clusters
         return vectors
 
-    @torch.no_grad()
-    def rank_tokens(self, counts: Tensor) -> Tensor:
-        """Rank the tokens by their counts [V]; return their ids in order of rank [V]."""
-        counts = counts.clone()
-        counts[BOS] = torch.inf
-        order = torch.argsort(counts, descending=True, stable=True)
-        self.rank.copy_(torch.argsort(order))
-        return order
-
 
 class AdaptiveSoftmax(OutputLayer):
     """Two-level softmax: a head of frequent tokens and clusters of rare ones, then a cluster (Grave et al. 2017).
@@ -181,7 +172,11 @@ class AdaptiveSoftmax(OutputLayer):
     @override
     @torch.no_grad()
     def initialise_from_counts(self, counts: Tensor) -> None:
-        ordered = counts[self.vectors.rank_tokens(counts)]
+        keys = counts.clone()
+        keys[BOS] = torch.inf  # rank 0
+        order = torch.argsort(keys, descending=True, stable=True)
+        self.vectors.rank.copy_(torch.argsort(order))
+        ordered = counts[order]
         bounds = self.vectors.bounds
         tails = [ordered[begin:end] for begin, end in itertools.pairwise(bounds[1:])]
         head = torch.cat([ordered[: bounds[1]], torch.stack([tail.sum() for tail in tails])])

@@ -265,10 +265,3 @@ class MinGRU(SequenceLayer):
 
 Cell: TypeAlias = TorchCell | MinGRU
 """Recurrent layer."""
-
-
-def make_cell(config: NetworkConfig, input_size: int) -> Cell:
-    """Create a layer of the configured kind for inputs of a size."""
-    if config.cell == "mingru":
-        return MinGRU(input_size, config.hidden_size)
-    return TorchCell(config, input_size)

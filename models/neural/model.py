@@ -10,7 +10,7 @@ computation. So a step is captured once, as a CUDA graph, for each of a few batc
 replayed with a single launch; batches are padded to the next size.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeAlias
@@ -237,17 +237,21 @@ class NeuralModel(NetworkModel):
         """Return outputs [T, B, W] after each token and the state after each row's last one."""
         after = tuple(part.clone() for part in hidden)
         outputs = after[0].new_zeros(len(ids), *after[0].shape[1:])
-        for start, end in ragged_segments(alive, any_width=ids.is_cuda):
-            count = int(alive[start])
-            before = tuple(part[:, :count] for part in after)
-            if end - start == 1:
-                changed = advance_one(self.network, ids[start, :count], before)
-                outputs[start, :count] = changed[0][0]
-            else:
-                given = ids[start:end, :count]
-                outputs[start:end, :count], changed = advance_many(self.network, given, before)
-            for part, new in zip(after, changed, strict=True):
-                part[:, :count] = new
+        start = 0
+        for end in [*(np.flatnonzero(np.diff(alive)) + 1).tolist(), len(alive)]:  # no row ends between these
+            while start < end:
+                # on a CPU powers of two, for few shapes
+                width = end - start if ids.is_cuda else 1 << ((end - start).bit_length() - 1)
+                count, part = int(alive[start]), slice(start, start + width)
+                before = tuple(state[:, :count] for state in after)
+                if width == 1:
+                    changed = advance_one(self.network, ids[start, :count], before)
+                    outputs[start, :count] = changed[0][0]
+                else:
+                    outputs[part, :count], changed = advance_many(self.network, ids[part, :count], before)
+                for state, new in zip(after, changed, strict=True):
+                    state[:, :count] = new
+                start += width
         return outputs, after
 
     @override
@@ -323,21 +327,6 @@ def advance_many(network: Network, tokens: Tensor, hidden: Hidden) -> tuple[Tens
     if extra:
         outputs, after = outputs[:, :rows], tuple(part[:, :rows].contiguous() for part in after)
     return outputs, after
-
-
-def ragged_segments(alive: TokenIds, *, any_width: bool) -> Iterator[tuple[int, int]]:
-    """Yield parts of a segment, as first step and end, within which no row ends.
-
-    Args:
-        alive: number of rows in each step [T], descending.
-        any_width: False to restrict widths to powers of two.
-    """
-    start = 0
-    for end in [*(np.flatnonzero(np.diff(alive)) + 1).tolist(), len(alive)]:
-        while start < end:
-            width = end - start if any_width else 1 << ((end - start).bit_length() - 1)
-            yield start, start + width
-            start += width
 
 
 def _padded_row_count(rows: int) -> int:

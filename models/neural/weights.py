@@ -118,14 +118,7 @@ def read_weights(directory: Path, *, vocab_size: int) -> NetworkWeights:
     Raises:
         ManifestError: a file is missing or damaged, or does not match the other or V.
     """
-    config = _read_config(directory / CONFIG_FILE, vocab_size)
-    path = directory / WEIGHTS_FILE
-    arrays = map_tensors(path)
-    _check_arrays(path, arrays, parameter_shapes(config, vocab_size))
-    return NetworkWeights(config, vocab_size, arrays)
-
-
-def _read_config(path: Path, vocab_size: int) -> NetworkConfig:
+    path = directory / CONFIG_FILE
     fields = read_config(path)
     written_for = fields.pop("vocab_size", None)
     config = check_config(NetworkConfig, fields, path)
@@ -134,7 +127,10 @@ def _read_config(path: Path, vocab_size: int) -> NetworkConfig:
     problem = cutoffs_problem(config.cutoffs, vocab_size=vocab_size) if config.output == "adaptive" else None
     if problem is not None:
         raise ManifestError(f"{path}: neural.cutoffs: {problem}")
-    return config
+    path = directory / WEIGHTS_FILE
+    arrays = map_tensors(path)
+    _check_arrays(path, arrays, parameter_shapes(config, vocab_size))
+    return NetworkWeights(config, vocab_size, arrays)
 
 
 def _check_arrays(path: Path, arrays: Arrays, shapes: Shapes) -> None:

@@ -56,8 +56,6 @@ from models.reranking.formats.format import (
     MAX_LIST_BYTES,
     CandidateRow,
     Format,
-    ListOrBadLine,
-    SourceLines,
     TextLine,
     candidate_or_error,
     format_number,
@@ -101,12 +99,9 @@ def _moses_row(line: str) -> CandidateRow:
     name, text, *scores = fields
     if has_whitespace(name):
         raise InvalidInputError(f"the id is {shorten(name)!r}; it must be one word")
-    return name, 0, candidate_or_error(lambda: Candidate(_without_marks(text), _features(scores)))
-
-
-def _without_marks(text: str) -> str:
-    """Drop marks of source positions after phrases, also the last, unless they are words."""
-    return collapse_whitespace(_SOURCE_MARK.sub("", text)) if _ENDS_IN_MARK.search(text) else text
+    if _ENDS_IN_MARK.search(text):  # else marks of source positions are words
+        text = collapse_whitespace(_SOURCE_MARK.sub("", text))
+    return name, 0, candidate_or_error(lambda: Candidate(text, _features(scores)))
 
 
 def _features(fields: list[str]) -> dict[str, float]:
@@ -213,11 +208,6 @@ MOSES = Format(
 )
 
 
-def _read_fairseq(lines: SourceLines) -> Iterator[ListOrBadLine]:
-    """Read the lists of consecutive lines with the same sentence."""
-    return group_candidates(parse_lines(lines, _fairseq_line), lines, _fairseq_list)
-
-
 def _fairseq_list(name: str, members: Sequence[tuple[int, Candidate]]) -> CandidateList | None:
     """Make a list of the detokenised hypotheses, or else of the model's own."""
     found = defaultdict[int, list[Candidate]](list)
@@ -294,7 +284,7 @@ def _cost(value: Any, field: str) -> float:
 FORMATS = (
     Format(
         name="fairseq",
-        read=_read_fairseq,
+        read=lambda lines: group_candidates(parse_lines(lines, _fairseq_line), lines, _fairseq_list),
         numbered=True,
         media_types=("text/x-fairseq-nbest",),
         example="D-0\t-0.5\tThe cat sat.\nD-0\t-0.75\tThe cat was sitting.\n",

@@ -166,8 +166,14 @@ def count_corrections(lists: Sequence[CandidateList], folds: Ints) -> Steps[list
     counts = [CorrectionCounts() for _ in range(int(folds.max()) + 1)]
     evidence = []
     for one, fold in zip(lists, folds.tolist(), strict=True):
-        evidence.append((counts[fold], _hypotheses(one)))
-        counts[fold].add_replacements(evidence[-1][1])
+        references, good = [split_words(reference) for reference in one.references], []
+        for text in islice(dict.fromkeys(candidate.text for candidate in one.candidates), _MAX_HYPOTHESES):
+            words = split_words(text)
+            errors, closest = min((Levenshtein.distance(words, right), right) for right in references)
+            if errors <= _MAX_ERROR_SHARE * len(closest):
+                good.append((words, closest))
+        evidence.append((counts[fold], good))
+        counts[fold].add_replacements(good)
         yield
     in_all = sum((own.lists for own in counts), Counter[Pair]())
     for own in counts:
@@ -179,19 +185,6 @@ def count_corrections(lists: Sequence[CandidateList], folds: Ints) -> Steps[list
         own.add_phrases(hypotheses, phrases)
         yield
     return counts
-
-
-def _hypotheses(one: CandidateList) -> _Hypotheses:
-    """Return the hypotheses good enough to align, each with its closest reference, as words."""
-    references = [split_words(reference) for reference in one.references]
-    texts = dict.fromkeys(candidate.text for candidate in one.candidates)
-    found = []
-    for text in islice(texts, _MAX_HYPOTHESES):
-        words = split_words(text)
-        errors, closest = min((Levenshtein.distance(words, right), right) for right in references)
-        if errors <= _MAX_ERROR_SHARE * len(closest):
-            found.append((words, closest))
-    return found
 
 
 def learn_corrections(counts: Sequence[CorrectionCounts]) -> Steps[list[PhraseCorrection]]:

@@ -187,8 +187,19 @@ def _mean_weights(
     telling = np.flatnonzero(deviations > 0)
     if not telling.size:
         return None
-    found = yield from _resampled_weights(scaled.of_features(telling), settings, searched)
-    mean, deviation = found.mean(axis=0), found.std(axis=0)
+    scaled, random = scaled.of_features(telling), np.random.default_rng(settings.seed)
+    explored = scaled.of(np.sort(random.permutation(scaled.num_lists)[:_MAX_EXPLORED_LISTS]))
+    begin = start_points(len(scaled.names), restarts=settings.restarts, seed=settings.seed)
+    valleys = (yield from powell_search(explored, begin, window=settings.window))[:_NUM_MINIMA]
+    found = []  # the best weights of each resample [R, D]
+    for _ in range(settings.resamples):
+        size = min(scaled.num_lists, _MAX_RESAMPLE_LISTS)
+        resample = scaled.of(random.integers(scaled.num_lists, size=size))
+        yield
+        best = yield from powell_search(resample, [one.weights for one in valleys], window=settings.window)
+        found.append(best[0].weights)
+        searched()
+    mean, deviation = np.mean(found, axis=0), np.std(found, axis=0)
     mean[np.abs(mean) < _MIN_AGREEMENT * deviation] = 0.0
     if not mean.any():
         return None
@@ -197,25 +208,6 @@ def _mean_weights(
     unit = max(np.abs(raw[telling[np.argmax(np.abs(mean))]]), np.abs(raw).max() / MAX_WEIGHT)
     scaled_raw: Floats = np.clip(raw / unit, -MAX_WEIGHT, MAX_WEIGHT)  # clips rounding errors only
     return scaled_raw
-
-
-def _resampled_weights(
-    problem: TuningProblem, settings: TuningSettings, searched: Callable[[], None]
-) -> Steps[Floats]:
-    """Find the best weights of each resample [R, D]."""
-    random = np.random.default_rng(settings.seed)
-    explored = problem.of(np.sort(random.permutation(problem.num_lists)[:_MAX_EXPLORED_LISTS]))
-    begin = start_points(len(problem.names), restarts=settings.restarts, seed=settings.seed)
-    valleys = (yield from powell_search(explored, begin, window=settings.window))[:_NUM_MINIMA]
-    found = []
-    for _ in range(settings.resamples):
-        size = min(problem.num_lists, _MAX_RESAMPLE_LISTS)
-        resample = problem.of(random.integers(problem.num_lists, size=size))
-        yield
-        best = yield from powell_search(resample, [one.weights for one in valleys], window=settings.window)
-        found.append(best[0].weights)
-        searched()
-    return np.array(found)
 
 
 def assign_folds(lists: Sequence[CandidateList], *, folds: int, seed: int) -> Ints:
