@@ -33,6 +33,7 @@ from models.errors import FormatError, ManifestError
 
 ASCII_WHITESPACE = " \t\r\n\f\v"
 WORD = re.compile(rf"[^{ASCII_WHITESPACE}]+")
+
 _Config = TypeVar("_Config")
 
 CONFIG_FILE = "config.json"
@@ -45,6 +46,7 @@ MAX_EXPANSION = 250
 """Largest ratio of decompressed to compressed size: text compresses to a tenth, repeated lines to a hundredth."""
 
 DAMAGED_HINT = "compress or download it again"
+
 _MAX_SETTINGS_FILE_BYTES = 1 << 20
 
 _FROM_UTF = "convert it first: iconv -f utf-{} -t utf-8 {{}} > text"

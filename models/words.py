@@ -42,6 +42,7 @@ _LAST_COMBINING_MARK = 0x1E94A
 """The highest combining mark, except variation selectors, which join no words."""
 
 _PUNCTUATION = ".,;:!?…\"'“”„‘’«»¿¡()[]"  # noqa: RUF001 - typographic quotation marks
+
 PLAIN = Normaliser("nfkc", lowercase=False)
 _COMPOSED = Normaliser("nfc", lowercase=False)
 _WITHOUT_HIDDEN = str.maketrans(dict.fromkeys(IGNORED.translate(dict.fromkeys(map(ord, _JOINTS)))))

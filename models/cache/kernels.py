@@ -31,6 +31,7 @@ SUM_LANES = 64
 
 _MAX_LOGIT = 30.0
 _SMALLEST_NORMAL = 2.0**-126  # smaller numbers are slow and negligible
+
 _DOUBLES = types.Array(types.float64, 1, "C", readonly=True)
 MATRIX = types.Array(types.float32, 2, "C", readonly=True)
 FLOATS = types.Array(types.float32, 1, "C", readonly=True)

@@ -16,6 +16,7 @@ CellName = Literal["feed-forward", "elman", "lstm", "gru", "mingru"]
 ActivationName = Literal["tanh", "relu"]
 AttentionName = Literal["none", "additive", "multiplicative", "scaled"]
 OutputName = Literal["softmax", "adaptive"]
+
 _RECURRENT_CELLS = ("elman", "lstm", "gru", "mingru")
 
 ACTS_WITH: dict[str, tuple[str, tuple[str, ...]]] = {

@@ -23,6 +23,7 @@ from models.neural.constants import LOGITS_PER_THREAD
 from models.vocabulary import BOS, EOS
 
 _LOWEST = np.float32(-3e38)
+
 INITIAL_RANGE = 0.1
 
 

@@ -41,6 +41,7 @@ _MINUS, _PLUS, _POINT, _ZERO, _NINE, _E, _SMALL_E = (np.uint8(c) for c in b"-+.0
 # reasons why a kernel stops; codes above FULL are errors
 BLOCK_ENDS, SECTION_ENDS, FULL = 0, 1, 2
 TOO_FEW_WORDS, TOO_MANY_FIELDS, UNKNOWN_WORD, DUPLICATE, POSITIVE_LOG_PROB = 3, 4, 5, 6, 7
+
 PROB, BACKOFF = 0, 1
 MAX_LOG_PROB = 1e-6
 """Log-probabilities from 0 to this value are rounding errors."""

@@ -44,6 +44,7 @@ CANDIDATES_PER_STEP = 256
 """Candidates whose features are computed per step."""
 
 _LENGTH_MARK = "*"
+
 LM, LM_SUM, NUM_TOKENS, NUM_UNKNOWN, NUM_WORDS = "lm", "lm_sum", "tokens", "unk", "words"
 MODEL_FEATURES = (LM, NUM_TOKENS, NUM_UNKNOWN)
 """Features computed with each model."""

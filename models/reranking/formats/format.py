@@ -31,7 +31,9 @@ MAX_DOCUMENT_LINE_BYTES = 1 << 28
 """Maximum size of a line of a JSON document, which may have only one."""
 
 ReferenceLayout = Literal["lines", "tab", "utterance", "trn", "manifest"]
+
 T = TypeVar("T")
+
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _SHOWN_CHARACTERS = 40
 _LARGEST = 1e300

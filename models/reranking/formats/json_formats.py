@@ -57,6 +57,7 @@ from models.reranking.formats.json_stream import (
 _FEATURE_OF_KEY = {"am_score": "am"}
 _KEY_OF_FEATURE = {feature: key for key, feature in _FEATURE_OF_KEY.items()}
 _OWN_KEYS = frozenset({"id", "input", "output"})
+
 _HYPOTHESIS = re.compile(r"hyp_([0-9]{1,9})")
 
 

@@ -65,6 +65,7 @@ _ALL_FORMATS = (
 FORMATS: Mapping[str, Format] = MappingProxyType({one.name: one for one in _ALL_FORMATS})
 FORMAT_NAMES = tuple(FORMATS)
 WRITTEN_FORMAT_NAMES = tuple(name for name, one in FORMATS.items() if one.write is not refuse_to_write)
+
 _FORMAT_HINT = f"set it with --format: {', '.join(FORMAT_NAMES)}"
 _KALDI = re.compile(r"\S+-[0-9]+(?:[ \t].*)?")
 

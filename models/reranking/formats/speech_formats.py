@@ -77,6 +77,7 @@ from models.reranking.formats.json_stream import (
 )
 
 _SMALLEST_CONFIDENCE = 1e-4
+
 _Features = Mapping[str, float]
 
 

@@ -84,6 +84,7 @@ _UNNAMED = "feature"
 _SOURCE_MARK = re.compile(r"(?:^|\s)\|[0-9]+-[0-9]+(?:,[^|]*)?\|(?=\s|$)", re.ASCII)
 _ENDS_IN_MARK = re.compile(r"(?:^|\s)\|[0-9]+-[0-9]+(?:,[^|]*)?\|$", re.ASCII)
 _SCORE, _TOTAL = "score", "total"
+
 _FAIRSEQ_KINDS = "THD"
 _TARGET, _HYPOTHESIS, _DETOKENISED = range(3)
 _FAIRSEQ_LINE = re.compile(r"([THD])-([0-9]+)\t(.*)", re.DOTALL)

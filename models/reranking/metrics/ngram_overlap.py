@@ -33,6 +33,7 @@ _PLACES = types.Array(types.int64, 1, "C", readonly=True)
 _PLACES_BY_ORDER = types.Array(types.int64, 2, "C", readonly=True)
 _INTS, _LONGS = types.int32[::1], types.int64[::1]
 _STARTS, _SHARED = types.int64[:, ::1], types.int64[:, :, ::1]
+
 _ENTITIES_13A = (("&quot;", '"'), ("&amp;", "&"), ("&lt;", "<"), ("&gt;", ">"))
 _RULES_13A = (
     # ASCII punctuation except apostrophe, comma, full stop and hyphen
