@@ -1,12 +1,7 @@
-"""Model configuration files, and compressed text files.
+"""Configuration files of models, compressed text files, and words between white space.
 
-- `read_config`, `check_config` and `write_config`: the small JSON file from which a model or
-  tokenizer is rebuilt.
-- `decompressed` and `atomic_writer`: gzip, xz and Zstandard; bzip2 is only read. Readers detect the format by
-  the first bytes, writers by the suffix. Expansion is bounded; a written file gets its name when
-  complete.
-- `split_words` and others: words between ASCII white space, as in KenLM, SRILM, Kaldi and jiwer: a no-break space is
-  part of a word.
+Readers detect compression by the first bytes, writers by the suffix. Expansion is bounded; a written
+file gets its name when complete. White space is ASCII's, as in KenLM, SRILM, Kaldi and jiwer.
 """
 
 import bz2
@@ -113,7 +108,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def check_config(kind: type[_Config], values: Mapping[str, Any], location: object) -> _Config:
-    """Return an instance of a pydantic class from the values of a JSON file; messages name its location.
+    """Return a pydantic class's instance from a JSON file's values; messages name its location.
 
     Raises:
         ManifestError: a field is missing or unknown, or its value has a wrong type or is out of range.

@@ -242,7 +242,7 @@ class BlockSampler(Protocol[S_contra]):
 
 @runtime_checkable
 class FeatureExtractor(Protocol[S_contra]):
-    """Optional: return the vector that predicts the next token; similar futures have similar vectors.
+    """Optional: return the vector that predicts the next token; similar for similar futures.
 
     A wrapper of models has these methods even if the models lack features: check `feature_size`.
 
@@ -299,7 +299,7 @@ def finite_logprob(logprob: float) -> float:
 
 
 def weighted(log_probs: Float64s, weights: npt.ArrayLike) -> Float64s:
-    """Multiply log-probabilities [...] by weights; minus infinity stays so, unless the weight is 0."""
+    """Multiply log-probabilities [...] by weights; −∞ stays so, unless the weight is 0."""
     impossible = np.isneginf(log_probs)
     products: Float64s = np.multiply(weights, np.where(impossible, 0.0, log_probs))
     products[impossible & np.not_equal(weights, 0)] = -np.inf

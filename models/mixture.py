@@ -211,7 +211,7 @@ class MixtureModel(
             raise ManifestError(f"{path}: not a mixture's configuration: {error}") from None
 
     def _mix(self, log_probs: Sequence[Array], log_weights: FloatArray) -> Array:
-        """Return the log of the weighted sum, on the device of the parts, or on the host if they differ.
+        """Return the log of the weighted sum, on the parts' device, or on the host if they differ.
 
         Args:
             log_probs: log-probabilities of each part, all of one shape.

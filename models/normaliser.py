@@ -12,7 +12,7 @@ from models.arrays import Int64s
 from models.errors import InvalidInputError
 
 Writing = Literal["asis", "sentence-case", "sentence"]
-"""Form of a sentence for a model of ordinary text: as is, capitalised, or also with a full stop."""
+"""Form of a sentence for a model: as is, capitalised, or also with a full stop."""
 
 TEXT_FORMS = ("none", "nfc", "nfkc", "casefold")
 
@@ -106,7 +106,7 @@ class Normaliser:
 
 
 def _sort_marks(text: str, decomposition: Literal["NFD", "NFKD"]) -> str:
-    """Decompose a text and sort its combining marks as decomposition does, but not in quadratic time."""
+    """Decompose a text and sort its combining marks, not in quadratic time."""
     decomposed = "".join(unicodedata.normalize(decomposition, character) for character in text)
     classes = list(map(unicodedata.combining, decomposed))
     bases = accumulate(not mark for mark in classes)

@@ -35,7 +35,7 @@ MAX_PHRASE_WORDS = 16
 MAX_PHRASE_CHARACTERS = 200
 MAX_PHRASE_WEIGHT = 1000.0
 DEFAULT_FEATURE_WEIGHT = 10.0
-"""Weight of features if none is given; above a word's share among a thousand others, ln 1000 = 7."""
+"""Weight of features if none is given; above a word's share among others, ln 1000 = 7."""
 
 H = TypeVar("H", bound=Hashable)
 
@@ -43,13 +43,13 @@ Found: TypeAlias = tuple[int, ...]
 """Indices of phrases, in the order of their occurrences."""
 
 _Parts: TypeAlias = tuple[Any, ...]
-"""Found phrases: none, the index of one, or two such parts, shared: memory grows with nodes only."""
+"""Found phrases: none, the index of one, or two such parts, which nodes share."""
 
 _STEP_ITEMS = 1 << 11
 """Approximate number of items or nodes per step of building, a few milliseconds."""
 
 _FIXED_BYTES, _NODE_BYTES, _ITEM_BYTES = 800, 90, 120
-"""Maximum memory of an automaton, a node and a distinct item; less if few phrases contain others."""
+"""Maximum memory of an automaton, a node and a distinct item."""
 
 
 class Phrase(BaseModel):
@@ -101,7 +101,7 @@ class PhraseAutomaton(Generic[H]):
 
     START = 0
     _overlap: ClassVar[bool] = False
-    """True if phrases may overlap; then only the automaton's nodes matter, not the phrases found."""
+    """True if phrases may overlap; then only nodes matter, not phrases found."""
 
     def __init__(self, phrases: Collection[Sequence[H]] = (), weights: Iterable[float] = ()) -> None:
         for _ in self.build(phrases, weights):
@@ -144,7 +144,7 @@ class PhraseAutomaton(Generic[H]):
         yield from self._link()
 
     def _link(self) -> Iterator[None]:
-        """Find what is left of each node without its first phrase or item, and the phrases before."""
+        """Find the rest of each node after its first phrase or item, and the phrases before."""
         self._rests: array[int] = array("i", [self.START])
         self._parts: list[_Parts] = [()]
         for node in range(1, len(self._keys)):
@@ -170,7 +170,7 @@ class PhraseAutomaton(Generic[H]):
         return after, _flatten(parts)
 
     def _advance(self, node: int, number: int, parts: _Parts = ()) -> tuple[int, _Parts]:
-        """Return the node after an item by number, 0 for one in no phrase, and the parts with phrases found."""
+        """Return the node after an item by number, 0 if in no phrase, and the parts found."""
         while node != self.START:
             key = node * len(self._firsts) + number
             child = bisect_left(self._keys, key, node + 1)
@@ -235,7 +235,7 @@ class PhraseAutomaton(Generic[H]):
             yield child, self._items[self._keys[child] % width - 1]
 
     def _suffixes(self, node: int) -> Iterator[tuple[int, _Parts]]:
-        """Yield a node and the shorter ones that replace it, down to the start, and phrases found before each."""
+        """Yield a node, the shorter ones that replace it, and the phrases found before each."""
         parts: _Parts = ()
         yield node, parts
         while node != self.START:

@@ -80,7 +80,7 @@ class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
         return self.model.advance(state, read)
 
     def next_log_probs(self, state: Any) -> FloatArray:
-        """Return natural-log probabilities [B, W] of the next token; −∞ for classes with members."""
+        """Return log-probabilities [B, W] of the next token; −∞ for classes."""
         plain = to_numpy(self.model.next_log_probs(state))
         rows = np.full((len(plain), len(self.vocabulary)), -np.inf, dtype=np.float32)
         rows[:, : self._num_plain] = plain
@@ -113,7 +113,7 @@ class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
     def _score_readings(
         self, state: Any, rows: TokenIds, tokens: TokenIds
     ) -> tuple[FloatArray, TokenIds, TokenIds]:
-        """Return each reading's log-probability and model token, and each candidate's first reading."""
+        """Return readings' log-probabilities and tokens, and candidates' first readings."""
         first, end = self._reading_offsets[tokens], self._reading_offsets[tokens + 1]
         counts, indices = end - first, index_ranges(first, end)
         begins = np.cumsum(counts) - counts

@@ -112,7 +112,7 @@ class MarkedText(NamedTuple):
     edits: list[tuple[int, int, int]]
 
     def offset(self, original: int) -> int:
-        """Return the offset of an original character; the start of a mark if a member contains it."""
+        """Return the offset of an original character; a mark's start if inside a member."""
         moved = original
         for start, end, length in self.edits:
             if end <= original:
@@ -122,7 +122,7 @@ class MarkedText(NamedTuple):
         return moved
 
     def original_spans(self, spans: Int64s) -> Int64s:
-        """Return the part of the original text that each part of this text stands for, from and to [N, 2]."""
+        """Return the part of the original text that each part stands for, from and to [N, 2]."""
         starts, ends = spans.T
         lefts, rights, lengths = np.array([(-1, -1, 0), *self.edits], np.int64).T
         moved = np.cumsum(lengths - (rights - lefts))
@@ -246,7 +246,7 @@ class MemberMatcher:
     def _match(
         self, text: str, read: str, spans: Sequence[tuple[int, int]], ends: Sequence[int], index: int
     ) -> tuple[int, str]:
-        """Return the last word of the longest member at a word, and the member; the word and "" if none."""
+        """Return the last word of the longest member at a word, and the member, or ""."""
         begin = ends[index] - (spans[index][1] - spans[index][0])
         ahead = read[begin : begin + self._longest]
         which = bisect_right(self._sorted, ahead) - 1

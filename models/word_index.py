@@ -30,7 +30,7 @@ _WIDE_SPACE = re.compile("[\x1c-\x1f\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202
 """White space as `str.isspace` defines it, other than ASCII's six characters."""
 
 _WINDOW_CHARACTERS, _MAX_WORD_CHARACTERS = 512, 128
-"""Characters that a pattern reads at once, and longest word never cut: each attempt may read all."""
+"""Characters that a pattern reads at once, and longest word never cut."""
 
 _MANY_REPEATS = 16
 """Repeats from which on a repetition counts as unbounded."""

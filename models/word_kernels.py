@@ -117,7 +117,7 @@ def insert_word(
 
 @kernel(types.int64(WORD_TABLE_TYPE, types.int64, BYTES))
 def find_or_insert_word(table: WordHashTable, num_words: int, word: UInt8s) -> int:
-    """Return a word's number; add a new one with the next number; the arrays must have capacity."""
+    """Return a word's number; add a new one, for which the arrays must have capacity."""
     number, mixed, slot = find_word(table, word, 0, len(word), hash_bytes(word, 0, len(word)))
     if number < 0:
         insert_word(table, num_words, word, 0, len(word), mixed, slot)

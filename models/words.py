@@ -21,7 +21,7 @@ JOINERS = f"'\u2019{IGNORED}-"
 UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\uff66-\uff9d\U00020000-\U0003ffff]"
 )
-"""A character of a script that separates no words: Thai, Lao, Burmese, Khmer, Chinese and Japanese."""
+"""A character of Thai, Lao, Burmese, Khmer, Chinese or Japanese, which separate no words."""
 
 FIRST_STAND_IN = "\U00100000"
 """The first of the private-use characters that stand for others within words."""
@@ -81,7 +81,7 @@ def is_word_character(character: str) -> bool:
 
 
 def continues_word(text: str, at: int) -> bool:
-    """True if a character that is no letter belongs to the word before it; at its end, only marks and joints do."""
+    """True if a character belongs to the word before it; at its end, only marks and joints do."""
     following = text[at : at + 2]
     if not following or is_mark(following[0]) or following[0] in _JOINTS:
         return bool(following)
@@ -235,7 +235,7 @@ def word_forms(word: str, *, cases: bool = True) -> tuple[str, ...]:
 
 
 def surrounding_words(text: str, start: int, end: int) -> set[str]:
-    """Return a part of a text and the longer words around it, as in dictionaries: C++, aujourd'hui.
+    """Return a part of a text and the longer words around it: C++, aujourd'hui.
 
     These are the characters up to white space, with and without outer punctuation, and the word's.
     """

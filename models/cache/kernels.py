@@ -1,4 +1,4 @@
-"""Compiled kernels of a cache: cosines, weights of cached tokens, mixing of probabilities, dynamic marginals.
+"""Compiled kernels of a cache: cosines, weights of tokens, mixing, dynamic marginals.
 
 The weight of a cached token is exp(θ cos) · 2^(−age / half-life) in single precision. Weights are
 summed in lanes within segments that are aligned to the start of the window, and segments in double
@@ -419,7 +419,7 @@ def _normalise_rows(features: FloatArray, units: FloatArray) -> None:
 
 
 class DynamicMarginals:
-    """Adaptation of distributions to the frequencies of the words in a window; see `MarginalsConfig`.
+    """Adaptation of distributions to the words of a window; see `MarginalsConfig`.
 
     Words that occurred more often than expected become more likely, in any context.
 
@@ -448,7 +448,7 @@ class DynamicMarginals:
 def _log_factors(
     tokens: Int32s, decays: FloatArray, frequencies: FloatArray, values: FloatArray, out: FloatArray
 ) -> None:
-    """Write β log r of each token for a window's tokens [N] to `out` [V], from u [V] and the values β, m and a."""
+    """Write β log r of each token to `out` [V] for a window's tokens [N], u [V], and β, m, a."""
     out[:] = 0
     total, oldest = np.float32(0), len(decays) - len(tokens)
     for n in range(len(tokens)):
@@ -464,7 +464,7 @@ def _log_factors(
 
 @kernel(types.float32(FLOATS, FLOATS))
 def _log_sum(log_probs: FloatArray, log_factors: FloatArray) -> float:
-    """Return the log of the sum of products of probabilities and factors, both as logarithms [V]."""
+    """Return log Σ p · factor, given the logarithms of both [V]."""
     lanes, size = np.zeros(SUM_LANES, np.float32), len(log_probs)
     whole = size // SUM_LANES * SUM_LANES
     for start in range(0, whole, SUM_LANES):

@@ -69,9 +69,8 @@ class _Buffer(SharedSlots):
 class History:
     """The last `window` tokens of a text and the unit vector before each, the newest last; immutable.
 
-    Created by `empty` and `appended`. Cheap to extend: a range of a buffer shared with later histories of the
-    text, whose tokens are written after the range. The range is copied only if the buffer is full or
-    another continuation of the text has claimed the next entries.
+    Cheap to extend: a range of a buffer shared with later histories of the text. The range is copied only
+    if the buffer is full or another continuation of the text has claimed the next entries.
 
     Attributes:
         window: maximum number of tokens.
@@ -412,7 +411,7 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
         return out
 
     def save(self, directory: Path) -> None:
-        """Write configuration and frequencies; the wrapped model is its own checkpoint under `parts/`."""
+        """Write configuration and frequencies; the wrapped model is a checkpoint under `parts/`."""
         write_config(directory / CONFIG_FILE, asdict(self.config))
         if self.frequencies is not None:
             write_tensors(directory / FREQUENCIES_FILE, {"frequencies": self.frequencies})

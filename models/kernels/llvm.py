@@ -26,7 +26,7 @@ _Pointer: Any = types.CPointer
 
 
 def intrinsic(function: Callable[..., Any]) -> Any:
-    """Make a function that kernels call, without the typing context, from one that generates its code."""
+    """Make a function that kernels call from one that generates its code."""
     return _intrinsic(function)
 
 
@@ -47,7 +47,7 @@ def procedure(generate: Callable[..., None]) -> Any:
 
 
 def first_element(context: Any, builder: Any, kind: Any, value: Any) -> Any:
-    """Return a pointer to an array's first element; other values, such as pointers, are unchanged."""
+    """Return a pointer to an array's first element; any other value as it is."""
     return context.make_array(kind)(context, builder, value).data if isinstance(kind, types.Array) else value
 
 

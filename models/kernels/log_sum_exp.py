@@ -94,7 +94,7 @@ def max_in_lanes(builder: Any, values: Any, count: Any, lanes: Any) -> None:
 
 @procedure
 def add_exp_in_lanes(builder: Any, values: Any, count: Any, highest: Any, lanes: Any) -> None:
-    """Add exp(value - highest) of values [count] to their lanes, as in `max_in_lanes`; none is above `highest`."""
+    """Add exp(value - highest) to each value's lane; `highest` bounds the values of `max_in_lanes`."""
     maxima = broadcast(builder, highest, FLOAT_VECTOR)
 
     def added(total: Any, value: Any) -> Any:
@@ -107,7 +107,7 @@ def add_exp_in_lanes(builder: Any, values: Any, count: Any, highest: Any, lanes:
 def block_sums_in_lanes(
     builder: Any, values: Any, count: Any, highest: Any, inverse: Any, lanes: Any, sums: Any
 ) -> None:
-    """Run `add_exp_in_lanes`; write the sum of exp((value - highest) inverse) over each block of 64 to `sums`.
+    """Run `add_exp_in_lanes`; also sum exp((value - highest) inverse) over each block of 64.
 
     `inverse` is that of a temperature.
     """

@@ -31,7 +31,7 @@ _KALDI = re.compile(
 
 
 def slf_files(folder: Path) -> list[Path]:
-    """Return a folder's files .slf, .lat and .htk, also compressed, sorted by name; none if it is no folder."""
+    """Return a folder's .slf, .lat and .htk files, also compressed, by name; none without a folder."""
     paths = folder.iterdir() if folder.is_dir() else ()
     return sorted(path for path in paths if PurePath(unpacked_name(path)).suffix in _SLF_SUFFIXES)
 

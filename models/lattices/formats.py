@@ -169,7 +169,7 @@ def read_slf(
 
 
 def format_slf(lattice: Lattice) -> str:
-    """Return a lattice as text: words on links, natural logarithms, enough digits for the same numbers."""
+    """Return a lattice as text: words on links, natural logarithms, all digits."""
     scales, name = lattice.scales, lattice.name
     lines = ["VERSION=1.1", *([] if name is None else [f"UTTERANCE={escape_value(name)}"])]
     lines.append(f"acscale={scales.am!r} lmscale={scales.lm!r} wdpenalty={scales.words!r}")
@@ -276,7 +276,7 @@ def _check_unused_word(file: _SlfFile, terminal: int, no_words: Collection[str])
 
 
 def _terminal(header: SlfFields, name: str, touched: Collection[int], num_nodes: int) -> int:
-    """Return the start or end node: the header's, else the only node that no link ends or starts in."""
+    """Return the start or end node: the header's, else the only one that no link enters or leaves."""
     if name in header:
         return _node(header, name, num_nodes)
     free = [node for node in range(num_nodes) if node not in touched]
@@ -365,7 +365,7 @@ def read_kaldi(
 
 
 def format_kaldi(lattice: Lattice, symbols: SymbolTable | None = None) -> str:
-    """Return a lattice as text, a CompactLattice, with enough digits to read the same numbers back.
+    """Return a lattice as text, a CompactLattice, with all digits.
 
     Arcs without a word into the lattice's end become final states. Without symbols, words are
     unchanged.

@@ -159,7 +159,7 @@ class PathWeights:
 
     @classmethod
     def first_pass(cls, scales: Scales, phrases: Collection[str] = ()) -> Self:
-        """Create the weights of the first pass: the old model's scores with the scales of the lattice's file."""
+        """Create the first pass's weights: the old model's scores with the file's scales."""
         of_phrases = dict.fromkeys(phrases, 0.0)
         return cls(am=scales.am, old_lm=scales.lm, lm=0.0, words=scales.words, phrases=of_phrases)
 
@@ -260,7 +260,7 @@ def build_graph(
 def _arc_columns(
     lattice: Lattice, weights: PathWeights, start: int, words: dict[str, int], spelling: LabelTokens
 ) -> tuple[Indices, Indices, Indices, Indices, Scores, Scores]:
-    """Sources, targets, labels, own indices, fixed and expected scores of a lattice's arcs and end."""
+    """Return sources, targets, labels, own indices, fixed and expected scores of arcs and end."""
     numbers = np.array([words[word] for word in lattice.words])
     labels = np.append(numbers[lattice.labels], spelling.end)
     fixed = np.append(weights.am * lattice.am + weights.old_lm * lattice.old_lm, 0.0)

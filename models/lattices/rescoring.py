@@ -187,7 +187,7 @@ class LatticePath(NamedTuple):
 
 
 def nbest_candidates(rescored: RescoredLattice, count: int) -> CandidateList:
-    """Return the best paths as an n-best list, with the features of `PathWeights`, and the references."""
+    """Return the best paths as an n-best list with the features of `PathWeights`."""
     features, candidates = rescored.features(), list[Candidate]()
     for path in nbest_paths(rescored, count):
         sums = {name: float(values[path.edges].sum()) for name, values in features.items()}
@@ -242,7 +242,7 @@ class _SuffixGraph:
         return self._with_silence(_Suffix(NO_WORD, None, tokens, np.zeros(1), none))
 
     def extensions(self, ending: _Suffix) -> Iterator[tuple[float, Callable[[], _Suffix]]]:
-        """Yield, for each word that can precede a suffix, the best total and a function that creates the suffix."""
+        """Yield the best total of each word before a suffix, and a function that extends the suffix."""
         ways, indices = self._edges_to(ending.tokens)
         order = np.argsort(self.labels[ways], kind="stable")
         order = order[np.searchsorted(self.labels[ways[order]], NO_WORD, side="right") :]
@@ -350,7 +350,7 @@ def first_pass_text(lattice: Lattice) -> str:
 
 
 def oracle_errors(lattice: Lattice, reference: Sequence[str]) -> int:
-    """Count substitutions, insertions and deletions on the path with the fewest; words are compared as written.
+    """Count the errors of the path with the fewest; words are compared as written.
 
     Uses dynamic programming over nodes and reference positions.
     """

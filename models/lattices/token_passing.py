@@ -148,7 +148,7 @@ class PhrasePaths:
         return self._steps[pair]
 
     def _credit(self, node: int) -> Scores:
-        """Return the credit for a node's words [F + 2]; an incomplete phrase has none for unknown words."""
+        """Return the credit for a node's words [F + 2]; for unknown words only if complete."""
         found, share = self._phrases.automaton.credit(node)
         values = self._values(found) * share
         if share < 1:
@@ -163,7 +163,7 @@ class PhrasePaths:
 
 
 class ActiveStates:
-    """Model states after tokens that can still be extended; those with the same history share one."""
+    """Model states after tokens that can be extended; equal histories share one."""
 
     def __init__(self, model: LanguageModel[Any], spelling: LabelTokens) -> None:
         self._model, self._spelling = model, spelling
@@ -195,7 +195,7 @@ class ActiveStates:
 
 
 def state_keys(state: Any) -> Indices | None:
-    """Return keys [B, K], equal for rows with the same future; None if the state does not determine them.
+    """Return keys [B, K], equal for rows with one future; None if the state has none.
 
     Only states of n-gram models and mixtures of them have keys.
     """
@@ -401,7 +401,7 @@ class TokenPassing:
         self._score_outgoing(0, self._states.initial, nothing)
 
     def run(self) -> TokenGraph:
-        """Search to the ends; return the token graph, its nodes and arcs numbered as in the lattices' graph."""
+        """Search to the ends; return the token graph, numbered as the lattices' graph."""
         for level in range(1, len(self._joined.by_target)):
             self._advance_level(level)
         offsets = np.concatenate([[0], np.cumsum(np.concatenate(self._num_edges))])
@@ -450,7 +450,7 @@ class TokenPassing:
         return state, indices
 
     def _incoming_edges(self, level: int) -> tuple[TokenEdges, Scores, Indices]:
-        """Return the edges to a level's nodes, their totals and nodes of phrases, inside the beam."""
+        """Return the edges to a level inside the beam, their totals and nodes of phrases."""
         joined, tokens = self._joined, self._tokens
         arcs = joined.by_target[level]
         counts = tokens.count[joined.sources[arcs]]
@@ -473,7 +473,7 @@ class TokenPassing:
         return ways.select(inside), totals[inside], phrases[inside]
 
     def _score_outgoing(self, level: int, state: Any, rows: Indices) -> None:
-        """Score the words after the newest tokens, those of a level; `rows` are their rows of the state."""
+        """Score the words after a level's tokens, the newest; `rows` are their rows of the state."""
         joined, tokens = self._joined, self._tokens
         begin = len(tokens) - len(rows)
         self._states.add(state, rows)

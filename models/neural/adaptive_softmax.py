@@ -88,7 +88,7 @@ class ClusteredEmbedding(nn.Module):
 
 
 class AdaptiveSoftmax(OutputLayer):
-    """Two-level softmax: a head of frequent tokens and clusters of rare ones, then a cluster (Grave et al. 2017).
+    """Softmax over frequent tokens and clusters, then within a cluster (Grave et al. 2017).
 
     A frequent token's probability is its softmax probability in the head. That of a rare
     token is the head's probability of its cluster times its softmax probability within it.
@@ -157,7 +157,7 @@ class AdaptiveSoftmax(OutputLayer):
         return answer
 
     def _in_clusters(self, ranks: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """Yield clusters after the first that have ranks [N], their positions and indices inside."""
+        """Yield later clusters that have ranks [N], these ranks' positions, and indices inside."""
         for i, (begin, end) in enumerate(itertools.pairwise(self.vectors.bounds[1:]), start=1):
             members = ((ranks >= begin) & (ranks < end)).nonzero().squeeze(1)
             if len(members):

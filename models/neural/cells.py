@@ -197,7 +197,7 @@ class TorchCell(SequenceLayer):
 
 
 def linear_recurrence(decays: Tensor, drives: Tensor, start: Tensor) -> Tensor:
-    """Return h_1 … h_T [T, ...] of h_t = a_t h_{t-1} + b_t from decays a and drives b [T, ...], and h_0 [...]."""
+    """Return h_1 … h_T of h_t = a_t h_{t-1} + b_t for decays a, drives b [T, ...] and h_0 [...]."""
     outputs: Tensor = _LinearRecurrence.apply(decays, drives, start)  # type: ignore[no-untyped-call]
     return outputs
 

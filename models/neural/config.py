@@ -1,4 +1,4 @@
-"""Network configuration: the recipe's `neural.*` keys and a checkpoint's config.json; imports no torch."""
+"""Network configuration: `neural.*` keys of recipes, config.json of checkpoints; no torch."""
 
 import itertools
 from collections.abc import Sequence
@@ -158,7 +158,7 @@ class NetworkConfig(BaseModel):
         return {"feed-forward": 0, "lstm": 2}.get(self.cell, 1)
 
     def clusters(self, vocab_size: int) -> list[tuple[int, int]]:
-        """Return each cluster's number of tokens and vector width; empty if the output is not adaptive."""
+        """Return each cluster's number of tokens and vector width; none if not adaptive."""
         if self.output != "adaptive":
             return []
         return cluster_shapes(self.cutoffs, vocab_size=vocab_size, width=self.feature_size)

@@ -32,7 +32,7 @@ class LayeredBody(Body):
     """
 
     def _connect_layers(self, config: NetworkConfig) -> None:
-        """Create normalisations and dropout, after the layers: optimizers number parameters in order."""
+        """Create normalisations and dropout after the layers: optimizers number parameters."""
         self.width = config.hidden_size
         sizes = config.layer_inputs
         self.norms = nn.ModuleList(
@@ -42,7 +42,7 @@ class LayeredBody(Body):
         self.dropout = Dropout(config.between_layers, variational=config.variational)
 
     def _run_layers(self, outputs: Tensor, run: Callable[[int, Tensor], Tensor]) -> Tensor:
-        """Return the last layer's outputs from the first's inputs; `run` takes a layer's number and inputs."""
+        """Return the last layer's outputs; `run` takes a layer's number and inputs."""
         for number, skip in enumerate(self.skips):
             below = self.norms[number](outputs)
             above = run(number, self.dropout(below) if number else below)
@@ -231,7 +231,7 @@ class AttentionBody(Body):
         return attended, (seen[len(outputs) :], (filled + len(outputs)).clamp(max=self.before))
 
     def _visible(self, times: int, filled: Tensor) -> Tensor:
-        """Return the mask [B, T, n - 1 + T]: an output attends to itself and earlier ones in the window."""
+        """Return the mask [B, T, n - 1 + T] of outputs in the window, itself included."""
         columns = torch.arange(self.before + times, device=filled.device)
         # distance of each output from each column [T, n - 1 + T]
         distances = self.before + torch.arange(times, device=filled.device)[:, None] - columns

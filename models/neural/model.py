@@ -42,8 +42,7 @@ from models.vocabulary import EOS, Vocabulary
 _WARM_UPS = 3  # as torch's documentation advises: libraries select kernels and allocate memory at first
 
 CapturedGraph: TypeAlias = tuple[Callable[[], None], Hidden]
-"""Function that repeats a captured computation with its input tensors' current content, and the result tensors,
-valid until the next call."""
+"""Function that repeats a captured computation on its inputs' current content, and the results."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

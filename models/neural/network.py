@@ -79,7 +79,7 @@ class Network(nn.Module):
         return (next(self.parameters()).new_zeros(1, batch, self.body.width), *self.body.start(batch))
 
     def detach_and_reset(self, hidden: Hidden, continues: Tensor) -> Hidden:
-        """Return the state for a training step, detached from past gradients, reset in rows that begin a text.
+        """Return the state for a training step: detached, and reset in rows that begin a text.
 
         Args:
             hidden: state after the last step.
@@ -106,7 +106,7 @@ class Network(nn.Module):
         return outputs, (outputs[-1:], *carried)
 
     def step(self, tokens: Tensor, hidden: Hidden) -> Hidden:
-        """Read a token per row, ids [B], in evaluation mode; faster than `forward` for few rows on a CPU."""
+        """Read a token per row [B] in evaluation mode; faster than `forward` for few rows."""
         output, carried = self.body.step(self.embedding(tokens), hidden[1:])
         return (output[None], *carried)
 
@@ -154,7 +154,7 @@ def read_network(directory: Path, *, vocab_size: int) -> Network:
 
 
 class _SkipInitialisation(TorchFunctionMode):
-    """Mode that skips `nn.init.normal_`, whose shapes torch infers with its compiler, an import of 1 s and 64 MB.
+    """Mode that skips `nn.init.normal_`, which on `meta` imports torch's compiler: 1 s, 64 MB.
 
     The initialisers of an adaptive softmax are not skipped.
     """

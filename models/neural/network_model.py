@@ -200,7 +200,7 @@ class NetworkModel(
 
     @abstractmethod
     def join_outputs(self, outputs: Sequence[Any], order: TokenIds) -> NeuralState:
-        """Return a state, for prediction only, of results of `take_outputs` in a given order [N]."""
+        """Return a state, for prediction only, of taken outputs in an order [N]."""
 
     @abstractmethod
     def num_shares(self, lengths: TokenIds) -> int:

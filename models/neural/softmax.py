@@ -90,7 +90,7 @@ class OutputLayer(nn.Module, ABC):
 
 @torch.no_grad()
 def scale_by_counts(vectors: Tensor, counts: Tensor) -> None:
-    """Scale vectors [N, E] of equal length in proportion to log(count + 1); their mean length stays.
+    """Scale vectors [N, E] in proportion to log(count + 1); their mean length stays.
 
     Rare tokens begin with small logits and input vectors, which their few examples can move. Source: Herold,
     Gao and Ney 2018.

@@ -1,4 +1,4 @@
-"""Automaton accessors for kernels, independent of the storage of words, probabilities and back-offs.
+"""Accessors of an automaton for kernels, exact or quantised.
 
 State and arc numbers are unsigned here to omit numba's check for negative indices, which costs a
 fifth of the speed.
@@ -39,7 +39,7 @@ SPAN_TYPES = (readonly("int32"), *[readonly("int64")] * 3)
 
 
 def automaton_kernel(result: Any, *arguments: Any) -> Callable[[F], F]:
-    """Declare a kernel for an automaton, exact or quantised, and arguments of these types; see `kernel`."""
+    """Declare a kernel of an automaton, exact or quantised, and these types; see `kernel`."""
     return kernel(result(_EXACT, *arguments), result(_QUANTISED, *arguments))
 
 
@@ -58,7 +58,7 @@ def word_at(words: Any, arc: Any) -> Any:
 
 
 def value_at(coded: Any, values: Any, index: Any) -> Any:
-    """Return a probability or back-off weight, float32, from an array of values or codes; for kernels only."""
+    """Return a value, float32, from an array of values or codes; for kernels only."""
     raise NotImplementedError
 
 
@@ -106,7 +106,7 @@ def prefetch(_typing_context: Any, array: Any, index: Any) -> Any:  # noqa: ARG0
 # inlined because a call would pass every array of the automaton
 @numba.njit(nogil=True, forceinline=True)
 def search_end(begin: Any, end: Any, word: Any) -> Any:
-    """Bound the search for a word's arc in [begin, end): ids ascend, so at most `word` arcs precede it.
+    """Bound the search for a word's arc in [begin, end): at most `word` arcs precede it.
 
     Frequent words have small ids, so this avoids most of the search among many arcs.
     """
@@ -115,7 +115,7 @@ def search_end(begin: Any, end: Any, word: Any) -> Any:
 
 @numba.njit(nogil=True, forceinline=True)
 def find_arc(words: Any, begin: Any, end: Any, word: Any) -> Any:
-    """Return the arc of a word in [begin, end), by bisection in `Automaton.words`, or A if there is none.
+    """Return the arc of a word in [begin, end), by bisection; A if there is none.
 
     Predicted branches are faster than a branch-free search: a wrong one still loads a cache line early.
     """

@@ -110,7 +110,7 @@ def _read_digits(text: UInt8s, offset: int, end: int) -> tuple[np.uint64, Int, i
 
 @numba.njit(nogil=True)
 def _read_exponent(text: UInt8s, start: int, end: int) -> tuple[Int, bool]:
-    """Read an "e" and an integer of up to three digits; return the integer, and if the syntax is valid."""
+    """Read "e" and up to three digits; return the integer, and True if the syntax is valid."""
     offset = start + 1
     if text[start] != _E and text[start] != _SMALL_E:
         return 0, False
@@ -158,7 +158,7 @@ def _nearest_to(exact: Fraction, approximate: float) -> np.float32:
 
 @numba.njit(nogil=True)
 def write_number(value: np.float32, out: UInt8s, offset: int) -> int:
-    """Write the shortest decimal of six or more digits that reads as this float, without trailing zeros.
+    """Write the shortest decimal of six or more digits that reads as this float.
 
     Returns:
         The offset after the decimal.
@@ -470,7 +470,7 @@ def _hash_field(text: UInt8s, offset: int) -> tuple[int, np.uint64]:
 
 
 def sort_rows(prefixes: Int32s, words: Int32s, *, num_prefixes: int, vocab_size: int) -> Int32s:
-    """Return row numbers [n] in lexicographic order of n-grams of one order: prefix and last word [n]."""
+    """Return row numbers [n] in order of prefix, then last word [n]."""
     rows, by_word = np.arange(len(words), dtype=np.int32), np.empty_like(words)
     sort_by_key(words, rows, count_smaller_keys(words, rows, vocab_size), by_word)
     sort_by_key(prefixes, by_word, count_smaller_keys(prefixes, rows, num_prefixes), rows)

@@ -543,7 +543,7 @@ def _add_prefixes(orders: list[tuple[NGrams, NGramWeights]], section: ArpaSectio
 
 
 def _backed_off(orders: Sequence[tuple[NGrams, NGramWeights]], words: Int32s) -> Float32s:
-    """Return the log10 probability of the last word of unlisted n-grams [n], given as ids [n, L]."""
+    """Return the log10 probability [n] of the last word of unlisted n-grams [n, L]."""
     num, length = words.shape
     begins, tokens = np.arange(num) * length, words.astype(np.int64).reshape(-1)
     out, empty = np.zeros(words.size, np.float32), np.zeros(num, np.int32)

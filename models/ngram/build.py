@@ -50,7 +50,7 @@ _MAX_ITERATIONS = 100
 
 MAX_NGRAMS = 2**32 - 1
 MAX_STATES = 2**31 - 1
-"""Limits of the integer types for arcs (n-grams of all orders) and links (contexts, with the empty one)."""
+"""Limits of the integer types for arcs (n-grams) and links (contexts, with the empty one)."""
 
 MAX_LOG10_BACKOFF = 300.0
 """Limit of the total back-off down to the empty context, close to the range of a double."""
@@ -287,7 +287,7 @@ def build_automaton(orders: Sequence[tuple[NGrams, NGramWeights]]) -> Automaton:
 
 
 def number_arcs(orders: Sequence[NGrams]) -> tuple[Int64s, UInt32s, Int32s]:
-    """Return `order_starts`, `first_arcs` and `words` of the automaton of the n-grams of the orders 1, 2, …."""
+    """Return `order_starts`, `first_arcs` and `words` of the n-grams of the orders 1, 2, …."""
     order_starts = np.concatenate([[0], np.cumsum([len(ngrams.words) for ngrams in orders])])
     fan_outs = [
         np.bincount(longer.prefixes, minlength=len(shorter.words))
@@ -318,7 +318,7 @@ def check_ngram_counts(sizes: Sequence[int]) -> None:
 def suffix_states(
     orders: Sequence[NGrams], order_starts: Int64s, first_arcs: UInt32s, words: Int32s
 ) -> Int32s:
-    """Return the longest proper suffix, as a state, of the empty context, then of each n-gram of some orders.
+    """Return the state of the longest proper suffix of the empty context, then of each n-gram.
 
     Suffixes that are −1 are computed.
 

@@ -273,7 +273,7 @@ class NGramModel(
         return NGramState(out[np.arange(tokens.shape[1]) < np.asarray(lengths)[:, None]])
 
     def _prefill(self, state: NGramState, tokens: TokenIds, lengths: TokenIds) -> NGramState:
-        """Return the state after tokens, in order − 1 steps, as only the last order − 1 tokens matter."""
+        """Return the state after tokens, of which only the last order − 1 matter."""
         tokens, lengths = np.asarray(tokens, dtype=np.int64), np.asarray(lengths, dtype=np.int64)
         check_shapes(tokens, lengths, len(state))
         reach = self.order - 1
@@ -297,7 +297,7 @@ class NGramModel(
 
     @classmethod
     def load(cls, directory: Path, vocabulary: Vocabulary, *, device: str) -> "NGramModel":  # noqa: ARG003 - protocol
-        """Map a model, given the vocabulary that it was saved with; `device` is ignored, as it computes on the CPU.
+        """Map a model, given its vocabulary; `device` is ignored.
 
         Raises:
             ManifestError: a file was not written by `save`, or has another vocabulary.

@@ -1,4 +1,4 @@
-"""Compiled scoring of tokens with an automaton: log-probabilities, states, context lengths, distributions.
+"""Compiled scoring with an automaton: log-probabilities, states, distributions.
 
 Kernels release the interpreter lock. All add in double precision and the same
 order, so a word gets the same float in a score and a distribution, in any batch.
@@ -211,7 +211,7 @@ def score_spans(  # noqa: C901, PLR0912, PLR0915 - one loop, to keep its variabl
 
 @automaton_kernel(types.int64, readonly("int32"), readonly("int64"), types.int32[::1])
 def advance_rows(automaton: Automaton, states: Int32s, tokens: Int64s, out: Int32s) -> int:
-    """Write the states [B] after a token each [B] to `out`; return −1, or the row of an invalid token.
+    """Write the states [B] after a token each [B]; return −1, or the row of an invalid token.
 
     States are minimal: contexts with the same future share one.
     """

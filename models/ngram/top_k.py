@@ -31,7 +31,7 @@ _PREFETCH_DISTANCE = 8
 
 @numba.njit(nogil=True, forceinline=True)
 def _shadowing_level(first_arcs: UInt32s, words: Any, chain: UInt64s, level: int, word: Any) -> Any:
-    """Return the shortest context longer than this level's with its own arc of the word, or −1."""
+    """Return the shortest longer context with its own arc of the word, or −1."""
     longer = level - 1
     while longer >= 0 and arc_at(first_arcs, words, chain[longer], word) == U(len(words)):
         longer -= 1
@@ -64,7 +64,7 @@ def _sift_down(probs: Any, decoded: Any, heaps: UInt32s, top: Any, position: Any
 def _heapify_arcs(
     first_arcs: Any, probs: Any, decoded: Any, state: np.uint64, heaps: UInt32s, top: Any
 ) -> Any:
-    """Write an unranked state's arcs as a heap from `top` on, the most probable first; return their number."""
+    """Write an unranked state's arcs as a heap from `top` on; return their number."""
     begin = np.int64(first_arcs[state])
     size = np.int64(first_arcs[state + U(1)]) - begin
     for n in range(size):
@@ -108,7 +108,7 @@ def _lower_arc_ties(probs: Any, decoded: Any, arc: np.uint64, backoff: float) ->
 
 @numba.njit(nogil=True)
 def _insert_sorted(ids: Int64s, row: int, begin: int, column: int, word: np.int32) -> None:
-    """Insert a word into the ascending ids of a row that start at `begin` and end before `column`."""
+    """Insert a word into the ascending ids of a row in [begin, column)."""
     while column > begin and ids[row, column - 1] > word:
         ids[row, column] = ids[row, column - 1]
         column -= 1

@@ -202,7 +202,7 @@ def _check_correction(correction: PhraseCorrection, place: str) -> None:
 
 
 def _best_paths(matches: list[_Match]) -> list[_Path]:
-    """Combine one or more matches, given in order, without overlaps; the greatest log-odds first."""
+    """Combine matches, given in order, without overlaps; the greatest log-odds first."""
     if len(matches) > _MAX_MATCHES:
         best = nlargest(_MAX_MATCHES, matches, key=lambda match: match.correction.log_odds)
         matches = sorted(best, key=attrgetter("begin"))

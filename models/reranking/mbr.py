@@ -36,7 +36,7 @@ _CHARACTERS_PER_PAIR = 64
 """Fixed cost of a pair, even of short texts."""
 
 _Comparison: TypeAlias = tuple[Callable[[Int64s, Int64s], Float64s], Iterator[tuple[Int64s, Int64s]]]
-"""A function from indices of texts [C] and references [R] to utilities [C, R], and blocks of all pairs."""
+"""Function from texts [C] and references [R] to utilities [C, R], and blocks of all pairs."""
 
 _ALIGNMENT_CELLS_PER_STEP = 2_000_000
 """Alignment cells per step: words of the candidate times words of the others."""

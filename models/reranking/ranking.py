@@ -51,7 +51,7 @@ def scaled_posteriors(totals: Float64s, scale: float = 1.0) -> Float64s:
 
 
 def rank_by(values: Float64s) -> Int64s:
-    """Order candidates by descending value [C], such as expected utility; equal ones keep their order."""
+    """Order candidates by descending value [C]; equal ones keep their order."""
     return np.argsort(-values, kind="stable")
 
 
@@ -184,7 +184,7 @@ class Profile(BaseModel):
 
     @model_validator(mode="after")
     def _is_within_limits(self) -> Self:
-        """Raise InvalidInputError if a weight, the exponent or a correction is outside its limits."""
+        """Refuse weights, exponents and corrections outside their limits."""
         self.weighting()
         _ = self.correction_table
         return self

@@ -99,7 +99,7 @@ def _multiply_bytes(builder: Any, sums: Any, weights: Any, factors: list[Any]) -
 
 
 def _split_bytes(builder: Any, values: Any, shift: Any) -> list[Any]:
-    """Return the even and odd ones of 64 bytes as 16-bit integers; the kind of shift sets the sign."""
+    """Return even and odd ones of 64 bytes as 16-bit integers; the shift sets the sign."""
     words, byte = builder.bitcast(values, _WORDS), ir.Constant(_WORDS, [8] * _WORDS.count)
     return [shift(builder.shl(words, byte), byte), shift(words, byte)]
 
@@ -111,7 +111,7 @@ def _split_activations(builder: Any, address: Any) -> list[Any]:
 
 
 def _multiply_words(builder: Any, sums: Any, weights: Any, factors: list[Any]) -> Any:
-    """Compute `_multiply_bytes` from 16-bit factors; LLVM selects one instruction per two products and sum."""
+    """Compute `_multiply_bytes` from 16-bit factors: an instruction per two products."""
     neighbours = [ir.Constant(INT_VECTOR, list(range(first, _PRODUCTS.count, 2))) for first in range(2)]
     for half, factor in zip(_split_bytes(builder, weights, builder.lshr), factors, strict=True):
         words = builder.sext(builder.bitcast(factor, _WORDS), _PRODUCTS)

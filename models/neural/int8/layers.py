@@ -208,7 +208,7 @@ def run_recurrent_layer(layer: Any, inputs: Any, alive: Any, h: Any, c: Any, out
 
 @kernel(types.void(INT8_MATRIX_TYPE, FLOATS, INT8_ROWS_TYPE, types.int64, types.boolean, FLOATS_2D))
 def run_dense_layer(matrix: Any, bias: Any, inputs: Any, first: Any, rectified: Any, outputs: Any) -> None:
-    """Write outputs [N, H] of a layer f(W x + b) for N rows of inputs from `first` on; f is relu or tanh."""
+    """Write f(W x + b) [N, H] for N rows of inputs from `first` on; f is relu or tanh."""
     size = outputs.shape[1]
     sums = np.empty((INPUTS_PER_PRODUCT, len(bias)), np.float32)
     for start in range(0, len(outputs), INPUTS_PER_PRODUCT):
@@ -319,14 +319,14 @@ def row_lengths(alive: TokenIds, batch: int) -> TokenIds:
 
 
 def last_vectors(seen: FloatArray, alive: TokenIds, count: int) -> FloatArray:
-    """Return each row's last n vectors read [n, B, W]; `seen` has n earlier ones, then one per step."""
+    """Return each row's last n vectors [n, B, W]; `seen` has n earlier ones, then one per step."""
     batch = seen.shape[1]
     last: FloatArray = seen[row_lengths(alive, batch) + np.arange(count)[:, None], np.arange(batch)]
     return last
 
 
 class Int8Layers(Int8Body):
-    """Base of stacked layers with normalisations and skips; see `models.neural.layers.LayeredBody`."""
+    """Base of stacked layers; see `models.neural.layers.LayeredBody`."""
 
     def __init__(self, config: NetworkConfig, parameters: Parameters) -> None:
         self._skips = config.skips
@@ -336,7 +336,7 @@ class Int8Layers(Int8Body):
             self._norms = [np.stack([norm["weight"], norm["bias"]]) for norm in norms]
 
     def _run_layers(self, outputs: Activations, run: Callable[[int, Int8Rows], Activations]) -> Activations:
-        """Return the last layer's outputs from the first's inputs; `run` takes a layer's number and inputs."""
+        """Return the last layer's outputs; `run` takes a layer's number and inputs."""
         for number, skip in enumerate(self._skips):
             above = run(number, outputs.normalised(self._norms[number]).rows)
             outputs = above.plus(outputs) if skip else above
@@ -376,7 +376,7 @@ def _pack_layer(config: NetworkConfig, cell: Parameters) -> RecurrentLayer:
     kind = RELU_ELMAN_KIND if (config.cell, config.activation) == ("elman", "relu") else kinds[config.cell]
 
     def padded(name: str) -> FloatArray:
-        """Return weights [G H, …] by name, each gate's rows zero-padded to a multiple of the lanes."""
+        """Return weights [G H, …], each gate's rows zero-padded to a multiple of the lanes."""
         weights, size = cell[name], config.hidden_size
         of_gates = weights.reshape(GATES[config.cell], size, *weights.shape[1:])
         rows = np.zeros((len(of_gates), -(-size // ROW_LANES) * ROW_LANES, *weights.shape[1:]), np.float32)

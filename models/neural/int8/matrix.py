@@ -76,7 +76,7 @@ def zero_int8_rows(count: int, width: int) -> Int8Rows:
 
 @numba.njit(nogil=True)
 def _max_abs(vector: Any) -> Any:
-    """Return the largest absolute value, compared as integers of equal order: only such loops vectorise."""
+    """Return the largest absolute value; comparisons of integers vectorise."""
     highest = np.uint32(0)
     for index in range(len(vector)):
         highest = greater(np.uint32(np.float32(vector[index]).view(np.uint32) & _MAGNITUDE), highest)

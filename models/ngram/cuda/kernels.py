@@ -129,7 +129,7 @@ def to_tensors(automaton: Automaton, device: torch.device) -> TensorAutomaton:
 
 
 def suffix_chain(automaton: TensorAutomaton, ids: Tensor) -> Tensor:
-    """Return states [B] and their suffixes [order, B], int64, the longest first; then the empty context, 0."""
+    """Return states [B] and their suffixes [order, B], the longest first; at the end 0."""
     chain = [ids.long()]
     for _ in range(automaton.order - 1):
         chain.append(automaton.suffixes[chain[-1]].long())
@@ -235,7 +235,7 @@ def all_log_probs(automaton: TensorAutomaton, ids: Tensor) -> Tensor:
 
 
 def top_k_of_states(automaton: TensorAutomaton, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the k most probable words [B, k] in states [B] and their log-probabilities; ties by id."""
+    """Return the k most probable words [B, k] and their log-probabilities; ties by id."""
     size = max(1, MAX_MATRIX_ENTRIES // automaton.vocab_size)
     begins = range(0, max(len(ids), 1), size)
     parts = [_exact_top_k(all_log_probs(automaton, ids[begin : begin + size]), k) for begin in begins]

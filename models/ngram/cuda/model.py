@@ -151,7 +151,7 @@ class TensorNGramModel(
 
     @torch.inference_mode()
     def _prefill(self, state: TensorNGramState, tokens: TokenIds, lengths: TokenIds) -> TensorNGramState:
-        """Return the state after tokens; only the last order − 1 of a row matter, and only these are read."""
+        """Return the state after tokens, of which only the last order − 1 matter."""
         tokens, lengths = np.asarray(tokens), np.asarray(lengths)
         check_shapes(tokens, lengths, len(state))
         left = lengths[:, None] - np.arange(tokens.shape[1])  # tokens from each position to the row's end

@@ -182,7 +182,7 @@ class Format:
     example: str = ""
 
     def dropped_fields(self, one: CandidateList, *, streamed: bool = False) -> set[str]:
-        """Return the fields of a list that this format, or its stream, drops: `context`, `features.lm`."""
+        """Return a list's fields that this format, or its stream, drops, such as `features.lm`."""
         given = {"id": one.name, "context": one.context or None, "continuation": one.continuation}
         lost = {field for field, value in given.items() if value is not None} - self.carried_fields
         if self.max_references is not None and len(one.references) > self.max_references:

@@ -150,7 +150,7 @@ def _hyporadise_list(element: TextLine, problems: list[str]) -> CandidateList:
 
 
 def _columns(value: Mapping[str, Any], size: int) -> dict[str, tuple[str, list[Any]]]:
-    """Collect lists of numbers by feature, with their keys, one per hypothesis; None if missing."""
+    """Collect lists of numbers by feature, with their keys; None if missing."""
     columns: dict[str, tuple[str, list[Any]]] = {}
     for key, numbers in value.items():
         has_numbers = isinstance(numbers, list) and not {int, float}.isdisjoint(map(type, numbers))

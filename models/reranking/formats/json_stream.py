@@ -83,7 +83,7 @@ def string_value(value: Any, field: str) -> str:
 
 
 def stripped_value(value: Any, field: str) -> str:
-    """Check that a value is a string, as `string_value` does, and strip it of ASCII white space."""
+    """Check a string as `string_value` does, and strip it of ASCII white space."""
     return string_value(value, field).strip(ASCII_WHITESPACE)
 
 

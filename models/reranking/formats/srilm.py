@@ -192,7 +192,7 @@ def _bytelog(features: Mapping[str, float], name: str) -> int:
 
 
 def is_srilm_line(line: str) -> bool:
-    """True if a file's first line is SRILM's: a header, a score in parentheses, or three numbers."""
+    """True if a first line is SRILM's: a header, a score in parentheses, or three numbers."""
     fields = split_words(line)
     composite = _COMPOSITE.fullmatch(fields[0])
     return (

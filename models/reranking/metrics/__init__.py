@@ -1,4 +1,4 @@
-"""Error rates and translation metrics as additive counts, for tuning, significance tests and reports."""
+"""Error rates and translation metrics as additive counts."""
 
 from collections import Counter
 from collections.abc import Iterable

@@ -86,7 +86,7 @@ class Metric(Protocol):
 
 
 def format_score(metric: str, score: float) -> str:
-    """Format a score by its metric's name: `25.33 %` for error rates, `34.47` for BLEU and chrF."""
+    """Format a score: `25.33 %` for error rates, `34.47` for BLEU and chrF."""
     return f"{score:.2f} %" if metric in {"wer", "cer"} else f"{score:.2f}"
 
 

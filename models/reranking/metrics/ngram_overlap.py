@@ -80,7 +80,7 @@ class NgramCounts(NamedTuple):
         return totals
 
     def matches(self, texts: Int64s, references: Int64s, groups: Int64s) -> Int64s:
-        """Count n-grams shared by texts and groups of references, clipped to the group's largest count.
+        """Count n-grams shared by texts and groups of references, clipped to the group's.
 
         Args:
             texts: indices of texts [C].

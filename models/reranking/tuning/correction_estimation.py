@@ -219,7 +219,7 @@ def learn_corrections(counts: Sequence[CorrectionCounts]) -> Steps[list[PhraseCo
 def correct_by_fold(
     lists: Sequence[CandidateList], folds: Ints, counts: Sequence[CorrectionCounts], max_tokens: int
 ) -> Steps[list[CandidateList]]:
-    """Append corrected candidates to lists, by corrections learnt without each one's fold, from 0 [N].
+    """Append candidates corrected by what is learnt without each list's fold, from 0 [N].
 
     `counts` are those of each fold; see `with_corrections` for the others.
     """
