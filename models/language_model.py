@@ -95,7 +95,7 @@ class LanguageModel(Protocol[S]):
         """
 
     def next_log_probs(self, state: S) -> Array:
-        """Return natural-log probabilities [B, V] of the next token of each row.
+        """Return log-probabilities [B, V] of the next token of each row.
 
         `</s>` and `<unk>` are predicted like other tokens; `<s>` never, so its entry is minus infinity.
         """
@@ -126,7 +126,7 @@ class ReadResult(NamedTuple):
     """Results of reading sequences; a result that was not requested is undefined.
 
     Attributes:
-        log_probs: natural-log probabilities [B, T], float32; 0 past a row's length.
+        log_probs: log-probabilities [B, T], float32; 0 past a row's length.
         state: B rows.
         before: state before each of N tokens, row by row, N rows. It predicts the tokens, but may lack what is
             necessary to advance.
@@ -160,7 +160,7 @@ class RaggedScorer(Protocol[S_contra]):
     """Optional: score concatenated sequences, without padding."""
 
     def score_ragged(self, state: S_contra, tokens: TokenIds, offsets: TokenIds) -> FloatArray:
-        """Return natural-log probabilities [N] of the tokens of B sequences.
+        """Return log-probabilities [N] of the tokens of B sequences.
 
         Args:
             state: B rows, the context of each sequence; unchanged.
@@ -177,7 +177,7 @@ class ChoiceScorer(Protocol[S_contra]):
     """Optional: score candidates for the next token, computing each row's distribution once."""
 
     def score_choices(self, state: S_contra, rows: TokenIds, tokens: TokenIds) -> FloatArray:
-        """Return natural-log probabilities [C] of candidates, each for a row's next token.
+        """Return log-probabilities [C] of candidates, each for a row's next token.
 
         Args:
             state: B rows; unchanged.
@@ -191,7 +191,7 @@ class TopTokens(NamedTuple):
 
     Attributes:
         ids: [k] or [B, k].
-        log_probs: their natural-log probabilities, in the shape of `ids`.
+        log_probs: their log-probabilities, in the shape of `ids`.
     """
 
     ids: TokenIds
@@ -322,7 +322,7 @@ def bits_per_unit(logprob: float, count: int) -> float | None:
 
 
 def entropy_bits(log_probs: FloatArray) -> Float64s:
-    """Return the Shannon entropy in bits [B] of each row of natural-log probabilities [B, V]."""
+    """Return the Shannon entropy in bits [B] of each row of log-probabilities [B, V]."""
     p = np.exp(log_probs, dtype=np.float64)
     terms = np.where(p > 0, p * np.where(np.isfinite(log_probs), log_probs, 0.0), 0.0)
     entropies: Float64s = -terms.sum(axis=-1) / math.log(2)

@@ -435,7 +435,7 @@ class DynamicMarginals:
         self._values = np.array([config.exponent, config.prior, config.floor], dtype=np.float32)
 
     def adapt(self, log_probs: FloatArray, tokens: Int32s, ends: TokenIds) -> FloatArray:
-        """Return natural-log probabilities at Q positions [Q, V], adapted to the cached tokens [N] before each.
+        """Return log-probabilities at Q positions [Q, V], adapted to the cached tokens [N] before each.
 
         `ends` is the number of these [Q], of which the newest `window` count.
         """

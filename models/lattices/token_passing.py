@@ -78,7 +78,7 @@ class GrowableArray(Generic[T]):
 def word_log_probs(
     model: LanguageModel[Any], state: Any, rows: Indices, labels: Indices, spelling: LabelTokens
 ) -> Scores:
-    """Return natural-log probabilities [P] of labels [P] after rows [P] of a state; 0 without tokens.
+    """Return log-probabilities [P] of labels [P] after rows [P] of a state; 0 without tokens.
 
     Equal pairs are scored once. A model that always computes complete distributions does so once
     per row.
@@ -263,7 +263,7 @@ class TokenEdges(NamedTuple):
     Attributes:
         parents: token at the start of each edge [P].
         arcs: arc of each edge [P].
-        log_probs: natural-log probability of the arc's word after that token [P].
+        log_probs: log-probability of the arc's word after that token [P].
         scores: weighted sum of the arc's features [P].
         added: features of phrases, and change of the number of unknown tokens [P, F + 1].
     """

@@ -164,7 +164,7 @@ class AdaptiveSoftmax(OutputLayer):
                 yield i, members, ranks[members] - begin
 
     def _inside(self, cluster: int, features: Tensor) -> Tensor:
-        """Return natural-log probabilities [N, Vᵢ] of a cluster's tokens, given the cluster."""
+        """Return log-probabilities [N, Vᵢ] of a cluster's tokens, given the cluster."""
         narrow = functional.linear(features, self.vectors.projection(cluster))
         logits = functional.linear(narrow, self.vectors.table(cluster), self.biases[cluster])
         return torch.log_softmax(logits, dim=-1)

@@ -66,15 +66,15 @@ class OutputLayer(nn.Module, ABC):
 
     @abstractmethod
     def log_probs(self, features: Tensor) -> Tensor:
-        """Return natural-log probabilities [N, V] after vectors [N, E]; minus infinity for `<s>`."""
+        """Return log-probabilities [N, V] after vectors [N, E]; minus infinity for `<s>`."""
 
     @abstractmethod
     def target_log_probs(self, features: Tensor, ids: Tensor) -> Tensor:
-        """Return natural-log probabilities [N] of ids [N] after vectors [N, E]."""
+        """Return log-probabilities [N] of ids [N] after vectors [N, E]."""
 
     @abstractmethod
     def choice_log_probs(self, features: Tensor, rows: Tensor, ids: Tensor) -> Tensor:
-        """Return natural-log probabilities [C] of ids [C] after vectors [N, E], by ascending index `rows` [C].
+        """Return log-probabilities [C] of ids [C] after vectors [N, E], by ascending index `rows` [C].
 
         The cost is one distribution per vector, independent of the number of ids.
         """

@@ -126,7 +126,7 @@ class NGramScores(NamedTuple):
     """Scores of tokens [B, T] and their n-grams; 0 past a row's length.
 
     Attributes:
-        log_probs: natural-log probabilities [B, T].
+        log_probs: log-probabilities [B, T].
         orders: length of the longest listed n-gram up to the token [B, T], uint8; 1 is a unigram.
         log_backoffs: natural logarithm of the back-off charged to reach that n-gram [B, T].
     """

@@ -56,7 +56,7 @@ def write_suffix_chain(automaton: Automaton, state: np.int32, states: UInt64s, b
 
 @automaton_kernel(types.void, readonly("int32"), types.float32[:, ::1])
 def write_distributions(automaton: Automaton, states: Int32s, out: Float32s) -> None:
-    """Write natural-log probabilities [B, V] of all words in states [B] to `out`.
+    """Write log-probabilities [B, V] of all words in states [B] to `out`.
 
     Writes the unigrams with the complete back-off, then the arcs of successively longer
     contexts: O(V + arcs) per row instead of V lookups.
@@ -130,7 +130,7 @@ def score_spans(  # noqa: C901, PLR0912, PLR0915 - one loop, to keep its variabl
     orders: UInt8s,
     log_backoffs: Float32s,
 ) -> int:
-    """Write natural-log probabilities of B spans of tokens [N] to the same positions of `log_probs`.
+    """Write log-probabilities of B spans of tokens [N] to the same positions of `log_probs`.
 
     Several rows, the lanes, advance in turn by one arc or link. A round has two passes: one
     prefetches the arcs of each lane's state, the other reads them.

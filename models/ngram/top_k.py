@@ -76,7 +76,7 @@ def _heapify_arcs(
 
 @numba.njit(nogil=True)
 def _natural_log_prob(probs: Any, decoded: Any, arc: np.uint64, backoff: float) -> np.float32:
-    """Return an arc's natural-log probability after a back-off, as in `write_distributions`."""
+    """Return an arc's log-probability after a back-off, as in `write_distributions`."""
     return np.float32((value_at(probs, decoded, arc) + backoff) * LN_10)
 
 
@@ -143,7 +143,7 @@ def _fill_with_impossible(
 def top_k_words(  # noqa: C901, PLR0912, PLR0915 - one merge
     automaton: Automaton, states: Int32s, ids: Int64s, log_probs: Float32s
 ) -> None:
-    """Write the k most probable words [B, k] in states [B] to `ids`, and their natural-log probabilities.
+    """Write the k most probable words [B, k] in states [B] to `ids`, and their log-probabilities.
 
     Merges the arcs of the state and its suffixes by descending probability, and skips words that a
     longer context has. Words that tie in single precision are in order of id, as if the full

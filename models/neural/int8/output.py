@@ -233,14 +233,14 @@ class Int8Output(ABC):
 
     @abstractmethod
     def log_probs(self, features: Int8Rows) -> FloatArray:
-        """Return natural-log probabilities [N, V] after vectors [N, E]."""
+        """Return log-probabilities [N, V] after vectors [N, E]."""
 
     @abstractmethod
     def target_log_probs(self, features: Int8Rows, ids: TokenIds) -> FloatArray:
-        """Return natural-log probabilities [N] of ids [N] after vectors [N, E]."""
+        """Return log-probabilities [N] of ids [N] after vectors [N, E]."""
 
     def choice_log_probs(self, features: Int8Rows, rows: TokenIds, ids: TokenIds) -> FloatArray:
-        """Return natural-log probabilities [C] of ids [C] after vectors [N, E], by ascending index `rows` [C]."""
+        """Return log-probabilities [C] of ids [C] after vectors [N, E], by ascending index `rows` [C]."""
         return self.log_probs(features)[rows, ids]
 
     def target_logits(self, features: Int8Rows, ids: TokenIds) -> FloatArray:
@@ -366,7 +366,7 @@ class Int8AdaptiveSoftmax(Int8Output):
         return log_probs
 
     def _log_probs_inside(self, tail: int, features: Int8Rows) -> FloatArray:
-        """Return natural-log probabilities [N, Vᵢ] of a cluster's tokens, given the cluster."""
+        """Return log-probabilities [N, Vᵢ] of a cluster's tokens, given the cluster."""
         return _log_softmax(self._inside[tail], to_int8_rows(multiply(self._narrow[tail], features)))
 
 

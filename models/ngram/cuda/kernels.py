@@ -201,7 +201,7 @@ def score_contexts(
 
 
 def all_log_probs(automaton: TensorAutomaton, ids: Tensor) -> Tensor:
-    """Return natural-log probabilities [B, V], float32, of all words in states [B]."""
+    """Return log-probabilities [B, V], float32, of all words in states [B]."""
     chain = suffix_chain(automaton, ids)
     states = chain[:-1].flip(
         0
