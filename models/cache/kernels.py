@@ -59,7 +59,13 @@ class SimilarityDecay(NamedTuple):
     def of(
         cls, flatnesses: Sequence[float], half_lives: Sequence[float | None], *, window: int
     ) -> "SimilarityDecay":
-        """Tabulate the decay of a window of tokens, for half-lives in tokens [H], None being no decay."""
+        """Tabulate the decay of a window.
+
+        Args:
+            flatnesses: values of θ [F].
+            half_lives: in tokens [H]; None for no decay.
+            window: number of cached tokens.
+        """
         decays = np.zeros((len(half_lives), window + SUM_LANES), dtype=np.float32)
         for row, half_life in zip(decays, half_lives, strict=True):
             _write_decays(np.inf if half_life is None else half_life, row[:window])
@@ -91,7 +97,13 @@ def similarity_weights(cosines: Any, flatness: Any, out: Any) -> Any:
 
 @numba.njit(nogil=True)
 def sum_weights(weights: Any, decays: Any, lanes: Any) -> Any:
-    """Return Σ weights[i] · decays[i], a multiple of `SUM_LANES` long, in double precision; `lanes` is scratch."""
+    """Return Σ weights[i] · decays[i], a multiple of `SUM_LANES` long, in double precision.
+
+    Args:
+        weights: from `similarity_weights` [N].
+        decays: decays of the same tokens [N]; entries with a weight of zero are ignored.
+        lanes: [SUM_LANES]; overwritten.
+    """
     # 64 independent sums: a fixed order of additions, and an inner loop that vectorises
     lanes[:] = 0
     weight_blocks, decay_blocks = weights.reshape(-1, SUM_LANES), decays.reshape(-1, SUM_LANES)
@@ -435,9 +447,12 @@ class DynamicMarginals:
         self._values = np.array([config.exponent, config.prior, config.floor], dtype=np.float32)
 
     def adapt(self, log_probs: FloatArray, tokens: Int32s, ends: TokenIds) -> FloatArray:
-        """Return log-probabilities at Q positions [Q, V], adapted to the cached tokens [N] before each.
+        """Return adapted log-probabilities [Q, V].
 
-        `ends` is the number of these [Q], of which the newest `window` count.
+        Args:
+            log_probs: log-probabilities at Q positions [Q, V].
+            tokens: cached tokens, the newest last [N].
+            ends: number of them before each position [Q]; the newest `window` count.
         """
         out = np.empty_like(log_probs)
         _adapt_rows(tokens, ends, self._decays, self.frequencies, self._values, log_probs, out)
@@ -448,7 +463,15 @@ class DynamicMarginals:
 def _log_factors(
     tokens: Int32s, decays: FloatArray, frequencies: FloatArray, values: FloatArray, out: FloatArray
 ) -> None:
-    """Write β log r of each token to `out` [V] for a window's tokens [N], u [V], and β, m, a."""
+    """Write the logarithm of each token's factor, β log r, to `out` [V].
+
+    Args:
+        tokens: tokens of the window, the newest last [N].
+        decays: decay of each token of a full window [at least N].
+        frequencies: u [V].
+        values: β, m and a [3].
+        out: [V]; written.
+    """
     out[:] = 0
     total, oldest = np.float32(0), len(decays) - len(tokens)
     for n in range(len(tokens)):

@@ -77,7 +77,14 @@ def can_store_kernels() -> bool:
 
 
 class Kernel(NamedTuple):
-    """Function, numba's dispatcher of it, and the signature of each version."""
+    """Kernel with declared argument types.
+
+    Attributes:
+        module: name of the function's module.
+        function: name of the function.
+        dispatcher: numba's dispatcher.
+        signatures: signature of each version.
+    """
 
     module: str
     function: str

@@ -84,7 +84,14 @@ def _combine_lanes(
 
 @procedure
 def max_in_lanes(builder: Any, values: Any, count: Any, lanes: Any) -> None:
-    """Raise each of 64 lanes to the maximum of its values, float32 [count, a multiple of 64]."""
+    """Raise each of 64 lanes to the maximum of its values.
+
+    Args:
+        builder: builder of the caller's code.
+        values: [count], float32, contiguous.
+        count: a multiple of 64.
+        lanes: [64]; overwritten.
+    """
 
     def higher(top: Any, value: Any) -> Any:
         return builder.select(builder.fcmp_ordered(">", value, top), value, top)
@@ -94,7 +101,15 @@ def max_in_lanes(builder: Any, values: Any, count: Any, lanes: Any) -> None:
 
 @procedure
 def add_exp_in_lanes(builder: Any, values: Any, count: Any, highest: Any, lanes: Any) -> None:
-    """Add exp(value - highest) to each value's lane; `highest` bounds the values of `max_in_lanes`."""
+    """Add exp(value - highest) to lanes [64], each value to its lane.
+
+    Args:
+        builder: builder of the caller's code.
+        values: [count], float32, contiguous.
+        count: a multiple of 64.
+        highest: upper bound of the values.
+        lanes: overwritten.
+    """
     maxima = broadcast(builder, highest, FLOAT_VECTOR)
 
     def added(total: Any, value: Any) -> Any:
@@ -107,9 +122,16 @@ def add_exp_in_lanes(builder: Any, values: Any, count: Any, highest: Any, lanes:
 def block_sums_in_lanes(
     builder: Any, values: Any, count: Any, highest: Any, inverse: Any, lanes: Any, sums: Any
 ) -> None:
-    """Run `add_exp_in_lanes`; also sum exp((value - highest) inverse) over each block of 64.
+    """Run `add_exp_in_lanes`, and sum exp((value - highest) inverse) over each block of 64.
 
-    `inverse` is that of a temperature.
+    Args:
+        builder: builder of the caller's code.
+        values: [count], float32, contiguous.
+        count: a multiple of 64.
+        highest: upper bound of the values.
+        inverse: inverse of a temperature.
+        lanes: overwritten.
+        sums: written, [count / 64], float32, contiguous.
     """
     maxima, factor = (broadcast(builder, number, FLOAT_VECTOR) for number in (highest, inverse))
 

@@ -197,7 +197,13 @@ class TorchCell(SequenceLayer):
 
 
 def linear_recurrence(decays: Tensor, drives: Tensor, start: Tensor) -> Tensor:
-    """Return h_1 … h_T of h_t = a_t h_{t-1} + b_t for decays a, drives b [T, ...] and h_0 [...]."""
+    """Return h_1 … h_T [T, ...] of h_t = a_t h_{t-1} + b_t.
+
+    Args:
+        decays: a [T, ...].
+        drives: b, of the same shape.
+        start: h_0 [...].
+    """
     outputs: Tensor = _LinearRecurrence.apply(decays, drives, start)  # type: ignore[no-untyped-call]
     return outputs
 
@@ -238,6 +244,10 @@ class MinGRU(SequenceLayer):
 
     Gates depend only on the input and h enters linearly, so all steps are computed at once. State (h,).
     W is stored above V.
+
+    Args:
+        input_size: I.
+        hidden_size: H.
     """
 
     def __init__(self, input_size: int, hidden_size: int) -> None:

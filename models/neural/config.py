@@ -37,7 +37,12 @@ MAX_INT8_WIDTH = 1 << 17
 
 
 def cutoffs_problem(cutoffs: Sequence[int], *, vocab_size: int | None = None) -> str | None:
-    """Return what is wrong with the clusters' first ranks, as a message; None if they are valid."""
+    """Return what is wrong with the clusters' first ranks, as a message; None if they are valid.
+
+    Args:
+        cutoffs: the ranks.
+        vocab_size: V, if known.
+    """
     bounds = (MIN_HEAD_TOKENS - 1, *cutoffs)
     if len(bounds) == 1 or any(low >= high for low, high in itertools.pairwise(bounds)):
         return f"must be an ascending list from {MIN_HEAD_TOKENS} or more, such as [2000, 10000], given {list(cutoffs)}"

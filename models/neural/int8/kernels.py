@@ -194,11 +194,18 @@ def dequantise_sums(
     products: Any,
     stride: Any,
 ) -> None:
-    """Convert dot products [N, 64] of N vectors and 64 rows of weights to floats; add the bias [64].
+    """Convert dot products of 64 rows of weights and N vectors to floats; add the bias.
 
-    The weights include the offset `ZERO_POINT`, so it is subtracted, times each vector's total of integers [N].
-    Products are scaled by the vectors' scales [N] and the weights' factors [64]; those of two vectors are `stride`
-    floats apart.
+    Args:
+        builder: builder of the caller's code.
+        sums: dot products [N, 64], int32; the weights include the offset `ZERO_POINT`.
+        rows: N.
+        totals: sum of each vector's integers [N], int32.
+        scales: scales of the vectors [N], float32.
+        factors: scales of the rows of weights [64], float32.
+        bias: [64], float32.
+        products: pointer to the products of the first vector, float32; written.
+        stride: number of floats between the products of two vectors.
     """
     at = partial(_at, builder)
 

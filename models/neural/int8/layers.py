@@ -208,7 +208,16 @@ def run_recurrent_layer(layer: Any, inputs: Any, alive: Any, h: Any, c: Any, out
 
 @kernel(types.void(INT8_MATRIX_TYPE, FLOATS, INT8_ROWS_TYPE, types.int64, types.boolean, FLOATS_2D))
 def run_dense_layer(matrix: Any, bias: Any, inputs: Any, first: Any, rectified: Any, outputs: Any) -> None:
-    """Write f(W x + b) [N, H] for N rows of inputs from `first` on; f is relu or tanh."""
+    """Write outputs [N, H] of a layer f(W x + b), f being tanh or relu.
+
+    Args:
+        matrix: W, [H, I].
+        bias: b, [H rounded up].
+        inputs: `Int8Rows`.
+        first: index of the first of the N rows.
+        rectified: whether f is relu.
+        outputs: written, [N, H].
+    """
     size = outputs.shape[1]
     sums = np.empty((INPUTS_PER_PRODUCT, len(bias)), np.float32)
     for start in range(0, len(outputs), INPUTS_PER_PRODUCT):
