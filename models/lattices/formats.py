@@ -211,7 +211,10 @@ def _slf_lattice(file: _SlfFile, no_words: Collection[str]) -> Lattice:
     if num_links != len(file.links):
         raise InvalidInputError(f"L= is {num_links}, but the file has {len(file.links)} links")
     check_size(num_nodes, num_links)
-    log_base, acoustic = _log_base(header), _number(header, "acscale", 1.0)
+    base, acoustic = _number(header, "base", math.e), _number(header, "acscale", 1.0)
+    if base and base <= 1:
+        raise InvalidInputError(f"base={base} must be 0 or greater than 1")
+    log_base = math.log(base) if base else 0.0  # 0: scores are probabilities
     pronunciation = _number(header, "prscale", 1.0) / acoustic if acoustic else 0.0
     arcs: list[Arc] = []
     for number, link in file.links:
@@ -286,14 +289,6 @@ def _terminal(header: SlfFields, name: str, touched: Collection[int], num_nodes:
     raise InvalidInputError(
         f"a lattice needs one {name} node, but {len(free)} nodes qualify ({examples}…); set {name}="
     )
-
-
-def _log_base(header: SlfFields) -> float:
-    """Return the natural logarithm of the scores' base, or 0 for probabilities."""
-    base = _number(header, "base", math.e)
-    if base and base <= 1:
-        raise InvalidInputError(f"base={base} must be 0 or greater than 1")
-    return math.log(base) if base else 0.0
 
 
 def _log_score(fields: SlfFields, name: str, log_base: float) -> float | None:

@@ -235,6 +235,10 @@ def build_graph(
     levels = node_depths(sources, targets, int(num_nodes.sum()))
     num_levels = int(levels.max()) + 1
     by_source, by_target = (group_by_level(levels[nodes], num_levels) for nodes in (sources, targets))
+    remainders = np.full(len(levels), -np.inf)
+    remainders[ends] = 0.0
+    for arcs in reversed(by_source):
+        np.maximum.at(remainders, sources[arcs], expected[arcs] + remainders[targets[arcs]])
     last_use = np.full(len(levels), -1, dtype=np.int64)
     np.maximum.at(last_use, sources, levels[targets])
     return LatticeGraph(
@@ -250,7 +254,7 @@ def build_graph(
         lm_weights=np.array([lattice_weights.lm for lattice_weights in weights]),
         unk_weights=np.array([lattice_weights.unk for lattice_weights in weights]),
         phrase_weights=np.array([[*lattice_weights.phrases.values()] for lattice_weights in weights]),
-        remainders=_backward_scores(sources, targets, expected, by_source, len(levels)),
+        remainders=remainders,
         by_source=by_source,
         by_target=by_target,
         last_use=last_use,
@@ -273,14 +277,3 @@ def _arc_columns(
         fixed,
         fixed + weights.lm * np.append(lattice.old_lm, 0.0),
     )
-
-
-def _backward_scores(
-    sources: Indices, targets: Indices, scores: Scores, by_source: ArcLevels, num_nodes: int
-) -> Scores:
-    """Compute the best sum of arc scores from each node to the end [N]."""
-    best = np.full(num_nodes, -np.inf)
-    best[np.setdiff1d(np.arange(num_nodes), sources)] = 0.0
-    for arcs in reversed(by_source):
-        np.maximum.at(best, sources[arcs], scores[arcs] + best[targets[arcs]])
-    return best

@@ -145,13 +145,6 @@ class ArcColumns(NamedTuple):
     variants: Indices
     alignments: Sequence[str]
 
-    @classmethod
-    def of(cls, arcs: Sequence[Arc]) -> "ArcColumns":
-        """Convert one or more arcs to columns."""
-        columns: Iterable[Any] = zip(*arcs, strict=True)
-        arrays: list[Any] = [column if isinstance(column[0], str) else np.array(column) for column in columns]
-        return cls(*arrays)
-
 
 def group_by_level(levels: Indices, num_levels: int) -> ArcLevels:
     """Group arcs by level [A], in their order within a level."""
@@ -200,7 +193,9 @@ def build_lattice(
         InvalidInputError: a cycle, no path, a score out of range, or too many nodes or arcs.
     """
     check_size(len(times), len(arcs.sources if isinstance(arcs, ArcColumns) else arcs))
-    columns = arcs if isinstance(arcs, ArcColumns) else ArcColumns.of(arcs)
+    given: Iterable[Any] = arcs if isinstance(arcs, ArcColumns) else zip(*arcs, strict=True)
+    parts: list[Any] = [part if isinstance(part[0], str) else np.array(part) for part in given]
+    columns = ArcColumns(*parts)
     sources, targets = columns.sources, columns.targets
     depth = node_depths(sources, targets, len(times))
     if (depth < 0).any():

@@ -79,7 +79,10 @@ def write_arpa(
     np.cumsum([len(word) for word in words], out=starts[1:])
     spelling = np.frombuffer(b"".join(words), dtype=np.uint8)
     counts = tuple(len(ngrams.words) for ngrams, _ in orders)
-    log_zero = _log_zero([weights.log10_backoffs for _, weights in orders[:-1]])
+    backoffs, log_zero = [weights.log10_backoffs for _, weights in orders[:-1]], None
+    if any(np.isneginf(values).any() for values in backoffs):
+        unused = (np.float32(-99 - more) for more in range(1000))
+        log_zero = next(mark for mark in unused if not any((values == mark).any() for values in backoffs))
     options = dict([ESCAPED_OPTION] * (num_escaped > 0) + [BACKWARD_OPTION] * backward)
     if log_zero is not None:
         options[LOG_ZERO_OPTION] = f"{log_zero:g}"
@@ -96,14 +99,6 @@ def write_arpa(
                 on_write(len(lines[1]))
         write(b"\n" + END_HEADING + b"\n")
     return ArpaWriteReport(counts, num_escaped, log_zero)
-
-
-def _log_zero(log10_backoffs: Sequence[Float32s]) -> np.float32 | None:
-    """Return an unused integer for back-off weights of minus infinity; None if there are none."""
-    if not any(np.isneginf(values).any() for values in log10_backoffs):
-        return None
-    candidates = (np.float32(-99 - more) for more in range(1000))
-    return next(mark for mark in candidates if not any((values == mark).any() for values in log10_backoffs))
 
 
 def _batches(

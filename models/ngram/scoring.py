@@ -79,15 +79,9 @@ def write_distributions(automaton: Automaton, states: Int32s, out: Float32s) -> 
 @numba.njit(nogil=True)
 def ranked_index(automaton: Automaton, state: np.uint64) -> Any:
     """Return the index of a state among `ranked_states`, else −1."""
-    begin, end = 0, len(automaton.ranked_states)
-    while begin < end:
-        middle = (begin + end) // 2
-        if automaton.ranked_states[middle] < np.int32(state):
-            begin = middle + 1
-        else:
-            end = middle
-    found = begin < len(automaton.ranked_states) and automaton.ranked_states[begin] == np.int32(state)
-    return begin if found else -1
+    ranked, wanted = automaton.ranked_states, np.int32(state)
+    index = np.searchsorted(ranked, wanted)
+    return index if index < len(ranked) and ranked[index] == wanted else -1
 
 
 @numba.njit(nogil=True, forceinline=True)

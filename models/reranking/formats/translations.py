@@ -271,15 +271,13 @@ def _sockeye_list(line: TextLine, problems: list[str]) -> CandidateList:
 
     def parse(text: Any, field: str) -> Candidate:
         index, cost = next(numbered)
-        return Candidate(stripped_value(text, field), {"score": 0.0 - _cost(cost, f"scores[{index}]")})
+        place = f"scores[{index}]"
+        text = stripped_value(text, field)
+        first = list_value(cost, place)[0] if isinstance(cost, list) else cost  # of several factors
+        return Candidate(text, {"score": 0.0 - number_value(first, place)})
 
     candidates = parse_candidates(texts, "translations", parse, problems)
     return CandidateList(id_value(value.get("sentence_id"), "sentence_id"), "", candidates)
-
-
-def _cost(value: Any, field: str) -> float:
-    """Return a score, the first of several factors."""
-    return number_value(list_value(value, field)[0] if isinstance(value, list) else value, field)
 
 
 FORMATS = (
