@@ -150,8 +150,8 @@ class MixtureModel(
         lengths = self._matcher.context_lengths(state.parts[self._matching])
         return self._mix(log_probs, self._log_weights[lengths, None])
 
+    @override
     def read(self, state: MixtureState, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
-        """Read with every part, and mix the scores."""
         results = []
         for number, (part, s) in enumerate(zip(self.parts, state.parts, strict=True)):
             of_part = want._replace(

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from models.arrays import FloatArray, ModelBytes, TokenIds, index_ranges, to_numpy
 from models.language_model import (
@@ -60,16 +61,16 @@ class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
         self._log_share = np.where(counts > 0, self._reading_log_shares[firsts], -np.inf).astype(np.float32)
         self._is_ambiguous = counts > 1
 
+    @override
     def memory(self) -> ModelBytes:
-        """Return the memory of the model within."""
         return self.model.memory()
 
+    @override
     def initial_state(self, batch: int) -> Any:
-        """Return the model's state after `<s>`, in each of `batch` rows."""
         return self.model.initial_state(batch)
 
+    @override
     def empty_state(self, batch: int) -> Any:
-        """Return the model's state before any token, in each of `batch` rows."""
         return self.model.empty_state(batch)
 
     def advance(self, state: Any, tokens: TokenIds) -> Any:
@@ -91,7 +92,7 @@ class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
         return rows
 
     def read(self, state: Any, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
-        """Read sequences, members in their more probable reading; see `SequenceReader.read`."""
+        """Read sequences, members in their more probable reading."""
         read, added = self._read_as(state, tokens, lengths)
         result = read_sequences(self.model, state, read, lengths, want)
         if not want.scores:
@@ -101,8 +102,8 @@ class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
             log_probs=np.where(is_token, to_numpy(result.log_probs) + added, np.float32(0))
         )
 
+    @override
     def score_choices(self, state: Any, rows: TokenIds, tokens: TokenIds) -> FloatArray:
-        """Score candidates for the next token of rows; see `ChoiceScorer`."""
         scores, begins, _ = self._score_readings(state, rows, tokens)
         answer = np.full(len(tokens), -np.inf, dtype=np.float32)
         if scores.size:

@@ -1,9 +1,8 @@
 """Words of a text: split, map to ids and count them, without a Python object per word.
 
 Words are runs of characters other than ASCII white space, as in KenLM, SRILM, Kaldi and jiwer, or the matches of a
-pattern: a no-break space is part of a word. Tokenizers of earlier versions split at all Unicode white space. The
-compiled part, `word_kernels`, is imported at first use: a server that tokenises single sentences does not need
-it.
+pattern: a no-break space is part of a word. Tokenizers of earlier versions split at all Unicode white space.
+The compiled `word_kernels` is imported at first use: a server of single sentences does not need it.
 
 Python's regular expressions try all ways for a repetition to read a text. A pattern in which a repetition has
 several ways for one text is refused: their number may double per character. Any other pattern reads a limited

@@ -150,8 +150,8 @@ def score_with_history(
         vocab_size: V, for the largest shares too, with one θ and one half-life; else 0.
 
     Returns:
-        The results of `kernels.cache_shares`, for F values of θ and H half-lives: shares and evidence [T, F, H],
-        float32, and largest shares [T], 0 unless requested; and the history after the tokens.
+        Shares and evidence [T, F, H], float32, for F values of θ and H half-lives, as in `kernels.cache_shares`;
+        largest shares [T], 0 unless requested; the history after the tokens.
     """
     tokens = np.ascontiguousarray(tokens, dtype=np.int64)  # the kernels are compiled for this type
     is_stored = tokens != BOS
@@ -203,11 +203,11 @@ class CacheState(NamedTuple):
         return len(self.histories)
 
     def select(self, rows: TokenIds) -> "CacheState":
-        """Return a state of rows `rows[0], rows[1], …`; rows may repeat."""
+        """Return rows `rows[0], rows[1], …`, which may repeat."""
         return CacheState(self.inner.select(rows), tuple(self.histories[row] for row in rows))
 
     def concatenate(self, states: Sequence["CacheState"]) -> "CacheState":
-        """Return a state with this state's rows, then those of each of `states`."""
+        """Return the rows of this state, then those of `states`."""
         histories = [history for state in (self, *states) for history in state.histories]
         return CacheState(self.inner.concatenate([state.inner for state in states]), tuple(histories))
 

@@ -5,9 +5,8 @@ issue 41486), so memory would grow with each new batch size. Row counts and segm
 therefore padded to a few sizes. oneDNN also repacks the weights at every call, which dominates a
 step of few rows: for these the plain cell is two to five times faster.
 
-On a CUDA device, launching the kernels of a small network's step one by one takes longer than their
-computation. So a step is captured once, as a CUDA graph, for each of a few batch sizes, and
-replayed with a single launch; batches are padded to the next size.
+On CUDA, launching the kernels of a small network's step takes longer than their computation. So a
+step is captured once, as a graph, for each of a few batch sizes, to which batches are padded.
 """
 
 from collections.abc import Callable, Sequence

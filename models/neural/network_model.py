@@ -57,7 +57,7 @@ class NeuralState:
             part[:, rows] = changed
 
     def concatenate(self, states: Sequence[Self]) -> Self:
-        """Return a state with this state's rows, then those of each of `states`."""
+        """Return the rows of this state, then those of `states`."""
         columns = zip(self.hidden, *(state.hidden for state in states), strict=True)
         return type(self)(tuple(np.concatenate(parts, axis=1) for parts in columns))
 

@@ -114,11 +114,11 @@ class NGramState:
         return len(self.ids)
 
     def select(self, rows: TokenIds) -> "NGramState":
-        """Return a state of rows `rows[0], rows[1], …`; rows may repeat."""
+        """Return rows `rows[0], rows[1], …`, which may repeat."""
         return NGramState(self.ids[rows])
 
     def concatenate(self, others: Sequence["NGramState"]) -> "NGramState":
-        """Return a state with the rows of this state, then those of each of `others`."""
+        """Return the rows of this state, then those of `others`."""
         return NGramState(np.concatenate([self.ids, *(state.ids for state in others)]))
 
 

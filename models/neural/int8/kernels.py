@@ -2,8 +2,7 @@
 
 numba cannot emit instructions for byte products, so loops are LLVM IR: with `vpdpbusd` (VNNI: 64 products
 and sums per instruction with AVX-512, 32 without), or else with sums of two 16-bit products, for which LLVM
-selects `vpmaddwd` on AVX2. All are exact, so results are equal. `dequantise_sums` converts the integer sums
-to floats, sixteen at a time.
+selects `vpmaddwd` on AVX2. All are exact, so results are equal.
 """
 
 from collections.abc import Callable

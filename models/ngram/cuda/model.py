@@ -45,12 +45,12 @@ class TensorNGramState:
 
     @torch.inference_mode()
     def select(self, rows: Ids) -> "TensorNGramState":
-        """Return a state of rows `rows[0], rows[1], …`; rows may repeat."""
+        """Return rows `rows[0], rows[1], …`, which may repeat."""
         return TensorNGramState(self.ids[to_device(rows, self.ids.device)])
 
     @torch.inference_mode()
     def concatenate(self, others: Sequence["TensorNGramState"]) -> "TensorNGramState":
-        """Return a state with the rows of this state, then those of each of `others`."""
+        """Return the rows of this state, then those of `others`."""
         return TensorNGramState(torch.cat([self.ids, *(state.ids for state in others)]))
 
 

@@ -1,9 +1,8 @@
 """Interface of n-best list formats, with their common lines, fields and grouping.
 
-Files are plain, .gz, .xz, .zst or .bz2, in UTF-8. A line not in UTF-8 or too long is a `BadLine`, and
-reading continues; a missing or damaged file is an error. At most one line and one block are in
-memory. White space is ASCII white space, as in the formats' programs; a no-break space
-is part of a word.
+Files are plain, .gz, .xz, .zst or .bz2, in UTF-8. Reading continues after a `BadLine`, not in UTF-8 or
+too long; a missing or damaged file is an error. At most one line and one block are in memory.
+White space is ASCII's, as in the formats' programs.
 """
 
 import itertools

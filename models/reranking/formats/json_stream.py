@@ -194,8 +194,7 @@ def read_elements(
 
     Args:
         lines: lines of the document.
-        outer: `[` for an array of objects, `{` for an object of objects; empty for lines, where an unreadable
-            one is a lost list.
+        outer: see `split_elements`; empty for one list per line, of which an unreadable one is lost.
         parse: converts a member or line to a list, see `parse_list`.
     """
     for element in split_elements(lines, outer) if outer else lines:
