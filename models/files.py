@@ -38,7 +38,7 @@ COMPRESSED_SUFFIXES = (".gz", ".xz", ".zst", ".bz2")
 """Suffixes of compressed files."""
 
 MAX_EXPANSION = 250
-"""Largest ratio of decompressed to compressed size: text compresses to a tenth, repeated lines to a hundredth."""
+"""Largest ratio of decompression: text compresses to a tenth, repeated lines to a hundredth."""
 
 DAMAGED_HINT = "compress or download it again"
 
@@ -139,7 +139,7 @@ DECOMPRESSION_ERRORS = (
 
 
 def read_settings_file(path: Path) -> bytes:
-    """Read a regular file of at most 1 MiB that an operator writes, such as a certificate; never wait for it.
+    """Read an operator's regular file of at most 1 MiB, such as a certificate; never wait for it.
 
     Raises:
         OSError: it cannot be read, is no regular file, or is larger.
@@ -171,7 +171,7 @@ def report_read_errors(name: str | Path) -> Iterator[None]:
 
 
 def check_text(head: bytes, name: str | Path) -> None:
-    """Check that a text file has no known other format, by its first bytes, decompressed; some 300 suffice.
+    """Check that a file has no known other format, by some 300 first bytes, decompressed.
 
     Raises:
         FormatError: it has; the message names it, and the command that converts it.
@@ -182,7 +182,7 @@ def check_text(head: bytes, name: str | Path) -> None:
 
 
 def decompressed(raw: BufferedReader) -> BinaryIO:
-    """Return a file's content, decompressed if needed; reading it may raise `DECOMPRESSION_ERRORS`."""
+    """Return a file's content, decompressed; reading may raise `DECOMPRESSION_ERRORS`."""
     magic, compressed = raw.peek(8), _CountingReader(raw)
     open_packed = next((opener for start, opener in _OPENERS.items() if re.match(start, magic)), None)
     if open_packed is not None:

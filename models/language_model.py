@@ -341,7 +341,7 @@ def pad_sequences(sequences: Sequence[Sequence[int] | TokenIds]) -> tuple[TokenI
 def read_sequences(
     model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds, want: Want
 ) -> ReadResult:
-    """Read lengths[b] tokens of each row of tokens [B, T] with any model; see `SequenceReader.read`."""
+    """Read lengths[b] tokens of each row [B, T] with any model; see `SequenceReader.read`."""
     # a single step avoids the setup for sequences
     if want == STATE and tokens.shape[1] == 1 and lengths.all():
         return ReadResult(state=model.advance(state, tokens[:, 0]))

@@ -1,7 +1,7 @@
 """Slots: classes in a text, such as `$city`, and their members.
 
-A model is trained on text in which a class's mark stands for each member. Members come from a list given in
-training, or from a request: `MemberMatcher` finds them in a text and puts the marks in their place.
+A model is trained on text in which a class's mark stands for each member. Members come from a list
+in training or from a request.
 """
 
 import re

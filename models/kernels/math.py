@@ -1,4 +1,4 @@
-"""Branch-free elementary functions in single precision: exp, log, sigmoid, tanh, fused multiply-add.
+"""Branch-free functions in single precision: exp, log, sigmoid, tanh, fused multiply-add.
 
 Loops over them are vectorised. Processors round every operation here equally in scalar and vector
 form, and the compiler contracts or reorders none, so a result depends on the argument only.

@@ -111,16 +111,19 @@ def write_lattices(
         InvalidInputError: a word has no number, or a lattice's name cannot be a file name.
     """
     if isinstance(target, Path) and form == "slf":
-        refusal = "lattice {!r}: its name must be a file name that no other lattice has"
-        named = ((one, refusal.format(one.name)) for one in lattices)
-        # a lattice without a name gets none that is valid
-        files = (("" if one.name is None else f"{one.name}.slf", [format_slf(one)], no) for one, no in named)
-        write_folder(files, target)
+        write_folder(map(_slf_file, lattices), target)
         return
     with atomic_writer(target) if isinstance(target, Path) else nullcontext(target.write) as write:
         for lattice in lattices:
             text = format_slf(lattice) if form == "slf" else format_kaldi(lattice, symbols)
             write(text.encode())
+
+
+def _slf_file(lattice: Lattice) -> tuple[str, list[str], str]:
+    """Return the name, the content and the refusal of a lattice's file for `write_folder`."""
+    name = "" if lattice.name is None else f"{lattice.name}.slf"
+    refusal = f"lattice {lattice.name!r}: its name must be a file name that no other lattice has"
+    return name, [format_slf(lattice)], refusal
 
 
 def _read_lines(source: Path | BinaryIO, name: str) -> Iterator[bytes]:

@@ -70,7 +70,15 @@ class LabelTokenizer:
             UnsupportedParameterError: a word's tokens depend on its neighbours.
         """
         spelled = [tuple(ids) for ids in self.tokenizer.encode_all(words)]
-        self._check_independent(words[1:], self._plain.encode_all(words[1:]))
+        alone = self._plain.encode_all(words[1:])
+        if self._plain.encode(" ".join(words[1:])) != list(chain.from_iterable(alone)):
+            for word, ids in zip(words[1:], alone, strict=True):
+                twice = self._plain.encode(f"{word} {word}")
+                if twice != [*ids, *ids]:
+                    raise self._dependent(
+                        f"the word {word!r} has {len(ids)} tokens, but repeated {len(twice)}"
+                    )
+            raise self._dependent("words have different tokens in a sequence than alone")
         spelled.append((EOS,))
         tokens, lengths = pad_sequences(spelled)
         first: dict[tuple[int, ...], int] = {}
@@ -81,16 +89,6 @@ class LabelTokenizer:
             np.array([ids.count(UNK) for ids in spelled]),
             np.array([first.setdefault(ids, label) for label, ids in enumerate(spelled)]),
         )
-
-    def _check_independent(self, words: Sequence[str], spelled: Sequence[Sequence[int]]) -> None:
-        """Refuse words whose tokens differ in a sentence and alone."""
-        if self._plain.encode(" ".join(words)) == list(chain.from_iterable(spelled)):
-            return
-        for word, ids in zip(words, spelled, strict=True):
-            twice = self._plain.encode(f"{word} {word}")
-            if twice != [*ids, *ids]:
-                raise self._dependent(f"the word {word!r} has {len(ids)} tokens, but repeated {len(twice)}")
-        raise self._dependent("words have different tokens in a sequence than alone")
 
     def _dependent(self, problem: str) -> UnsupportedParameterError:
         return UnsupportedParameterError(

@@ -190,9 +190,10 @@ def nbest_candidates(rescored: RescoredLattice, count: int) -> CandidateList:
     """Return the best paths as an n-best list with the features of `PathWeights`."""
     features, candidates = rescored.features(), list[Candidate]()
     for path in nbest_paths(rescored, count):
-        sums = {name: float(values[path.edges].sum()) for name, values in features.items()}
+        totals = {name: float(values[path.edges].sum()) for name, values in features.items()}
         # credit taken back leaves a rounding error
-        totals = {name: round(sum_, 9) if is_phrase_feature(name) else sum_ for name, sum_ in sums.items()}
+        for name in filter(is_phrase_feature, totals):
+            totals[name] = round(totals[name], 9)
         candidates.append(Candidate(path.text, totals))
     return CandidateList(rescored.lattice.name, "", tuple(candidates), rescored.lattice.references)
 

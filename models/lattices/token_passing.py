@@ -430,24 +430,17 @@ class TokenPassing:
         if self._states_are_keys:
             used, indices = np.unique(rows[best], return_inverse=True)
             state = state.select(used)
-        else:
-            state, indices = self._shared_states(ways.select(best), totals[best], words[best])
+        else:  # edges of a lattice with equal last words share the state of the best
+            lattices = self._joined.lattice_of[nodes[best]]
+            kept, counts, first = recombine(
+                lattices, words[best], totals[best], max_tokens_per_node=len(best)
+            )
+            state, shared = self._states.after(ways.parents[best[first]], labels[best[first]])
+            indices = np.empty(len(best), dtype=np.int64)
+            indices[kept] = np.repeat(shared, counts)
         rows = np.full(len(going), NO_STATE)
         rows[going] = indices
         self._score_outgoing(level, state, rows)
-
-    def _shared_states(self, ways: TokenEdges, totals: Scores, words: Indices) -> tuple[Any, Indices]:
-        """Compute the states after edges.
-
-        Edges of a lattice with equal last words share the state of the best.
-        """
-        lattices = self._joined.lattice_of[self._joined.sources[ways.arcs]]
-        kept, counts, best = recombine(lattices, words, totals, max_tokens_per_node=len(totals))
-        labels = self._spelling.canonical[self._joined.labels[ways.arcs[best]]]
-        state, rows = self._states.after(ways.parents[best], labels)
-        indices = np.empty(len(totals), dtype=np.int64)
-        indices[kept] = np.repeat(rows, counts)
-        return state, indices
 
     def _incoming_edges(self, level: int) -> tuple[TokenEdges, Scores, Indices]:
         """Return the edges to a level inside the beam, their totals and nodes of phrases."""

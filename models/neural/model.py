@@ -236,7 +236,8 @@ class NeuralModel(NetworkModel):
         after = tuple(part.clone() for part in hidden)
         outputs = after[0].new_zeros(len(ids), *after[0].shape[1:])
         start = 0
-        for end in [*(np.flatnonzero(np.diff(alive)) + 1).tolist(), len(alive)]:  # no row ends between these
+        # no row ends between these steps
+        for end in [*(np.flatnonzero(np.diff(alive)) + 1).tolist(), len(alive)]:
             while start < end:
                 # on a CPU powers of two, for few shapes
                 width = end - start if ids.is_cuda else 1 << ((end - start).bit_length() - 1)

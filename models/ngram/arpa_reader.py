@@ -16,7 +16,7 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from models.arrays import Float32s, Int32s, Int64s
+from models.arrays import Int32s, Int64s
 from models.errors import FormatError
 from models.files import split_words
 from models.ngram import arpa_kernels
@@ -532,7 +532,13 @@ def _add_prefixes(orders: list[tuple[NGrams, NGramWeights]], section: ArpaSectio
         prefixes, words = (part.astype(np.int32) for part in np.divmod(keys, vocab_size))
         log10_probs, log10_backoffs = np.zeros((2, len(keys)), np.float32)
         log10_probs[of_listed], log10_backoffs[of_listed] = weights
-        log10_probs[is_new] = _backed_off([*orders[: length - 1], (listed, weights)], added)
+        # backing off is scored by the n-grams listed so far
+        tokens, out = added.astype(np.int64), np.zeros(added.shape, np.float32)
+        begins, flat = np.arange(len(added)) * length, out.reshape(-1)
+        automaton = build_automaton([*orders[: length - 1], (listed, weights)])
+        spans = np.zeros(len(added), np.int32), tokens.reshape(-1), begins, begins + length
+        score_spans(automaton, *spans, flat, np.zeros(0, np.uint8), flat[:0])
+        log10_probs[is_new] = out[:, -1] / np.float32(LN_10)
         unknown = np.full(len(keys), -1, np.int32)
         orders[length - 1] = NGrams(words, prefixes, unknown), NGramWeights(log10_probs, log10_backoffs)
         num_added += len(added)
@@ -540,16 +546,6 @@ def _add_prefixes(orders: list[tuple[NGrams, NGramWeights]], section: ArpaSectio
     own = section.rows.prefixes
     own[:] = np.concatenate([of_listed, of_unlisted[::-1]])[own]
     return num_added
-
-
-def _backed_off(orders: Sequence[tuple[NGrams, NGramWeights]], words: Int32s) -> Float32s:
-    """Return the log10 probability [n] of the last word of unlisted n-grams [n, L]."""
-    num, length = words.shape
-    begins, tokens = np.arange(num) * length, words.astype(np.int64).reshape(-1)
-    out, empty = np.zeros(words.size, np.float32), np.zeros(num, np.int32)
-    automaton, nothing = build_automaton(orders), (np.zeros(0, np.uint8), out[:0])
-    score_spans(automaton, empty, tokens, begins, begins + length, out, *nothing)
-    return out.reshape(words.shape)[:, -1] / np.float32(LN_10)
 
 
 def _make_unigrams(rows: NGramRows, ids: Int32s, size: int) -> tuple[NGrams, NGramWeights]:

@@ -39,7 +39,7 @@ def token_spans(tokens: TokenIds, lengths: TokenIds, rows: int) -> tuple[TokenId
     """Return the spans for kernels of tokens [B, T] with lengths [B], for a state of B rows.
 
     Returns:
-        Tokens of all rows, with padding [B · T]; start of each row [B]; end of each row, without padding [B].
+        Tokens with padding [B · T]; start of each row [B], and its end without padding [B].
 
     Raises:
         InvalidInputError: the shapes do not match.

@@ -38,7 +38,7 @@ MAX_WEIGHTS = 1000
 
 
 def scaled_posteriors(totals: Float64s, scale: float = 1.0) -> Float64s:
-    """exp(scale · total) of each candidate, normalised over the list [C]: uniform at scale 0, sharper if larger.
+    """Return exp(scale · total), normalised over the list [C]: uniform at scale 0, sharper if larger.
 
     A candidate with the total −∞ is impossible: without mass, unless all are impossible, thus equal.
     """

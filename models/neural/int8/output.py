@@ -248,7 +248,7 @@ class Int8Output(ABC):
         return self.target_log_probs(features, ids)
 
     def block_sums(self, features: Int8Rows, temperatures: FloatArray) -> BlockSums:
-        """Return sums to sample the next tokens after vectors [N, E], at temperatures [N]; see `BlockSampler`."""
+        """Return sums for sampling after vectors [N, E] at temperatures [N]; see `BlockSampler`."""
         log_probs = self.log_probs(features)
         padding = -log_probs.shape[1] % BLOCK_TOKENS
         log_probs = np.pad(log_probs, ((0, 0), (0, padding)), constant_values=-np.inf)

@@ -207,7 +207,8 @@ def all_log_probs(automaton: TensorAutomaton, ids: Tensor) -> Tensor:
         0
     )  # contexts [order − 1, B], the shortest first; 0 if a row has none of that length
     backoffs = (automaton.log10_backoffs[chain].double() * LN_10).cumsum(0)
-    charged = torch.cat([torch.zeros_like(backoffs[:1]), backoffs[:-1]])  # down to each context, natural log
+    # down to each context, natural logarithm
+    charged = torch.cat([torch.zeros_like(backoffs[:1]), backoffs[:-1]])
     begins = automaton.first_arcs[states].long()
     counts = torch.where(states > 0, automaton.first_arcs[states + 1] - begins, 0)
     host_counts = counts.cpu().numpy()  # the only wait for the device
