@@ -194,7 +194,7 @@ def match_beginning(typed: str, word: str, *, corrected: bool = False) -> str:
     Args:
         typed: the typed beginning.
         word: the word in the case of the model or the user's words.
-        corrected: true if the beginning has errors; then only a first capital or all capitals are adopted.
+        corrected: true if the beginning has errors; then only a first or all capitals are adopted.
     """
     if word.startswith(typed) or word != word.lower():
         return word

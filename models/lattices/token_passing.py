@@ -209,7 +209,7 @@ def state_keys(state: Any) -> Indices | None:
 
 
 def recombine(
-    nodes: Indices, futures: Indices, totals: Scores, *, max_tokens_per_node: int
+    nodes: Indices, futures: Indices, totals: Scores, max_tokens_per_node: int
 ) -> tuple[Indices, Indices, Indices]:
     """Recombine edges into tokens; edges to a node with the same future share a token.
 
@@ -410,18 +410,16 @@ class TokenPassing:
 
     def _advance_level(self, level: int) -> None:
         """Collect and recombine the tokens at a level's nodes, then score the next words."""
-        ways, totals, phrases = self._incoming_edges(level)
-        nodes = self._joined.targets[ways.arcs]
-        labels = self._spelling.canonical[self._joined.labels[ways.arcs]]
-        ended = self._joined.last_use[nodes] < 0
+        joined, (ways, totals, phrases) = self._joined, self._incoming_edges(level)
+        nodes, labels = joined.targets[ways.arcs], self._spelling.canonical[joined.labels[ways.arcs]]
+        ended = joined.last_use[nodes] < 0
         futures = words = self._tokens.words_after(ways.parents, labels)
         if self._states_are_keys:
             state, rows = self._states.after(ways.parents, labels)
             futures = cast("Indices", state_keys(state))[rows]
         futures = np.column_stack([futures, phrases])
         futures = np.where(ended[:, None], 0, futures)  # after the end, all futures are equal
-        most = self._search.max_tokens_per_node
-        kept, counts, best = recombine(nodes, futures, totals, max_tokens_per_node=most)
+        kept, counts, best = recombine(nodes, futures, totals, self._search.max_tokens_per_node)
         self._tokens.add(nodes[best], totals[best], words[best], phrases[best])
         self._num_edges.append(counts)
         self._edges.append(ways.select(kept))
@@ -431,10 +429,8 @@ class TokenPassing:
             used, indices = np.unique(rows[best], return_inverse=True)
             state = state.select(used)
         else:  # edges of a lattice with equal last words share the state of the best
-            lattices = self._joined.lattice_of[nodes[best]]
-            kept, counts, first = recombine(
-                lattices, words[best], totals[best], max_tokens_per_node=len(best)
-            )
+            lattices = joined.lattice_of[nodes[best]]
+            kept, counts, first = recombine(lattices, words[best], totals[best], len(best))
             state, shared = self._states.after(ways.parents[best[first]], labels[best[first]])
             indices = np.empty(len(best), dtype=np.int64)
             indices[kept] = np.repeat(shared, counts)

@@ -32,9 +32,13 @@ _POWERS = np.array([float(f"1e{exponent}") for exponent in range(64)])
 _MARGIN = 2.0**-49
 _MOST_DIGITS = 19  # decimal digits that fit into 64 bits
 _MAX_NUMBER_LENGTH = 400  # characters; a longer field is not a number
+
 _DECIMAL = re.compile(rb"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _NAMED_NUMBERS = {b"inf": math.inf, b"infinity": math.inf, b"nan": math.nan}
+
 _MOST_ZEROS = 6  # numbers further from 1 are written with an exponent
+
+# bytes
 _INF = (np.uint8(ord("i")), np.uint8(ord("n")), np.uint8(ord("f")))
 _MINUS, _PLUS, _POINT, _ZERO, _NINE, _E, _SMALL_E = (np.uint8(c) for c in b"-+.09Ee")
 

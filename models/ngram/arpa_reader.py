@@ -61,9 +61,13 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _MOST_COMMENT_BYTES = 1 << 20
 _COUNT = re.compile(rb"ngram\s+(\d{1,30})\s*=\s*(\d{1,30})")
 _OPTION = re.compile(r"(\S+?)=(\S+)")
+
+# spellings of words
 _SPECIAL = re.compile(r"[\x00-\x20\x7f%]")
 _ESCAPED = re.compile(r"%([0-9A-F]{2})")
 _NEEDS_ESCAPE = re.compile(r"[\x00-\x20\x7f]")
+
+# arrays of a section
 _INITIAL_ROWS = 1 << 16  # arrays grow by doubling: a header may declare more than the file has
 _MAX_HARD_NUMBERS = 256
 _NO_IDS = np.zeros(0, np.int32)

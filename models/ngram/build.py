@@ -224,7 +224,7 @@ class NGramWeights(NamedTuple):
 
     Attributes:
         log10_probs: probability of the last word given the prefix [n], float32.
-        log10_backoffs: back-off weight of the n-gram as a context [n], float32; not read for the highest order.
+        log10_backoffs: back-off weight of the n-gram as a context [n], float32; unused at the highest order.
     """
 
     log10_probs: Float32s

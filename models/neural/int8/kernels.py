@@ -39,6 +39,8 @@ _VECTOR_BYTES = 64
 _BYTES = ir.VectorType(BYTE, _VECTOR_BYTES)
 _WORDS = ir.VectorType(ir.IntType(16), _VECTOR_BYTES // 2)
 _PRODUCTS = ir.VectorType(ir.IntType(32), _VECTOR_BYTES // 2)
+
+# of 64 rows of weights
 _GROUP_BYTES = ROW_LANES * COLUMN_GROUP
 _SUM_VECTORS = ROW_LANES // VECTOR_WIDTH  # vectors of 16 sums for 64 rows
 

@@ -49,6 +49,7 @@ _REFERENCE_ID_HINT = (
     "each list needs one line with its id; if the lines have no ids, use --reference-layout lines"
 )
 _REFERENCE_ORDER_HINT = "one line for each list, in the same order"
+
 _TRN = re.compile(r"(.*)\((\S+)\)")
 _DIGIT = re.compile("[0-9]")
 

@@ -81,6 +81,8 @@ from models.reranking.formats.json_stream import (
 _BAR = "|||"
 _WORD_SCORES = "WordScores"
 _UNNAMED = "feature"
+
+# such as |0-1|
 _SOURCE_MARK = re.compile(r"(?:^|\s)\|[0-9]+-[0-9]+(?:,[^|]*)?\|(?=\s|$)", re.ASCII)
 _ENDS_IN_MARK = re.compile(r"(?:^|\s)\|[0-9]+-[0-9]+(?:,[^|]*)?\|$", re.ASCII)
 _SCORE, _TOTAL = "score", "total"

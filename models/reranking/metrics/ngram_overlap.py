@@ -28,6 +28,8 @@ _NGRAMS_PER_STEP = 1 << 14
 
 _FREE = np.int64(-1)
 _HASH_MIX = np.uint64(0x9E3779B97F4A7C15)
+
+# arguments of kernels
 _UNITS = types.Array(types.int32, 1, "C", readonly=True)
 _PLACES = types.Array(types.int64, 1, "C", readonly=True)
 _PLACES_BY_ORDER = types.Array(types.int64, 2, "C", readonly=True)
