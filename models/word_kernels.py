@@ -87,6 +87,7 @@ def find_word(
     mixed ^= mixed >> _HALF
     mask = len(table.slots) - 1
     slot = np.int64(mixed) & mask
+    # linear probing, at most half full
     while True:
         held = table.slots[slot]
         if held == 0:

@@ -161,6 +161,7 @@ def node_depths(sources: Indices, targets: Indices, num_nodes: int) -> Indices:
     starts = np.searchsorted(sources[order], np.arange(num_nodes + 1))
     missing = np.bincount(targets, minlength=num_nodes)
     answer = np.full(num_nodes, -1, dtype=np.int64)
+    # topological order (Kahn 1962)
     frontier, depth = np.flatnonzero(missing == 0), 0
     while frontier.size:
         answer[frontier] = depth

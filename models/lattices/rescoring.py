@@ -324,6 +324,7 @@ def nbest_paths(rescored: RescoredLattice, count: int) -> list[LatticePath]:
             heapq.heappush(heap, (-bound, next(serial), extend))
 
     reach(graph.sentence_end())
+    # A*: bounds are exact totals
     while heap and len(paths) < count:
         _, _, item = heapq.heappop(heap)
         if isinstance(item, LatticePath):

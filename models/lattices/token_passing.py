@@ -61,9 +61,6 @@ class GrowableArray(Generic[T]):
         answer: npt.NDArray[T] = self._rows[: self._size][rows]
         return answer
 
-    def __setitem__(self, rows: Any, values: npt.NDArray[T]) -> None:
-        self._rows[: self._size][rows] = values
-
     def append(self, rows: npt.NDArray[T]) -> None:
         """Add rows."""
         size = self._size + len(rows)
@@ -190,7 +187,7 @@ class ActiveStates:
 
     def retain(self, tokens: Indices) -> None:
         """Drop the states of all tokens except these."""
-        used, self._rows[tokens] = np.unique(self._rows[tokens], return_inverse=True)
+        used, self._rows[:][tokens] = np.unique(self._rows[tokens], return_inverse=True)
         self._pool = self._pool.select(used)
 
 

@@ -93,19 +93,16 @@ class CudaGraphSteps:
         rows = tokens.shape[0]
         size = 1 << max(rows - 1, 0).bit_length()
         if size not in self._bound:
-            self._bound[size] = self._bind(size, tokens)
+            ids = tokens.new_zeros(size)
+            state = tuple(part.clone() for part in self._network.initial_hidden(size))
+            graph = self._record(lambda: self._network.step(ids, state))
+            self._bound[size] = ids, state, graph
         input_tokens, input_hidden, (replay, outputs) = self._bound[size]
         input_tokens[:rows] = tokens
         for buffer, part in zip(input_hidden, hidden, strict=True):
             buffer[:, :rows] = part
         replay()
         return tuple(part[:, :rows].clone() for part in outputs)
-
-    def _bind(self, rows: int, like: Tensor) -> tuple[Tensor, Hidden, CapturedGraph]:
-        """Capture a step; return its inputs, for tokens and state, and the graph."""
-        tokens = like.new_zeros(rows)
-        hidden = tuple(part.clone() for part in self._network.initial_hidden(rows))
-        return tokens, hidden, self._record(lambda: self._network.step(tokens, hidden))
 
 
 def capture_on_cuda(compute: Callable[[], Hidden]) -> CapturedGraph:

@@ -190,6 +190,7 @@ def _lloyd(values: Float32s, num_levels: int) -> Float32s:
     moment = np.concatenate([[0], np.cumsum(counts * centres)])
     spread = np.cumsum(np.cbrt(counts))  # optimal density of many levels: cube root of the values'
     levels = centres[np.searchsorted(spread, (np.arange(num_levels) + 0.5) / num_levels * spread[-1])]
+    # O(levels) a round, by prefix sums
     for _ in range(_MAX_ITERATIONS):
         cuts = np.searchsorted(centres, (levels[:-1] + levels[1:]) / 2)
         begins, ends = np.concatenate([[0], cuts]), np.concatenate([cuts, [len(centres)]])

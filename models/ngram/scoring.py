@@ -69,6 +69,7 @@ def write_distributions(automaton: Automaton, states: Int32s, out: Float32s) -> 
         last = write_suffix_chain(automaton, states[row], chain, backoffs) - 1
         for word in range(out.shape[1]):
             out[row, word] = (value_at(probs, decoded, word) + backoffs[last]) * LN_10
+        # longer contexts overwrite shorter
         for level in range(last - 1, -1, -1):
             state = chain[level]
             for arc in range(U(first_arcs[state]), U(first_arcs[state + U(1)])):

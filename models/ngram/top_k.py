@@ -69,6 +69,7 @@ def _heapify_arcs(
     size = np.int64(first_arcs[state + U(1)]) - begin
     for n in range(size):
         heaps[top + n] = begin + n
+    # bottom up: O(arcs) (Floyd 1964)
     for position in range(size // 2 - 1, -1, -1):
         _sift_down(probs, decoded, heaps, top, position, size)
     return size

@@ -493,6 +493,7 @@ def _attend(queries: Any, keys: Any, seen: Any, first: Any, reduction: Any, scal
         for step in range(steps):
             begin, end = max(step, first[row]), step + before + 1
             highest = np.float32(-np.inf)
+            # in order of time: any batch
             for position in range(begin, end):
                 score = np.float32(0)
                 for unit in range(queries.shape[2]):

@@ -150,15 +150,8 @@ def advance_contexts(automaton: TensorAutomaton, ids: Tensor, words: Tensor) -> 
     """Return the minimal states [B], int32, after one word each [B]."""
     arcs, found = find_arcs(automaton, suffix_chain(automaton, ids), words)
     found &= arcs + 1 < automaton.num_states
-    return _longest_state(automaton, torch.where(found, arcs + 1, 0))
-
-
-def _longest_state(automaton: TensorAutomaton, states: Tensor) -> Tensor:
-    """Return the minimal state, int32, of the longest along the first axis.
-
-    That has the largest number.
-    """
-    return automaton.minimal[states.amax(0)]
+    longest = torch.where(found, arcs + 1, 0).amax(0)  # states are numbered by length
+    return automaton.minimal[longest]
 
 
 def suffixes_by_length(automaton: TensorAutomaton, ids: Tensor) -> Tensor:
@@ -347,4 +340,4 @@ def prefill_unpadded(automaton: TensorAutomaton, ids: Tensor, texts: UnpaddedTok
     tokens, starts, rows = (to_device(array, automaton.device) for array in texts)
     *_, states = score_contexts(automaton, tokens, starts, suffixes_by_length(automaton, ids[rows]))
     ends = torch.cat([starts[1:], starts.new_full((1,), len(tokens))]) - 1
-    return ids.index_copy(0, rows, _longest_state(automaton, states[:, ends]))
+    return ids.index_copy(0, rows, automaton.minimal[states[:, ends].amax(0)])

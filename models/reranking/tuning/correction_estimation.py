@@ -85,6 +85,7 @@ def _split_span(heard: tuple[str, ...], written: tuple[str, ...]) -> list[_Block
     """
     if max(len(heard), len(written)) > _MAX_SPLIT_WORDS:
         return [_Block(heard, written)]
+    # best split of each pair of prefixes
     best: dict[tuple[int, int], tuple[int, int, list[_Block]]] = {(0, 0): (0, 0, [])}
     for end, written_end in product(range(len(heard) + 1), range(len(written) + 1)):
         ways = []

@@ -62,6 +62,7 @@ def upper_envelopes(
             ):
                 winner = candidate
         first[one] = winner
+        # at most K pieces, each found in O(K)
         while True:
             following, at = _next_winner(values, slopes, begin, end, winner)
             if following == _NONE:
