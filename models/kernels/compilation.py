@@ -49,6 +49,9 @@ _VERSIONS = (
 PACKAGED = Path(__file__).with_name("compiled")
 """Folder of this installation's kernels; need not exist, and may be read-only."""
 
+COMPILED_ELSEWHERE: dict[tuple[str, str], Future[None]] = {}
+"""Kernels that other processes are compiling, by module and function, and the end of that."""
+
 
 def stored_kernels() -> Path:
     """Return the folder where new kernels are stored."""
@@ -108,9 +111,6 @@ class Kernel(NamedTuple):
 DECLARED: list[Kernel] = []
 """Kernels with declared types in the imported modules."""
 
-COMPILED_ELSEWHERE: dict[tuple[str, str], Future[None]] = {}
-"""Kernels that other processes are compiling, by module and function, and the end of that."""
-
 
 def kernel(*signatures: Any, **options: Any) -> Callable[[F], F]:
     """Compile a function without the interpreter lock, at its first call, or read its code from a file.
@@ -168,7 +168,7 @@ def tuple_type(cls: type[tuple[Any, ...]], *fields: Any) -> Any:
 
 
 def _code_folders() -> list[Path]:
-    """Return the folders to read code from: the package's, and the user's unless others may write to it."""
+    """Return the folders of code: the package's, and the user's unless others may write to it."""
     folder = stored_kernels()
     try:
         problem = _exposure(folder)
@@ -180,7 +180,7 @@ def _code_folders() -> list[Path]:
 
 
 def _exposure(folder: Path) -> str:
-    """Return how users other than this one and root could change what is at a path; empty if they cannot.
+    """Return how users besides this one and root could change a path's content; else empty.
 
     Raises:
         OSError: nothing is at the path, or it cannot be found out.

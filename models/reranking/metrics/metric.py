@@ -26,6 +26,18 @@ from models.files import split_words
 Statistics: TypeAlias = Int64s
 """Counts whose sum over segments gives the counts of a corpus [..., S]."""
 
+METRIC_TITLES = {"wer": "word error rate", "cer": "character error rate", "bleu": "BLEU", "chrf": "chrF"}
+"""Names of metrics for people."""
+
+UNCHANGED = "none"
+
+MAX_SAMPLES = 100_000
+_DRAWS_PER_STEP = 1 << 14
+_INTERVAL_PERCENT = (2.5, 97.5)
+
+_RUN = re.compile(r"\s\s+")
+_MAX_DISTINCT_WORDS = 0x110000  # number of code points
+
 
 class Metric(Protocol):
     """Corpus-level metric with additive sufficient statistics."""
@@ -56,7 +68,7 @@ class Metric(Protocol):
             InvalidInputError: there is no reference.
         """
         if not references:
-            raise InvalidInputError("references has 0 texts; it must have at least 1", parameter="references")
+            raise InvalidInputError.of("references", "has 0 texts; it must have at least 1")
         return self.count(texts, references)
 
     def count(self, texts: Sequence[str], references: Sequence[str]) -> Statistics:
@@ -73,16 +85,9 @@ class Metric(Protocol):
         """
 
 
-METRIC_TITLES = {"wer": "word error rate", "cer": "character error rate", "bleu": "BLEU", "chrf": "chrF"}
-"""Names of metrics for people."""
-
-
 def format_score(metric: str, score: float) -> str:
-    """Format a score by its metric's name: `25.33 %` for error rates, `34.47` for BLEU and chrF."""
+    """Format a score: `25.33 %` for error rates, `34.47` for BLEU and chrF."""
     return f"{score:.2f} %" if metric in {"wer", "cer"} else f"{score:.2f}"
-
-
-UNCHANGED = "none"
 
 
 class _WithoutPunctuation(dict[int, int | None]):
@@ -103,11 +108,6 @@ NORMALISERS: dict[str, Callable[[str], str]] = {
     "lower-unpunctuated": lambda text: text.lower().translate(_WITHOUT_PUNCTUATION),
 }
 """`lower-unpunctuated` also removes all Unicode punctuation, so `don't` becomes `dont`."""
-
-
-MAX_SAMPLES = 100_000
-_DRAWS_PER_STEP = 1 << 14
-_INTERVAL_PERCENT = (2.5, 97.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,10 +179,6 @@ def resampled_scores(metric: Metric, stats: Statistics, *, samples: int, seed: i
     # a float64 matrix product: exact below 2 ** 53, much faster than gathering rows
     totals = np.rint(times_drawn.astype(np.float64) @ by_segment).astype(np.int64)
     return metric.score(totals.reshape(samples, systems, width))
-
-
-_RUN = re.compile(r"\s\s+")
-_MAX_DISTINCT_WORDS = 0x110000  # number of code points
 
 
 def words_as_characters(texts: Iterable[Sequence[str]]) -> Steps[list[str]]:

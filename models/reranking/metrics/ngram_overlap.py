@@ -28,11 +28,35 @@ _NGRAMS_PER_STEP = 1 << 14
 
 _FREE = np.int64(-1)
 _HASH_MIX = np.uint64(0x9E3779B97F4A7C15)
+
+# arguments of kernels
 _UNITS = types.Array(types.int32, 1, "C", readonly=True)
 _PLACES = types.Array(types.int64, 1, "C", readonly=True)
 _PLACES_BY_ORDER = types.Array(types.int64, 2, "C", readonly=True)
 _INTS, _LONGS = types.int32[::1], types.int64[::1]
 _STARTS, _SHARED = types.int64[:, ::1], types.int64[:, :, ::1]
+
+_ENTITIES_13A = (("&quot;", '"'), ("&amp;", "&"), ("&lt;", "<"), ("&gt;", ">"))
+_RULES_13A = (
+    # ASCII punctuation except apostrophe, comma, full stop and hyphen
+    (
+        re.compile(r"""([!-&(-+/:-@\[-`{-~])"""),
+        r" \1 ",
+    ),
+    (re.compile(r"([^0-9])([.,])"), r"\1 \2 "),  # a full stop or comma after a non-digit
+    (re.compile(r"([.,])([^0-9])"), r" \1 \2"),  # or before a non-digit
+    (re.compile(r"([0-9])(-)"), r"\1 \2 "),  # a hyphen after a digit
+)
+"""Applied in this order, which matters for consecutive characters, as in an ellipsis."""
+
+_SACREBLEU_VERSION = "2.6.0"  # a test compares signatures and scores with it
+_SETTINGS = {"bleu": "eff:no|tok:13a|smooth:exp", "chrf": "eff:yes|nc:6|nw:0|space:no"}
+
+BLEU_ORDER = 4
+
+CHRF_ORDER = 6
+CHRF_BETA = 2
+"""Weight of recall relative to precision."""
 
 
 class NgramCounts(NamedTuple):
@@ -58,7 +82,7 @@ class NgramCounts(NamedTuple):
         return totals
 
     def matches(self, texts: Int64s, references: Int64s, groups: Int64s) -> Int64s:
-        """Count n-grams shared by texts and groups of references, clipped to the group's largest count.
+        """Count n-grams shared by texts and groups of references, clipped to the group's.
 
         Args:
             texts: indices of texts [C].
@@ -182,20 +206,6 @@ def _match_ngrams(
                     held[grams[entry]] = 0
 
 
-_ENTITIES_13A = (("&quot;", '"'), ("&amp;", "&"), ("&lt;", "<"), ("&gt;", ">"))
-_RULES_13A = (
-    # ASCII punctuation except apostrophe, comma, full stop and hyphen
-    (
-        re.compile(r"""([!-&(-+/:-@\[-`{-~])"""),
-        r" \1 ",
-    ),
-    (re.compile(r"([^0-9])([.,])"), r"\1 \2 "),  # a full stop or comma after a non-digit
-    (re.compile(r"([.,])([^0-9])"), r" \1 \2"),  # or before a non-digit
-    (re.compile(r"([0-9])(-)"), r"\1 \2 "),  # a hyphen after a digit
-)
-"""Applied in this order, which matters for consecutive characters, as in an ellipsis."""
-
-
 def tokenize_13a(text: str) -> list[str]:
     """Split a text into words and punctuation."""
     text = text.rstrip().replace("<skipped>", "").replace("-\n", "").replace("\n", " ")
@@ -206,10 +216,6 @@ def tokenize_13a(text: str) -> list[str]:
     for pattern, spaced in _RULES_13A:
         text = pattern.sub(spaced, text)
     return text.split()
-
-
-_SACREBLEU_VERSION = "2.6.0"  # a test compares signatures and scores with it
-_SETTINGS = {"bleu": "eff:no|tok:13a|smooth:exp", "chrf": "eff:yes|nc:6|nw:0|space:no"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,9 +235,6 @@ class NgramMetric(Metric):
     def signature(self) -> str:
         references = "var" if self.num_references is None else self.num_references
         return f"nrefs:{references}|case:mixed|{_SETTINGS[self.name]}|version:{_SACREBLEU_VERSION}"
-
-
-BLEU_ORDER = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,11 +315,6 @@ def bleu_statistics(counts: NgramCounts, texts: Int64s, references: Int64s, grou
     return np.concatenate(
         [np.broadcast_to(lengths, closest.shape)[..., None], closest[..., None], shared, in_text], axis=-1
     )
-
-
-CHRF_ORDER = 6
-CHRF_BETA = 2
-"""Weight of recall relative to precision."""
 
 
 @dataclass(frozen=True, slots=True)
