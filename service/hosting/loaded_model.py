@@ -13,19 +13,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from models.arrays import ModelBytes
 from models.checking.checker import Checker
-from models.checkpoint.load import Checkpoint
+from models.checkpoint.load import NGRAM_FAMILY, Checkpoint
 from models.checkpoint.manifest import CHAMPION, Version
 from models.completion.token_trie import TokenTrie
 from models.language_model import LanguageModel
-from models.ngram.lines import LineScorer
 from models.slot_model import with_slots
 from models.tokenizers import Tokenizer
 from models.vocabulary import CONTROL_TOKENS
 from service.engine.prefix_cache import LimitedCache, NextTokenCache, PrefixCache
+
+if TYPE_CHECKING:
+    from models.ngram.lines import LineScorer
 
 
 class LoadState(StrEnum):
@@ -129,9 +131,13 @@ class LoadedModel:
         return TokenTrie(self.tokenizer)
 
     @cached_property
-    def line_scorer(self) -> LineScorer | None:
+    def line_scorer(self) -> "LineScorer | None":
         """Scorer of texts in one kernel call; None unless an n-gram model reads words forward."""
-        return None if self.reads_backward else LineScorer.of(self.model, self.tokenizer)
+        if self.reads_backward or self.model.family != NGRAM_FAMILY:
+            return None
+        from models.ngram.lines import LineScorer  # its kernels, which a service of networks does not need
+
+        return LineScorer.of(self.model, self.tokenizer)
 
     @cached_property
     def checker(self) -> Checker:
