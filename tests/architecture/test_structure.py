@@ -218,7 +218,7 @@ def test_docstrings_begin_with_a_verb_or_a_noun():
 
 
 def test_everything_is_caught_in_few_places():
-    """Exceptions: engine steps, the last resort, libraries that raise anything, a thread's or future's result, releasing."""
+    """Exceptions: engine steps, the last resort, libraries that raise anything, a future's result, releasing."""
     everything = re.compile(r"except (Base)?Exception\b|except:")
     assert {
         source.path: len(everything.findall(source.text))
