@@ -28,6 +28,7 @@ from models.checkpoint.precision import FLOAT32
 from models.checkpoint.registry import local_registry_folder, open_registry
 from models.completion.user_model import UserModelLimits
 from models.errors import FormatError, RegistryError, UsersUnavailableError
+from models.scoring.texts import Limits
 from service import logs
 from service.api_errors import install_error_handlers
 from service.api_keys import KeyStore
@@ -49,7 +50,7 @@ from service.routes import endpoints, models, operations, playground
 from service.routes.replies import answer
 from service.routes.request import AutocompleteSessions, Services
 from service.settings import Settings, otel_variables
-from service.use_cases.inputs import Dictionaries, Limits
+from service.use_cases.inputs import Dictionaries
 from service.workers.broadcast import Broadcast
 from service.workers.peers import AffinityRelay, Peer, peer_endpoints
 from service.workers.pool import WorkerPool

@@ -13,7 +13,7 @@ from typing import Any
 
 from models.calls import ModelCall
 from service.engine.batching import CallBatch
-from service.engine.calls import BATCHES, merges
+from service.engine.calls import merges, start_batch
 from service.engine.constants import COST_SMOOTHING, INITIAL_TOKEN_COST_S, MAX_CALL_KINDS
 from service.engine.job import Job
 
@@ -52,7 +52,7 @@ class CallQueue:
         self._jobs[call] = job
         key = _batch_key(job, call)
         if key not in self.batches:
-            self.batches[key] = BATCHES[type(call)]()
+            self.batches[key] = start_batch(call)
         self.batches[key].add(call, job.options.owner)
         self.turns.setdefault(job.options.owner, {})[key] = None
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
-from models.calls import WorkOutput
+from models.calls import Work, WorkOutput
 from models.errors import DrainingError
-from service.engine.job import Job, RequestOptions, Work
+from service.engine.job import Job, RequestOptions
 from service.engine.scheduler import Scheduler
 
 R = TypeVar("R")

@@ -13,20 +13,18 @@ import numpy as np
 from models.arrays import FloatArray, TokenIds
 from models.calls import Read
 from models.language_model import ReadResult, read_sequences
-from models.vocabulary import EOS
-from service.engine.batching import (
-    CallBatch,
-    SliceResult,
+from models.states import (
     StateView,
     check_no_nan,
     concatenate_states,
     gather_states,
     is_range,
     split_array,
-    split_budget,
     split_rows,
     view,
 )
+from models.vocabulary import EOS
+from service.engine.batching import CallBatch, SliceResult, split_budget
 from service.engine.constants import STRIDE_TOKENS
 
 

@@ -32,9 +32,9 @@ from models.language_model import (
     score_sequences,
     supports,
 )
+from models.prefix_cache import NextTokenCache, PrefixCache
 from models.vocabulary import EOS
 from service.engine.constants import NEXT_TOKEN_CACHE_DIVISOR
-from service.engine.prefix_cache import NextTokenCache, PrefixCache
 from service.hosting.loaded_model import HostedModel, LoadedModel
 from service.hosting.memory import check_budget, estimate_bytes, loaded_bytes
 
@@ -209,7 +209,12 @@ class Loader:
         prefix_bytes = self.prefix_cache_bytes - next_token_bytes
         reads_fast = is_lookup(checkpoint.model)  # reading again is faster than a cache lookup
         prefix_cache = PrefixCache(prefix_bytes) if prefix_bytes and not reads_fast else None
-        loaded = LoadedModel(address, checkpoint, prefix_cache, NextTokenCache(next_token_bytes))
+        loaded = LoadedModel.of(
+            address,
+            checkpoint,
+            prefix_cache=prefix_cache,
+            next_token_cache=NextTokenCache(next_token_bytes),
+        )
         loaded_s = self.clock()
         warm_up(checkpoint.model)
         loaded.token_trie.folded  # noqa: B018 - built now, not during the first autocomplete request

@@ -24,8 +24,8 @@ from models.errors import (
     UnknownStateError,
 )
 from models.phrases import NO_TOKEN_PHRASES, PhraseAutomaton
+from models.prefix_cache import state_bytes
 from service.engine.job import Shares
-from service.engine.prefix_cache import state_bytes
 from service.hosting.loaded_model import LoadedModel
 
 OVERHEAD_BYTES = 1000

@@ -22,7 +22,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from models.completion.user_model import UserModel, UserModelLimits, WordSequence, user_model_from_counts
 from models.errors import UnknownUserError, UsersUnavailableError
-from service.engine.prefix_cache import LimitedCache
+from models.prefix_cache import LimitedCache
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS users (

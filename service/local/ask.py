@@ -19,7 +19,7 @@ import numpy as np
 import typer
 
 from models.arrays import Int64s
-from models.calls import run_calls
+from models.calls import Work, iter_outputs, run_to_completion
 from models.checkpoint.documents import CalibrationStore, ErrorTableStore, ProfileStore
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import Address, open_registry
@@ -33,7 +33,9 @@ from models.reranking.metrics.metric import METRIC_TITLES, UNCHANGED, Metric, fo
 from models.reranking.ranking import Profile
 from models.reranking.tuning.cross_fitting import select_with_references
 from models.reranking.tuning.fitting import TuningSettings
-from service.engine.job import Work, iter_outputs, run_to_completion
+from models.scoring.candidate_features import check_score_mode
+from models.scoring.model_weights import WeightedModel
+from models.scoring.texts import Limits
 from service.hosting.loaded_model import LoadedModel
 from service.local.streams import good_items, open_target
 from service.schemas.replies import GenerateReply, NextTokenReply, NextWordReply, to_json
@@ -41,12 +43,9 @@ from service.schemas.wire import parse_json
 from service.use_cases import check as checking
 from service.use_cases.autocomplete import AutocompleteRequest
 from service.use_cases.autocomplete import autocomplete as complete_text
-from service.use_cases.candidate_features import check_score_mode
-from service.use_cases.choices import ChoiceChunk, GenerateResult
-from service.use_cases.generate import GenerateRequest
+from service.use_cases.generate import ChoiceChunk, GenerateRequest, GenerateResult
 from service.use_cases.generate import generate as generate_text
-from service.use_cases.inputs import Limits, WordLists, answer_each, read_batch
-from service.use_cases.model_weights import WeightedModel
+from service.use_cases.inputs import WordLists, answer_each, read_batch
 from service.use_cases.next_token import (
     NextTokenRequest,
     next_token_result,
@@ -77,7 +76,7 @@ def load_published(registry: Address, address: str, device: str, precision: str)
     store = open_registry(registry)
     version = store.resolve(address)
     checkpoint = load_checkpoint(store.fetch(version), device=device, precision=precision)
-    return LoadedModel(version.address, checkpoint)
+    return LoadedModel.of(version.address, checkpoint)
 
 
 def next_token(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
@@ -326,7 +325,7 @@ def check_profile(
         counts.append(metric.statistics(texts, one.given.references))
     before, after = np.stack(counts, axis=1)
     samples, seed = settings.bootstrap_samples, settings.seed
-    test = run_calls(paired_bootstrap(metric, before, after, samples=samples, seed=seed))
+    test = run_to_completion(paired_bootstrap(metric, before, after, samples=samples, seed=seed))
     is_better = test.difference > 0 if metric.higher_is_better else test.difference < 0
     return {
         "model": job.models.main_address,

@@ -30,7 +30,7 @@ from models.reranking.formats.format import BadLine, ReferenceLayout
 from models.reranking.formats.reader import References, attach_references
 from models.reranking.formats.writer import write_lists
 from models.reranking.metrics import make_metric
-from service.hosting.loaded_model import LoadedModel
+from models.text_model import TextModel
 from service.local.ask import tell_scores
 
 _BATCH_ARCS = 1 << 15
@@ -89,7 +89,7 @@ def with_references(
 
 
 def rescore_lattices(
-    loaded: LoadedModel,
+    loaded: TextModel,
     lattices: Iterable[Lattice],
     weights: LatticeWeights,
     search: LatticeSearchSettings,

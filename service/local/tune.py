@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from models.arrays import Int64s
+from models.calls import Work, run_to_completion
 from models.checkpoint.documents import ProfileStore
 from models.checkpoint.registry import Address
 from models.errors import FormatError, InvalidInputError
@@ -26,12 +27,11 @@ from models.reranking.features import CORRECTION, RANK, ListFeatures, check_give
 from models.reranking.ranking import Profile
 from models.reranking.tuning.cross_fitting import TuningOutcome, select_with_references
 from models.reranking.tuning.fitting import assign_folds
-from service.engine.job import Work, run_to_completion
+from models.scoring.candidate_features import ScoringModels, score_candidates
 from service.hosting.loaded_model import LoadedModel
 from service.local.ask import NO_MODEL, UNLIMITED, model_loader
 from service.local.lattices import LatticeWeights, rescore_lattices, tuned_weights
 from service.schemas.wire import parse_query
-from service.use_cases.candidate_features import ScoringModels, score_candidates
 from service.use_cases.rerank_request import parse_names, parse_weights
 from service.use_cases.tune import TuneReply, TuneSettings, tune_and_evaluate
 

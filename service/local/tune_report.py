@@ -9,7 +9,7 @@ import numpy as np
 from markupsafe import Markup
 from rapidfuzz.distance import Levenshtein
 
-from models.calls import run_calls
+from models.calls import run_to_completion
 from models.files import count_words, split_words
 from models.report import Bars, Picture, Section, Table, plot_bars, plot_lines, render_page
 from models.reranking.corrections import corrections_of
@@ -82,7 +82,7 @@ def _along_weight(tuned: TuningOutcome) -> Picture | None:
     reach = abs(weight) * _WEIGHT_RANGE or 2 * spread_by_list(values, problem.offsets) / spread
     if not reach:
         return None
-    curve = run_calls(line_loss(problem, values, slopes))
+    curve = run_to_completion(line_loss(problem, values, slopes))
     grid = np.linspace(min(0.0, np.sign(weight) * reach), max(0.0, np.sign(weight) * reach) or reach, 801)
     losses = curve.at(np.arctan(grid))
     scores = -losses if problem.metric.higher_is_better else losses

@@ -7,17 +7,16 @@ from typing import Any
 import structlog
 from typing_extensions import override
 
-from service.engine.job import Work
+from models.calls import Work
 from service.operations.operation import TOKENS_PER_PREDICTION, Call, Cost, EventsOperation
 from service.schemas.replies import GenerateReply, to_json
-from service.use_cases.choices import ChoiceChunk, GenerateResult
 from service.use_cases.completions import (
     OBJECT_TYPE,
     CompletionReply,
     CompletionRequest,
     complete_prompts,
 )
-from service.use_cases.generate import GenerateRequest, generate
+from service.use_cases.generate import ChoiceChunk, GenerateRequest, GenerateResult, generate
 
 _log = structlog.get_logger(__name__)
 _MAX_NAMES_LOGGED, _MAX_NAME_CHARACTERS = 20, 64

@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 from typing_extensions import override
 
 from models.arrays import FloatArray
-from service.engine.job import Work
+from models.calls import Work
+from models.scoring.constants import MAX_SEARCH_STEPS
 from service.operations.operation import BYTES_PER_TOKEN, Call, Cost, Operation, RowsOperation
 from service.schemas.pieces import json_pieces
 from service.schemas.replies import (
@@ -18,7 +19,6 @@ from service.schemas.replies import (
     NextWordResult,
     to_json,
 )
-from service.use_cases.constants import MAX_SEARCH_STEPS
 from service.use_cases.next_token import (
     NextTokenRequest,
     RankedTokens,

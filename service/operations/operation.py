@@ -12,16 +12,19 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 from pydantic import BaseModel
 
 from models.arrays import FloatArray
+from models.calls import Work
 from models.checkpoint.documents import CalibrationStore, ErrorTableStore, ProfileStore
 from models.errors import InvalidInputError, LanguageModelError
 from models.language_model import is_lookup
-from service.engine.job import RequestOptions, Work
+from models.scoring.texts import Limits
+from models.text_model import TextModel
+from service.engine.job import RequestOptions
 from service.engine.metrics import Metrics
 from service.hosting.loaded_model import LoadedModel
 from service.hosting.state_store import StateStore
 from service.hosting.user_store import UserStore
 from service.schemas.wire import parse_json, parse_query
-from service.use_cases.inputs import Dictionaries, Limits
+from service.use_cases.inputs import Dictionaries
 from service.use_cases.states import OwnedStateStore
 
 L = TypeVar("L")
@@ -153,10 +156,10 @@ class Call(ABC):
         """Count a model as used until the request ends, and name it in the log."""
 
     @abstractmethod
-    def count_scored(self, loaded: LoadedModel, tokens: int) -> None:
+    def count_scored(self, loaded: TextModel, tokens: int) -> None:
         """Count scored tokens of a model."""
 
-    def count_prompt(self, loaded: LoadedModel, tokens: int) -> None:
+    def count_prompt(self, loaded: TextModel, tokens: int) -> None:
         """Count tokens read as contexts."""
         self.resources.metrics.prompt_tokens.labels(loaded.address).inc(tokens)
         self.annotate(prompt_tokens=tokens)
@@ -204,7 +207,7 @@ class Operation(ABC, Generic[R]):
     session: str | None = None
     slots: Mapping[str, Any] | None = None
 
-    def __init__(self, call: Call, *models: LoadedModel) -> None:
+    def __init__(self, call: Call, *models: TextModel) -> None:
         self.call, self.models = call, models
 
     @classmethod

@@ -8,10 +8,10 @@ from typing import Any
 
 from typing_extensions import override
 
+from models.calls import Work
 from models.errors import InvalidInputError, LanguageModelError
 from models.reranking.features import is_reserved
 from models.reranking.ranking import Profile
-from service.engine.job import Work
 from service.hosting.loaded_model import LoadedModel
 from service.operations.operation import BYTES_PER_TOKEN, Call, Cost, LinesOperation, Operation
 from service.schemas.replies import DocumentsReply, to_json

@@ -7,8 +7,9 @@ from typing import Any
 
 from typing_extensions import override
 
+from models.calls import Work
 from models.errors import InvalidInputError
-from service.engine.job import Work
+from models.scoring.sequences import ScoreItem
 from service.operations.operation import BYTES_PER_TOKEN, Call, Cost, LinesOperation
 from service.schemas.pieces import ENTRIES_PER_PIECE, json_pieces
 from service.schemas.replies import QualityReply, TextQualityResult, to_json
@@ -28,7 +29,6 @@ from service.use_cases.score import (
     score_result,
     score_totals,
 )
-from service.use_cases.sequence_scoring import ScoreItem
 
 
 class Score(LinesOperation[ScoreItem, SequenceScore]):

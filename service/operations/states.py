@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from typing_extensions import override
 
 from models.arrays import FloatArray, TokenIds
-from service.engine.job import Work
+from models.calls import Work
 from service.hosting.state_store import StoredState
 from service.operations.operation import BYTES_PER_TOKEN, Call, Cost, Operation, RowsOperation
 from service.schemas.replies import (

@@ -6,14 +6,15 @@ from typing import Any, TypeVar
 import structlog
 from typing_extensions import override
 
+from models.calls import Work
 from models.checking.calibration import Calibration
 from models.checking.error_model import ErrorTable
 from models.completion.user_model import UserModel
 from models.errors import LanguageModelError, UsersUnavailableError
 from models.language_model import is_lookup
-from service.engine.job import Work
-from service.engine.prefix_cache import NextTokenEntry
-from service.hosting.loaded_model import LoadedModel
+from models.prefix_cache import NextTokenEntry
+from models.scoring.model_weights import WeightedModel
+from models.text_model import TextModel
 from service.operations.operation import Call, Cost, Operation
 from service.schemas.pieces import reply_pieces
 from service.schemas.replies import to_json
@@ -26,9 +27,8 @@ from service.use_cases.autocomplete import (
     max_search_rows,
 )
 from service.use_cases.check import CheckRequest, check
-from service.use_cases.inputs import dictionaries_of_languages, find_dictionaries
+from service.use_cases.inputs import ModelsRequest, dictionaries_of_languages, find_dictionaries
 from service.use_cases.languagetool import LanguageToolRequest, check_languages, choose_languages
-from service.use_cases.model_weights import ModelsRequest, WeightedModel
 
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)
@@ -162,7 +162,7 @@ class Check(_WeightedModels[tuple[CheckReply, list[int]]]):
 
 
 def read_documents(
-    call: Call, models: Sequence[LoadedModel], *, needed: bool = False
+    call: Call, models: Sequence[TextModel], *, needed: bool = False
 ) -> tuple[Calibration | None, dict[str, ErrorTable | None]]:
     """Build the models' checkers; return a single model's calibration, and tables of errors by address.
 

@@ -4,7 +4,7 @@ from typing import Any, TypeVar
 
 from typing_extensions import override
 
-from service.engine.job import Work
+from models.calls import Work
 from service.operations.operation import Call, Cost, Operation
 from service.schemas.replies import to_json
 from service.use_cases.tokenize import (

@@ -6,9 +6,9 @@ from typing import Annotated
 from fastapi import Path, Query, Request
 from starlette.responses import Response
 
+from models.calls import run_to_completion
 from models.completion.user_model import split_word_sequences
 from models.reranking.formats.reader import FORMATS
-from service.engine.job import run_to_completion
 from service.operations.generate import Completions, Generate
 from service.operations.next_token import NextToken
 from service.operations.rerank import Rerank, Tune

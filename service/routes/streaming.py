@@ -15,11 +15,12 @@ from starlette.responses import Response
 from starlette.types import Message, Send
 
 from models.arrays import FloatArray
+from models.calls import Work
 from models.errors import InvalidInputError, LanguageModelError
 from models.language_model import LOG_ZERO
 from service.api_errors import error_body, error_json
 from service.engine.engine import Engine
-from service.engine.job import RequestOptions, Work
+from service.engine.job import RequestOptions
 from service.hosting.loaded_model import LoadedModel
 from service.middleware.guarded_request import GuardedRequest
 from service.operations.operation import LinesOperation

@@ -6,10 +6,10 @@ from the modules that check them.
 
 import codecs
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from itertools import islice
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from pydantic import (
@@ -30,6 +30,7 @@ from models.checkpoint.manifest import MAX_NAME_LENGTH
 from models.decoding import parameters as decoding
 from models.errors import InvalidInputError
 from models.reranking.ranking import MAX_LENGTH_EXPONENT, MAX_WEIGHT
+from models.scoring.texts import TextOrIds
 
 
 def schema_only(**keywords: Any) -> Any:
@@ -394,10 +395,6 @@ OneOrMoreContexts = Annotated[
     ),
 ]
 """A string, a list of strings, a list of token ids, or a list of such lists."""
-
-
-TextOrIds: TypeAlias = str | Sequence[int]
-"""A string, or token ids not yet checked against a vocabulary."""
 
 
 def named_contexts(

@@ -23,7 +23,7 @@ from unicodedata import normalize
 import numpy as np
 from pydantic import Field, StringConstraints
 
-from models.calls import Read, map_in_steps
+from models.calls import Read, Work, map_in_steps
 from models.completion.prefix import (
     EDIT_PENALTY,
     FIRST_LETTER_PENALTY,
@@ -50,20 +50,20 @@ from models.completion.user_model import (
 from models.errors import InvalidInputError
 from models.language_model import SCORES
 from models.phrases import PhraseAutomaton
+from models.prefix_cache import NextTokenEntry
+from models.scoring.constants import DICTIONARY_WORDS_PER_STEP
+from models.scoring.model_weights import WeightedModel, shares, weights_after
+from models.scoring.prefill import predict_next
+from models.scoring.texts import Limits, check_reads_forward
+from models.states import view
+from models.text_model import TextModel
 from models.vocabulary import CONTROL_TOKENS
 from models.words import JOINERS, match_beginning, plain_form
-from service.engine.batching import view
-from service.engine.job import Work
-from service.engine.prefix_cache import NextTokenEntry
-from service.hosting.loaded_model import LoadedModel
 from service.schemas import with_examples
 from service.schemas.suggestions import AutocompleteReply, CompletionCandidate
 from service.schemas.wire import TextOrObject, WireModel, text_or_object
 from service.use_cases.accepted_words import UserName
-from service.use_cases.constants import DICTIONARY_WORDS_PER_STEP
-from service.use_cases.inputs import Limits, check_reads_forward
-from service.use_cases.model_weights import ModelsRequest, WeightedModel, shares, weights_after
-from service.use_cases.next_token import predict_next
+from service.use_cases.inputs import ModelsRequest
 
 MAX_LIST = 10_000
 """Maximum entries of a dictionary or a blocklist."""
@@ -409,7 +409,7 @@ def max_search_rows(models: Sequence[WeightedModel], request: AutocompleteReques
     return sum(needs_search) * each + fuzzy * len(models)
 
 
-def cached_next_tokens(loaded: LoadedModel, request: AutocompleteRequest) -> NextTokenEntry | None:
+def cached_next_tokens(loaded: TextModel, request: AutocompleteRequest) -> NextTokenEntry | None:
     """Look up the state and distribution after the context.
 
     If cached, only search steps need the model.
@@ -557,7 +557,7 @@ def _adapted(request: AutocompleteRequest, typed: PrefixSplit, *, any_case: bool
 
 
 def _complete(
-    loaded: LoadedModel,
+    loaded: TextModel,
     request: AutocompleteRequest,
     typed: PrefixSplit,
     entry: NextTokenEntry,
@@ -610,7 +610,7 @@ def _merged(parts: Sequence[_OfModel]) -> Work[Any, dict[str, RankedCompletion]]
 
 
 def _begun_members(
-    loaded: LoadedModel, request: AutocompleteRequest, typed: PrefixSplit, limits: Limits
+    loaded: TextModel, request: AutocompleteRequest, typed: PrefixSplit, limits: Limits
 ) -> Work[Any, list[RankedCompletion]]:
     """Find members of classes begun with earlier words of the text.
 
@@ -646,7 +646,7 @@ def _begun_members(
 
 
 def _searches(
-    loaded: LoadedModel, request: AutocompleteRequest, typed: PrefixSplit, entry: NextTokenEntry, limit: int
+    loaded: TextModel, request: AutocompleteRequest, typed: PrefixSplit, entry: NextTokenEntry, limit: int
 ) -> Work[Any, list[_PrefixSearch]]:
     """Create a search for the typed prefix, then for each corrected one, most probable edits first."""
     variants = _prefix_variants(loaded, request, typed, entry)
@@ -674,7 +674,7 @@ def _searches(
 
 
 def _prefix_variants(
-    loaded: LoadedModel, request: AutocompleteRequest, typed: PrefixSplit, entry: NextTokenEntry
+    loaded: TextModel, request: AutocompleteRequest, typed: PrefixSplit, entry: NextTokenEntry
 ) -> list[CorrectedPrefix]:
     """Find corrected prefixes, most probable edits first; none starts with the typed or an earlier one."""
     if not request.fuzzy:

@@ -11,7 +11,7 @@ from pydantic import Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
 from models.arrays import Float64s, Int64s
-from models.calls import CallGenerator, Read, map_in_steps, run_call
+from models.calls import Read, Work, map_in_steps, run_call
 from models.checking.calibration import Calibration
 from models.checking.checker import (
     MIN_SUGGESTION_PROBABILITY,
@@ -27,17 +27,7 @@ from models.checking.sentences import Sentence, Word
 from models.errors import ContextLengthError, InvalidInputError, UnsupportedParameterError
 from models.files import count_words
 from models.language_model import LOG_ZERO, is_lookup
-from models.tokenizers import CharacterTokenizer
-from models.words import dictionary_key, word_pattern
-from service.engine.batching import view
-from service.engine.job import Work
-from service.hosting.loaded_model import LoadedModel
-from service.schemas import with_examples
-from service.schemas.suggestions import CheckReply, SuggestedText, TextIssue, WordSurprisal
-from service.schemas.wire import TextOrObject, WireModel, either, text_or_object
-from service.use_cases.inputs import Limits, WordLists, check_reads_forward
-from service.use_cases.model_weights import (
-    ModelsRequest,
+from models.scoring.model_weights import (
     WeightedModel,
     normalised_weights,
     shares,
@@ -48,6 +38,15 @@ from service.use_cases.model_weights import (
     word_starts,
     words_at,
 )
+from models.scoring.texts import Limits, check_reads_forward
+from models.states import view
+from models.text_model import TextModel
+from models.tokenizers import CharacterTokenizer
+from models.words import dictionary_key, word_pattern
+from service.schemas import with_examples
+from service.schemas.suggestions import CheckReply, SuggestedText, TextIssue, WordSurprisal
+from service.schemas.wire import TextOrObject, WireModel, either, text_or_object
+from service.use_cases.inputs import ModelsRequest, WordLists
 
 DEFAULT_THRESHOLD = 0.5
 MAX_DICTIONARY = 10_000
@@ -301,7 +300,7 @@ def check(
 
 
 def _check(
-    loaded: LoadedModel, request: CheckRequest, settings: CheckSettings, threshold: float, limits: Limits
+    loaded: TextModel, request: CheckRequest, settings: CheckSettings, threshold: float, limits: Limits
 ) -> Work[Any, _Checked]:
     """Check a text with one model."""
     check_reads_forward(loaded)
@@ -440,7 +439,7 @@ def _mean_issue(issues: Sequence[tuple[float, Issue]], text: str, known: Contain
     return Issue(start, end, is_known, probability, tuple(worth))
 
 
-def _sentences(loaded: LoadedModel, text: str, limits: Limits) -> Work[Any, list[Sentence]]:
+def _sentences(loaded: TextModel, text: str, limits: Limits) -> Work[Any, list[Sentence]]:
     """Split a text into sentences, with other requests in between; reject lines over the limits."""
     num_lines = text.count("\n") + 1
     if num_lines > limits.max_reply_entries:
@@ -469,7 +468,7 @@ def _sentences(loaded: LoadedModel, text: str, limits: Limits) -> Work[Any, list
     return (yield from map_in_steps(read(), lambda one: one, size=lambda one: len(one.text)))
 
 
-def _answer_directly(work: CallGenerator[RescoredBatch]) -> Work[Any, RescoredBatch]:
+def _answer_directly(work: Work[Any, RescoredBatch]) -> Work[Any, RescoredBatch]:
     """Run a checker's calls to an n-gram model here: lookup costs less than calling the engine."""
     answer: Any = None
     while True:

@@ -17,14 +17,17 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from models.calls import map_in_steps
+from models.calls import Work, map_in_steps
+from models.decoding.choices import LENGTH, Continuation, GeneratedToken, Piece
+from models.decoding.generate import continue_prompts
 from models.decoding.parameters import DecodingParameters
+from models.decoding.prompts import Prompt, encode_prompt, score_prompt_tokens
 from models.errors import InvalidInputError, UnsupportedParameterError
 from models.language_model import TopTokens
+from models.scoring.texts import MAX_CHARACTERS_PER_TOKEN, Limits, TextOrIds, check_reads_forward
+from models.text_model import TextModel
 from models.tokenizers import Detokenizer
 from models.vocabulary import BOS, EOS
-from service.engine.job import Work
-from service.hosting.loaded_model import LoadedModel
 from service.schemas import with_examples
 from service.schemas.replies import Usage
 from service.schemas.wire import (
@@ -39,25 +42,12 @@ from service.schemas.wire import (
     Share,
     Stops,
     Temperature,
-    TextOrIds,
     TokenId,
     named_contexts,
     schema_only,
 )
-from service.use_cases.choices import (
-    LENGTH,
-    ChoiceChunk,
-    Continuation,
-    GeneratedToken,
-    GenerateResult,
-    Piece,
-    Prompt,
-    encode_prompt,
-)
 from service.use_cases.constants import PROMPT_TOKENS_PER_STEP
-from service.use_cases.generate import continue_prompts, decoding_parameters
-from service.use_cases.inputs import MAX_CHARACTERS_PER_TOKEN, Limits, check_reads_forward
-from service.use_cases.sequence_scoring import score_prompt_tokens
+from service.use_cases.generate import ChoiceChunk, GenerateResult, decoding_parameters
 
 DEFAULT_MAX_TOKENS = 16
 MAX_LOGPROBS = 20
@@ -261,9 +251,7 @@ class EntryBuilder:
         as_ids: true to name tokens `token_id:7`, not by their texts.
     """
 
-    def __init__(
-        self, loaded: LoadedModel, *, continues: bool, offset: int = 0, as_ids: bool = False
-    ) -> None:
+    def __init__(self, loaded: TextModel, *, continues: bool, offset: int = 0, as_ids: bool = False) -> None:
         self._loaded = loaded
         self._detokenizer = Detokenizer(loaded.tokenizer, continues=continues)
         self._offset = offset
@@ -332,7 +320,7 @@ class EncodedPrompt(NamedTuple):
 class ChunkBuilder:
     """Builder of the parts of a request's choices."""
 
-    loaded: LoadedModel
+    loaded: TextModel
     request: CompletionRequest
     prompts: Sequence[EncodedPrompt]
     _builders: dict[int, EntryBuilder] = field(default_factory=dict)
@@ -405,7 +393,7 @@ class ChunkBuilder:
 
 
 def complete_prompts(
-    loaded: LoadedModel, request: CompletionRequest, parameters: DecodingParameters | None, limits: Limits
+    loaded: TextModel, request: CompletionRequest, parameters: DecodingParameters | None, limits: Limits
 ) -> Work[ChoiceChunk, GenerateResult]:
     """Echo, score and continue a request's prompts; with `stream`, yield parts of choices as events.
 
@@ -462,7 +450,7 @@ def complete_prompts(
 
 
 def _encode_prompts(
-    loaded: LoadedModel, request: CompletionRequest, limits: Limits
+    loaded: TextModel, request: CompletionRequest, limits: Limits
 ) -> Work[Any, list[EncodedPrompt]]:
     def encode(index: int) -> EncodedPrompt:
         parameter, given = request.prompts[index]
@@ -514,7 +502,7 @@ def _check_entries(
 
 
 def _score_prompts(
-    loaded: LoadedModel, prompts: Sequence[EncodedPrompt], request: CompletionRequest
+    loaded: TextModel, prompts: Sequence[EncodedPrompt], request: CompletionRequest
 ) -> Work[Any, None]:
     """Score tokens of prompts and fill in their entries."""
     nonempty = [prompt for prompt in prompts if len(prompt.tokens.ids)]

@@ -4,22 +4,21 @@ All prompts' rows are stepped together. Choice `prompt * n + j` is the j-th cont
 prompt; it depends only on the prompt, the parameters and the seed.
 """
 
-import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from itertools import repeat
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from pydantic import Field, Tag
 
+from models.calls import Work
+from models.decoding.choices import Continuation, Piece
+from models.decoding.generate import continue_prompts
 from models.decoding.parameters import BEAM, SAMPLE, STRATEGIES, DecodingParameters
-from models.decoding.rules import BannedSequences, TokenBias
-from models.decoding.top_k import TokenChoice
+from models.decoding.prompts import encode_prompt
 from models.errors import InvalidInputError, UnsupportedParameterError
 from models.language_model import TopTokens
 from models.phrases import MAX_TOKEN_PHRASES, Phrase
-from service.engine.job import Work
-from service.hosting.loaded_model import LoadedModel
+from models.scoring.texts import Limits
+from models.text_model import TextModel
 from service.schemas import with_examples
 from service.schemas.replies import Choice, Usage
 from service.schemas.wire import (
@@ -45,17 +44,6 @@ from service.schemas.wire import (
     schema_only,
     shared_fields,
 )
-from service.use_cases.choices import (
-    ChoiceChunk,
-    Continuation,
-    DecodeTask,
-    Emit,
-    GenerateResult,
-    Piece,
-    Prompt,
-    encode_prompt,
-)
-from service.use_cases.inputs import Limits, check_reads_forward, phrase_automaton, token_automaton
 from service.use_cases.score import token_scores
 
 MAX_ALTERNATIVES = 20
@@ -67,6 +55,28 @@ FlagOrCount = Annotated[
     ),
 ]
 """True, false, or a number."""
+
+
+ChoiceChunk: TypeAlias = tuple[Any, int, Usage | None]
+"""An event: a choice in wire format, or its next part, the number of tokens generated for it, and the usage so far if
+the event tells it.
+
+`/v1/completions` counts `</s>` as a token, `/v1/generate` does not.
+"""
+
+
+class GenerateResult(NamedTuple):
+    """Result of a request.
+
+    Attributes:
+        choices: choices in wire format not sent as events, in order.
+        usage: tokens read and generated, `</s>` counted as in the events.
+        finish_reasons: finish reasons of all choices, in order.
+    """
+
+    choices: list[Any]
+    usage: Any
+    finish_reasons: list[str]
 
 
 class GenerateRequest(ModelRequest):
@@ -201,78 +211,8 @@ def decoding_parameters(
     return parameters
 
 
-def continue_prompts(
-    loaded: LoadedModel,
-    prompts: Sequence[Prompt],
-    parameters: DecodingParameters,
-    *,
-    limits: Limits,
-    top: TokenChoice = 0,
-    emit: Emit | None = None,
-) -> Work[Any, list[Continuation]]:
-    """Continue each prompt `n` times.
-
-    Args:
-        loaded: model.
-        prompts: prompts to continue.
-        parameters: decoding parameters.
-        limits: of one request.
-        top: tokens to report at each position.
-        emit: builds the events of each step's pieces; None for no events. Beam search yields a choice's
-            events at the end, when its text is final.
-
-    Returns:
-        The continuations, n per prompt in the prompts' order; with beams and `best_of`, best first.
-        Beam search returns fewer if fewer than n distinct ones exist.
-
-    Raises:
-        InvalidInputError: an id of `logit_bias` is outside the vocabulary, or a limit is exceeded.
-        UnsupportedParameterError: the model reads backward.
-    """
-    check_reads_forward(loaded)
-    for token_id, _ in parameters.logit_bias:
-        if not 0 <= token_id < loaded.vocab_size:
-            raise InvalidInputError(
-                f"logit_bias has token id {token_id}, but this model's token ids are 0 to {loaded.vocab_size - 1}",
-                parameter=f"logit_bias.{token_id}",
-            )
-    choices, alternatives = len(prompts) * parameters.n, top if isinstance(top, int) else len(top)
-    limits.check_entries(
-        choices * parameters.max_tokens * max(1, alternatives),
-        parameter="max_tokens",
-        description=f"max_tokens is {parameters.max_tokens} for {choices} choices"
-        + (f" with {alternatives} alternatives per token" if alternatives else ""),
-        instead="split it into several requests",
-    )
-    banned = yield from token_automaton(loaded, BannedSequences(), zip(parameters.bad_words, repeat(1.0)))
-    phrases = yield from phrase_automaton(loaded, parameters.phrases)
-    if parameters.seed is None:
-        parameters = replace(parameters, seed=secrets.randbits(63))
-    top = min(top, loaded.vocab_size) if isinstance(top, int) else top
-    task = DecodeTask(loaded, parameters, TokenBias(parameters.logit_bias, banned, phrases), top, emit)
-    # imported late: compiled code would delay the service's start; model warm-up loads it
-    from service.use_cases.decode import beam_search, sample_prompts
-
-    if parameters.strategy == BEAM:
-        return (yield from beam_search(task, prompts))
-    return _best((yield from sample_prompts(task, prompts)), parameters)
-
-
-def _best(choices: list[Continuation], parameters: DecodingParameters) -> list[Continuation]:
-    """Select and renumber the `n` best of `best_of` continuations per prompt."""
-    if parameters.num_samples == parameters.n:
-        return choices
-    best = []
-    for first in range(0, len(choices), parameters.num_samples):
-        ranked = sorted(choices[first : first + parameters.num_samples], key=lambda item: -item.score)
-        best += ranked[: parameters.n]
-    for number, item in enumerate(best):
-        item.choice = number
-    return best
-
-
 def generate(
-    loaded: LoadedModel, request: GenerateRequest, parameters: DecodingParameters, limits: Limits
+    loaded: TextModel, request: GenerateRequest, parameters: DecodingParameters, limits: Limits
 ) -> Work[ChoiceChunk, GenerateResult]:
     """Continue a prompt `n` times; with `stream`, yield all pieces but the last end as events.
 
@@ -327,7 +267,7 @@ def generate(
 
 
 def _choice(
-    loaded: LoadedModel,
+    loaded: TextModel,
     request: GenerateRequest,
     index: int,
     text: str,

@@ -13,11 +13,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, StringConstraints, ValidationError
 
-from models.calls import map_in_steps
+from models.calls import Work, map_in_steps
 from models.checking.error_model import ErrorTable
 from models.errors import InvalidInputError
-from service.engine.job import Work
-from service.hosting.loaded_model import LoadedModel
+from models.scoring.model_weights import WeightedModel
+from models.scoring.texts import Limits
+from models.text_model import TextModel
 from service.schemas.suggestions import (
     LanguageToolMatch,
     LanguageToolReply,
@@ -25,8 +26,7 @@ from service.schemas.suggestions import (
 )
 from service.schemas.wire import WireModel, either, invalid_input, parse_json
 from service.use_cases.check import DEFAULT_THRESHOLD, CheckRequest, check
-from service.use_cases.inputs import Limits, WordLists
-from service.use_cases.model_weights import WeightedModel
+from service.use_cases.inputs import WordLists
 
 # ruff: noqa: N815 - LanguageTool's names
 
@@ -204,9 +204,9 @@ def choose_languages(languages: Mapping[str, str | None], code: str) -> list[str
 
 def check_languages(
     request: LanguageToolRequest,
-    loaded: Mapping[str, LoadedModel],
+    loaded: Mapping[str, TextModel],
     limits: Limits,
-    count: Callable[[LoadedModel, int], None],
+    count: Callable[[TextModel, int], None],
     word_lists: WordLists,
     errors: Mapping[str, ErrorTable | None],
 ) -> Work[Any, LanguageToolReply]:

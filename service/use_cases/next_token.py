@@ -13,16 +13,24 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from models.arrays import FloatArray, TokenIds
-from models.calls import Predict, Rank
+from models.calls import Predict, Rank, Work
 from models.completion.prefix import split_prefix
 from models.completion.search import CompletionSearch, CompletionSettings, run_searches
 from models.decoding.top_k import top_tokens
 from models.errors import InvalidInputError, UnsupportedParameterError
 from models.language_model import TopKPredictor, TopTokens, entropy_bits, supports
-from service.engine.batching import materialize, view
-from service.engine.job import Work
-from service.engine.prefix_cache import NextTokenEntry
-from service.hosting.loaded_model import LoadedModel
+from models.scoring.constants import MAX_SEARCH_STEPS
+from models.scoring.prefill import predict_next, prefill, token_runs
+from models.scoring.sequences import ScoreItem, score_pairs
+from models.scoring.texts import (
+    MAX_CHARACTERS_PER_TOKEN,
+    Limits,
+    TextOrIds,
+    check_reads_forward,
+    encode_each,
+)
+from models.states import view
+from models.text_model import TextModel
 from service.schemas import with_examples
 from service.schemas.replies import (
     NextTextResult,
@@ -31,24 +39,9 @@ from service.schemas.replies import (
     TextCandidate,
     WordCandidate,
 )
-from service.schemas.wire import (
-    ModelRequest,
-    OneOrMoreContexts,
-    TextOrIds,
-    TokenId,
-    named_contexts,
-)
-from service.use_cases.constants import MAX_SEARCH_STEPS, ROWS_PER_STEP, VALUES_PER_STEP
-from service.use_cases.inputs import (
-    MAX_CHARACTERS_PER_TOKEN,
-    Limits,
-    check_reads_forward,
-    encode,
-    encode_each,
-)
-from service.use_cases.prefill import prefill, token_runs
+from service.schemas.wire import ModelRequest, OneOrMoreContexts, TokenId, named_contexts
+from service.use_cases.constants import ROWS_PER_STEP, VALUES_PER_STEP
 from service.use_cases.score import token_scores
-from service.use_cases.sequence_scoring import ScoreItem, score_pairs
 from service.use_cases.states import next_log_probs, requested_token_ids
 
 
@@ -98,7 +91,7 @@ RankedTokens: TypeAlias = tuple[TopTokens, float | None]
 
 
 def rank_next_tokens(
-    loaded: LoadedModel, request: NextTokenRequest, limits: Limits
+    loaded: TextModel, request: NextTokenRequest, limits: Limits
 ) -> Work[Any, list[RankedTokens]]:
     """Rank the most probable next tokens after each context, or look up requested ones.
 
@@ -124,14 +117,14 @@ def rank_next_tokens(
     return ranked
 
 
-def next_token_result(loaded: LoadedModel, ranked: RankedTokens) -> NextTokenResult:
+def next_token_result(loaded: TextModel, ranked: RankedTokens) -> NextTokenResult:
     """Return the next tokens of one context in wire format."""
     top, entropy = ranked
     return NextTokenResult(token_scores(loaded, *top), entropy)
 
 
 def next_distributions(
-    loaded: LoadedModel, request: NextTokenRequest, limits: Limits
+    loaded: TextModel, request: NextTokenRequest, limits: Limits
 ) -> Work[FloatArray, None]:
     """Compute distributions after contexts; events are blocks of rows [b, V], in order.
 
@@ -160,7 +153,7 @@ def _check_entries(request: NextTokenRequest, limits: Limits, instead: str) -> N
 
 
 def _rank(
-    loaded: LoadedModel, state: Any, request: NextTokenRequest, ids: TokenIds | None
+    loaded: TextModel, state: Any, request: NextTokenRequest, ids: TokenIds | None
 ) -> Work[Any, list[RankedTokens]]:
     """Rank the most probable tokens, or look up requested ones [K], after each row of a state."""
     ranked: list[RankedTokens] = []
@@ -197,7 +190,7 @@ def _row_blocks(state: Any, values: int) -> Generator[Any, None, None]:
 
 
 def score_next_texts(
-    loaded: LoadedModel, request: NextTokenRequest, limits: Limits
+    loaded: TextModel, request: NextTokenRequest, limits: Limits
 ) -> Work[Any, list[NextTextResult]]:
     """Score each text of `candidates` after each context; shared tokens are read once.
 
@@ -238,31 +231,12 @@ def score_next_texts(
     return [NextTextResult(scored[first : first + len(texts)]) for first in range(0, len(scored), len(texts))]
 
 
-def predict_next(
-    loaded: LoadedModel, context: str, limits: Limits, *, parameter: str
-) -> Work[Any, NextTokenEntry]:
-    """Compute or look up the state and distribution after a context; cached for a word's keystrokes.
-
-    Too long a context is also cached, to avoid tokenising it at every keystroke.
-    """
-    entry = loaded.next_token_cache.find(context)
-    if entry is None:
-        ids = encode(loaded, context, parameter=parameter)
-        entry = NextTokenEntry(len(ids))
-        if len(ids) <= limits.max_tokens_per_sequence:
-            state = yield from prefill(loaded, [ids], bos=True)
-            log_probs = yield from Predict(loaded.model, state)
-            entry = NextTokenEntry(len(ids), materialize(state), np.array(log_probs))
-        loaded.next_token_cache.put(context, entry)
-    return entry
-
-
 MAX_NEXT_WORDS = 100
 """Maximum number of words to rank."""
 
 
 def rank_next_words(
-    loaded: LoadedModel, request: NextTokenRequest, limits: Limits
+    loaded: TextModel, request: NextTokenRequest, limits: Limits
 ) -> Work[Any, list[NextWordResult]]:
     """Rank the most probable next words after each context.
 

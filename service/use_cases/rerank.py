@@ -10,12 +10,12 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
 from models.arrays import Float64s, Int64s, TokenIds
-from models.calls import map_in_steps
+from models.calls import Work, map_in_steps
 from models.completion.token_trie import NO_TOKENS
 from models.errors import InvalidInputError
 from models.language_model import STATE
@@ -38,26 +38,26 @@ from models.reranking.mbr import (
     word_confidences,
 )
 from models.reranking.ranking import rank_by, scaled_posteriors
-from models.vocabulary import EOS
-from service.engine.job import Work
-from service.hosting.loaded_model import LoadedModel
-from service.hosting.state_store import StoredState
-from service.schemas.replies import DocumentsReply, RankedDocument, RankedText, Usage, to_json
-from service.use_cases.candidate_features import (
+from models.scoring.candidate_features import (
     NO_START_STATES,
     CandidateScores,
     StartStates,
     TokenScores,
     score_candidates,
 )
-from service.use_cases.candidate_texts import reads_forms, split_at_space
+from models.scoring.candidate_texts import reads_forms, split_at_space
+from models.scoring.prefill import token_runs
+from models.scoring.sequences import ScoreItem, score_pairs
+from models.scoring.texts import Limits, check_reads_forward, ids_after, no_context_error
+from models.text_model import TextModel
+from models.vocabulary import EOS
+from service.hosting.loaded_model import LoadedModel
+from service.hosting.state_store import StoredState
+from service.schemas.replies import DocumentsReply, RankedDocument, RankedText, Usage, to_json
 from service.use_cases.constants import CANDIDATES_PER_STEP, MAX_PAIR_CHARACTERS
-from service.use_cases.inputs import Limits, check_reads_forward, no_context_error
-from service.use_cases.prefill import token_runs
 from service.use_cases.rerank_request import DocumentsRequest, RerankItem, RerankJob, Turn
 from service.use_cases.score import Detail, token_scores, word_scores
-from service.use_cases.sequence_scoring import ScoreItem, score_pairs
-from service.use_cases.states import OwnedStateStore, continue_states, ids_after, stored_states
+from service.use_cases.states import OwnedStateStore, continue_states, stored_states
 
 _HANDLE_SEPARATOR = ","
 
@@ -77,7 +77,7 @@ def store_sessions(
     """
     both = [*zip(starts.of_lists, turns, strict=True)]
     new = sorted({n for n, turn in both if turn and turn.commit is not None and n is not None})
-    to_keep = [states[n] for n in new for states in starts.of_models]
+    to_keep = [cast("StoredState", states[n]) for n in new for states in starts.of_models]
     handles = iter(state_store.store.keep(state_store.owner, to_keep))
     added = {n: _HANDLE_SEPARATOR.join(next(handles) for _ in starts.of_models) for n in new}
     return [None if turn is None or n is None else added.get(n, turn.session) for n, turn in both]
@@ -107,15 +107,15 @@ def resume_sessions(
         UnsupportedParameterError: a model reads backward.
         StatesFullError: the store is full.
     """
-    models, eos = job.models.all, job.settings.commit_eos
+    eos = job.settings.commit_eos
     numbers: dict[Turn, int] = {}
     of_lists = [None if turn is None else numbers.setdefault(turn, len(numbers)) for turn in turns]
     names = {of_lists[i]: name(i) for i in reversed(range(len(turns)))}
-    num_kept = len(models) * sum(turn.commit is not None for turn in numbers)
+    num_kept = len(job.models.all) * sum(turn.commit is not None for turn in numbers)
     state_store.store.check_capacity(state_store.owner, num_kept)
     found = [_session_states(job, turn, state_store, names[n]) for turn, n in numbers.items()]
     of_models = []
-    for number, loaded in enumerate(models):
+    for number, loaded in enumerate(job.models.all):
         check_reads_forward(loaded)
         previous = [states[number] for states in found]
         texts = [
@@ -123,13 +123,13 @@ def resume_sessions(
             for turn, n in numbers.items()
         ]
         _, states = yield from continue_states(loaded, previous, texts, STATE)
-        of_models.append((yield from stored_states(loaded, states, texts, previous)))
+        of_models.append((yield from stored_states(states, texts, previous)))
     return StartStates(of_lists, of_models)
 
 
 def _session_states(job: RerankJob, turn: Turn, state_store: OwnedStateStore, name: str) -> list[StoredState]:
     """Find each model's state of a session, or the start state of a new one."""
-    models, bos = job.models.all, job.settings.bos
+    models, bos = cast("tuple[LoadedModel, ...]", job.models.all), job.settings.bos
     if turn.session is None:
         return [
             StoredState(loaded, loaded.model.initial_state(1) if bos else loaded.model.empty_state(1))
@@ -158,7 +158,7 @@ def _commit_ids(
     text = written(turn.commit, form) if reads_forms(before.loaded) else turn.commit
     if text and not (eos or text[-1].isspace() or before.loaded.tokenizer.joins_spaces):
         text += " "  # its own token, before the next candidate; read but not scored, as after a context
-    ids = ids_after(before, text)
+    ids = ids_after(before.loaded.tokenizer, before, text)
     if eos:
         ids = np.append(ids, EOS)
     limits.check_length(before.num_tokens + len(ids), parameter=f"{name}commit")
@@ -370,9 +370,7 @@ def _rank_lists(
     return ranked
 
 
-def rank_documents(
-    loaded: LoadedModel, request: DocumentsRequest, limits: Limits
-) -> Work[Any, DocumentsReply]:
+def rank_documents(loaded: TextModel, request: DocumentsRequest, limits: Limits) -> Work[Any, DocumentsReply]:
     """Rank documents by the query's probability after each, without `</s>`.
 
     Raises:

@@ -23,7 +23,9 @@ from models.reranking.formats.format import BadLine, ListOrBadLine
 from models.reranking.formats.reader import read_bytes
 from models.reranking.mbr import Utility
 from models.reranking.ranking import MAX_POSTERIOR_SCALE, LogLinearModel, Profile
-from service.hosting.loaded_model import LoadedModel
+from models.scoring.candidate_features import MAX_MODELS, ScoreMode, ScoringModels, scoring_models
+from models.scoring.texts import Limits
+from models.text_model import TextModel
 from service.schemas import with_examples
 from service.schemas.wire import (
     LengthExponent,
@@ -41,13 +43,6 @@ from service.schemas.wire import (
     schema_only,
     text_or_object,
 )
-from service.use_cases.candidate_features import (
-    MAX_MODELS,
-    ScoreMode,
-    ScoringModels,
-    scoring_models,
-)
-from service.use_cases.inputs import Limits
 from service.use_cases.score import Detail, DetailName
 
 _MAX_SESSION = 2048
@@ -229,7 +224,7 @@ class RerankSettings(ModelRequest):
     commit_eos: bool = False
     """True to read `</s>` after the committed text of a session, as models of running text expect between sentences."""
 
-    def job(self, profile: Profile | None, resolve: Callable[..., LoadedModel]) -> "RerankJob":
+    def job(self, profile: Profile | None, resolve: Callable[..., TextModel]) -> "RerankJob":
         """Find the scoring models, and fill in omitted settings.
 
         Args:

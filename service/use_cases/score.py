@@ -13,14 +13,22 @@ import numpy.typing as npt
 from pydantic import Field, StringConstraints
 
 from models.arrays import FloatArray, TokenIds
-from models.calls import map_in_steps
+from models.calls import Work, map_in_steps
 from models.completion.token_trie import NO_TOKENS
 from models.errors import InvalidInputError
 from models.files import count_words
 from models.language_model import Want, bits_per_unit, ngram_order, perplexity
+from models.scoring.sequences import ScoreItem, score_sequence_list
+from models.scoring.texts import (
+    ContextEncoder,
+    EncodedText,
+    Limits,
+    TextOrIds,
+    no_context_error,
+    to_text_order,
+)
+from models.text_model import TextModel
 from models.vocabulary import EOS, UNK
-from service.engine.job import Work
-from service.hosting.loaded_model import LoadedModel
 from service.schemas import with_examples
 from service.schemas.replies import (
     ScoreReply,
@@ -33,7 +41,6 @@ from service.schemas.replies import (
 from service.schemas.wire import (
     ModelRequest,
     OneContext,
-    TextOrIds,
     TextOrObject,
     TimedRequest,
     TokenId,
@@ -42,14 +49,6 @@ from service.schemas.wire import (
     text_or_object,
 )
 from service.use_cases.constants import MAX_LINE_CHARACTERS
-from service.use_cases.inputs import (
-    ContextEncoder,
-    EncodedText,
-    Limits,
-    no_context_error,
-    to_text_order,
-)
-from service.use_cases.sequence_scoring import ScoreItem, score_sequence_list
 
 
 class Detail(StrEnum):
@@ -160,7 +159,7 @@ class SequenceScore(NamedTuple):
 
 
 def score(
-    loaded: LoadedModel,
+    loaded: TextModel,
     items: Sequence[ScoreItem],
     settings: ScoreSettings,
     limits: Limits,
@@ -198,7 +197,7 @@ def score(
 
 
 def _score_lines(
-    loaded: LoadedModel, items: Sequence[ScoreItem], settings: ScoreSettings, limits: Limits
+    loaded: TextModel, items: Sequence[ScoreItem], settings: ScoreSettings, limits: Limits
 ) -> list[SequenceScore] | None:
     """Score texts without contexts in one kernel call; None for other sequences, models, or too many."""
     texts, size = [], 0
@@ -233,7 +232,7 @@ def _nothing_error(parameter: str) -> InvalidInputError:
 
 
 def _prepare(
-    encoder: ContextEncoder, loaded: LoadedModel, settings: ScoreSettings, limits: Limits, item: ScoreItem
+    encoder: ContextEncoder, loaded: TextModel, settings: ScoreSettings, limits: Limits, item: ScoreItem
 ) -> EncodedText:
     limits.check_characters(item.context, item.given, parameter=item.parameter)
     context, text = encoder.encode(item.context, item.given, parameter=item.parameter)
@@ -249,7 +248,7 @@ def _prepare(
     return EncodedText(context, text)
 
 
-def _num_bytes(loaded: LoadedModel, item: ScoreItem, ids: TokenIds) -> int:
+def _num_bytes(loaded: TextModel, item: ScoreItem, ids: TokenIds) -> int:
     if isinstance(item.given, str):
         return len(item.given.encode())
     spelled = loaded.tokenizer.token_bytes
@@ -260,7 +259,7 @@ def _num_bytes(loaded: LoadedModel, item: ScoreItem, ids: TokenIds) -> int:
 
 
 def _ngram_lengths(
-    loaded: LoadedModel, sequence: EncodedText, settings: ScoreSettings
+    loaded: TextModel, sequence: EncodedText, settings: ScoreSettings
 ) -> tuple[TokenIds, TokenIds]:
     """Return the length of the n-gram found for each token, and of the context after it [T].
 
@@ -277,18 +276,18 @@ def _ngram_lengths(
     return np.asarray(lengths[own], dtype=np.int64), model.context_lengths(before)[1:][own]
 
 
-def score_reply(loaded: LoadedModel, scores: Sequence[SequenceScore], detail: Detail) -> ScoreReply:
+def score_reply(loaded: TextModel, scores: Sequence[SequenceScore], detail: Detail) -> ScoreReply:
     """Return a complete reply."""
     results = [score_result(loaded, score, detail) for score in scores]
     return ScoreReply(loaded.address, results, ScoreTotals(*_totals(*scores)))
 
 
-def score_totals(loaded: LoadedModel, scores: Sequence[SequenceScore]) -> ScoreReply:
+def score_totals(loaded: TextModel, scores: Sequence[SequenceScore]) -> ScoreReply:
     """Return a reply with the totals of scores, and no results."""
     return ScoreReply(loaded.address, [], ScoreTotals(*_totals(*scores)))
 
 
-def score_result(loaded: LoadedModel, score: SequenceScore, detail: Detail) -> SequenceScoreResult:
+def score_result(loaded: TextModel, score: SequenceScore, detail: Detail) -> SequenceScoreResult:
     """Return the score of one sequence in wire format."""
     if detail is Detail.NONE and not len(score.ngram_lengths):
         return SequenceScoreResult(*_totals(score))
@@ -313,9 +312,7 @@ def _totals(*scores: SequenceScore) -> tuple[float, int, int, float | None, floa
     return logprob, num_tokens, num_oov, perplexity(logprob, num_tokens), bits_per_unit(logprob, num_bytes)
 
 
-def token_scores(
-    loaded: LoadedModel, given: TokenIds, log_probs: npt.NDArray[np.floating]
-) -> list[TokenScore]:
+def token_scores(loaded: TextModel, given: TokenIds, log_probs: npt.NDArray[np.floating]) -> list[TokenScore]:
     """Return scored or probable tokens [T] in wire format."""
     texts = loaded.token_texts
     return [
@@ -324,7 +321,7 @@ def token_scores(
     ]
 
 
-def word_scores(loaded: LoadedModel, given: TokenIds, log_probs: npt.NDArray[np.floating]) -> list[WordScore]:
+def word_scores(loaded: TextModel, given: TokenIds, log_probs: npt.NDArray[np.floating]) -> list[WordScore]:
     """Join scored tokens [T] into words, which begin at leading white space; `</s>` is its own word."""
     token_bytes = loaded.tokenizer.token_bytes
     ids = given.tolist()
@@ -404,8 +401,8 @@ QualityOutcome: TypeAlias = tuple[TextQualityResult, int, int]
 
 
 def quality(
-    loaded: LoadedModel,
-    against: LoadedModel | None,
+    loaded: TextModel,
+    against: TextModel | None,
     items: Sequence[ScoreItem],
     limits: Limits,
 ) -> Work[Any, list[QualityOutcome]]:

@@ -14,7 +14,8 @@ import numpy as np
 from pydantic import Field
 
 from models.arrays import FloatArray, Int64s, TokenIds
-from models.calls import Predict, Read, map_in_steps
+from models.calls import Predict, Read, Work, map_in_steps
+from models.decoding.generate import phrase_automaton
 from models.errors import InvalidInputError
 from models.language_model import (
     SCORES,
@@ -25,37 +26,25 @@ from models.language_model import (
     pad_sequences,
 )
 from models.phrases import MAX_TOKEN_PHRASES, Phrase, PhraseList
+from models.scoring.constants import MAX_CALL_TOKENS, MAX_STATE_ENTRIES
+from models.scoring.prefill import chunks_by_length, prefill, token_runs
+from models.scoring.texts import Limits, TextOrIds, check_reads_forward, encode_each, ids_after
+from models.states import concatenate_states, materialize
+from models.text_model import TextModel
 from models.vocabulary import EOS, UNK
-from service.engine.batching import concatenate_states, materialize
-from service.engine.job import Work
 from service.hosting.loaded_model import LoadedModel
 from service.hosting.state_store import StateStore, StoredState
 from service.schemas import with_examples
 from service.schemas.replies import AdvancedState, OpenedState
-from service.schemas.wire import (
-    OneOrMoreContexts,
-    TextOrIds,
-    TimedRequest,
-    TokenId,
-    WireModel,
-    either,
-    named_contexts,
-)
-from service.use_cases.constants import (
-    MAX_CALL_TOKENS,
-    MAX_STATE_ENTRIES,
-    MIN_SHARED_CONTINUATIONS,
-    SPARSE_RATIO,
-)
-from service.use_cases.inputs import Limits, check_reads_forward, encode_each, phrase_automaton
-from service.use_cases.prefill import chunks_by_length, prefill, token_runs
+from service.schemas.wire import OneOrMoreContexts, TimedRequest, TokenId, WireModel, either, named_contexts
+from service.use_cases.constants import MIN_SHARED_CONTINUATIONS, SPARSE_RATIO
 
 _STATES_PER_STEP = 512
 _NO_LOG_PROBS = np.zeros(0, dtype=np.float32)
 
 
 def continue_states(
-    loaded: LoadedModel, previous: Sequence[StoredState], texts: Sequence[TokenIds], want: Want
+    loaded: TextModel, previous: Sequence[StoredState], texts: Sequence[TokenIds], want: Want
 ) -> Work[Any, tuple[list[FloatArray], list[Any]]]:
     """Read texts [T] after states, in chunks of similar length.
 
@@ -90,7 +79,7 @@ def continue_states(
 
 
 def next_log_prob_blocks(
-    loaded: LoadedModel, states: Sequence[Any], ids: TokenIds | None
+    loaded: TextModel, states: Sequence[Any], ids: TokenIds | None
 ) -> Work[FloatArray, None]:
     """Compute next-token log-probabilities after states of one row each.
 
@@ -107,7 +96,7 @@ def next_log_prob_blocks(
 
 
 def next_log_prob_matrix(
-    loaded: LoadedModel, states: Sequence[Any], ids: TokenIds | None
+    loaded: TextModel, states: Sequence[Any], ids: TokenIds | None
 ) -> Work[Any, FloatArray]:
     """Collect the blocks of `next_log_prob_blocks` in one array [N, K]."""
     blocks = [np.zeros((0, loaded.vocab_size if ids is None else len(ids)), dtype=np.float32)]
@@ -117,7 +106,7 @@ def next_log_prob_matrix(
     return np.concatenate(blocks)
 
 
-def next_log_probs(loaded: LoadedModel, state: Any, ids: TokenIds | None) -> Work[Any, FloatArray]:
+def next_log_probs(loaded: TextModel, state: Any, ids: TokenIds | None) -> Work[Any, FloatArray]:
     """Compute next-token log-probabilities [N, K] after a state of N rows.
 
     Args:
@@ -135,11 +124,11 @@ def next_log_probs(loaded: LoadedModel, state: Any, ids: TokenIds | None) -> Wor
     return cast("FloatArray", scored.log_probs.reshape(count, len(ids)))
 
 
-def _is_sparse(loaded: LoadedModel, ids: TokenIds) -> bool:
+def _is_sparse(loaded: TextModel, ids: TokenIds) -> bool:
     return is_lookup(loaded.model) and len(ids) * SPARSE_RATIO <= loaded.vocab_size
 
 
-def _row_blocks(loaded: LoadedModel, states: Sequence[Any], ids: TokenIds | None) -> Iterator[Any]:
+def _row_blocks(loaded: TextModel, states: Sequence[Any], ids: TokenIds | None) -> Iterator[Any]:
     """Join states of one row each into blocks of bounded work."""
     size = MAX_STATE_ENTRIES // loaded.vocab_size
     if ids is not None and _is_sparse(loaded, ids):
@@ -311,7 +300,7 @@ def open_states(
             state = yield from prefill(loaded, group_contexts, bos=request.bos)
             rows = yield from map_in_steps(np.arange(len(state))[:, None], state.select, size=len)
             prior = [StoredState(loaded, None, phrases=phrases)] * len(rows)  # nothing read before
-            stored = yield from stored_states(loaded, rows, group_contexts, prior)
+            stored = yield from stored_states(rows, group_contexts, prior)
             for first in range(0, len(stored), _STATES_PER_STEP):
                 part = stored[first : first + _STATES_PER_STEP]
                 handles += state_store.store.keep(state_store.owner, part)
@@ -353,7 +342,7 @@ def advance_states(
         parameter = f"continuations[{index}].{'text' if given[index].text is not None else 'token_ids'}"
         limits.check_characters(text, parameter=parameter)
         ids = (
-            ids_after(before[index], text)
+            ids_after(before[index].loaded.tokenizer, before[index], text)
             if isinstance(text, str)
             else loaded.model.vocabulary.check_ids(text, parameter=parameter)
         )
@@ -379,7 +368,7 @@ def advance_states(
     handles: dict[int, str] = {}
     if to_keep:
         kept: Any = [[of_each[i] for i in to_keep] for of_each in (states, texts, before)]
-        stored = yield from stored_states(loaded, *kept)
+        stored = yield from stored_states(*kept)
         handles = dict(zip(to_keep, state_store.store.keep(state_store.owner, stored), strict=True))
     state_store.store.free(state_store.owner, request.free)
 
@@ -422,7 +411,7 @@ def common_version(states: Sequence[StoredState], *, parameter: str) -> LoadedMo
     return first
 
 
-def requested_token_ids(loaded: LoadedModel, ids: Sequence[int] | None) -> TokenIds | None:
+def requested_token_ids(loaded: TextModel, ids: Sequence[int] | None) -> TokenIds | None:
     """Check a request's token ids [K]; None for all.
 
     Raises:
@@ -438,24 +427,8 @@ def requested_token_ids(loaded: LoadedModel, ids: Sequence[int] | None) -> Token
     return loaded.model.vocabulary.check_ids(ids, parameter="token_ids")
 
 
-def ids_after(before: StoredState, text: str) -> TokenIds:
-    """Tokenise words that follow a state [T].
-
-    They are tokenised as after a space: one is inserted if neither the text before the state ends
-    with white space nor the words begin with it.
-    """
-    tokenizer = before.loaded.tokenizer
-    if tokenizer.leading_space:
-        text = text.removeprefix(" ")  # the tokenizer adds one
-    elif text and not text[0].isspace() and before.last_token is not None:
-        spelled = tokenizer.token_bytes[before.last_token]
-        if spelled and not spelled[-1:].isspace():
-            text = " " + text
-    return np.asarray(tokenizer.encode(text), dtype=np.int64)
-
-
 def stored_states(
-    loaded: LoadedModel, states: Sequence[Any], texts: Sequence[TokenIds], prior: Sequence[StoredState]
+    states: Sequence[Any], texts: Sequence[TokenIds], prior: Sequence[StoredState]
 ) -> Work[Any, list[StoredState]]:
     """Copy states after texts into their own memory, a bounded number per step.
 
@@ -466,6 +439,6 @@ def stored_states(
         ids, before = texts[index], prior[index]
         last = int(ids[-1]) if len(ids) else before.last_token
         num_tokens, (node, _) = before.num_tokens + len(ids), before.read_phrases(ids)
-        return StoredState(loaded, materialize(states[index]), num_tokens, last, before.phrases, node)
+        return StoredState(before.loaded, materialize(states[index]), num_tokens, last, before.phrases, node)
 
     return (yield from map_in_steps(range(len(states)), build, size=lambda _: 0))

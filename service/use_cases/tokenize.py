@@ -6,13 +6,13 @@ Requests and replies use the field names of OpenAI and vLLM.
 from dataclasses import dataclass
 from typing import Any
 
+from models.calls import Work
+from models.scoring.texts import Limits
+from models.text_model import TextModel
 from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK
-from service.engine.job import Work
-from service.hosting.loaded_model import LoadedModel
 from service.schemas import with_examples
 from service.schemas.replies import ModelReply
 from service.schemas.wire import TokenId, WireModel
-from service.use_cases.inputs import Limits
 
 
 class TokenizeRequest(WireModel):
@@ -91,7 +91,7 @@ class TokenizerInfo(ModelReply):
     """always false, because no `</s>` is appended to texts."""
 
 
-def tokenize(loaded: LoadedModel, request: TokenizeRequest, limits: Limits) -> Work[Any, TokenizeReply]:
+def tokenize(loaded: TextModel, request: TokenizeRequest, limits: Limits) -> Work[Any, TokenizeReply]:
     """Tokenise a text.
 
     A text equal to `<s>`, `</s>` or `<unk>` gives that control token, unless an ordinary token is
@@ -115,7 +115,7 @@ def tokenize(loaded: LoadedModel, request: TokenizeRequest, limits: Limits) -> W
     return TokenizeReply(len(ids), limits.max_tokens_per_sequence, ids, names)
 
 
-def detokenize(loaded: LoadedModel, request: DetokenizeRequest, limits: Limits) -> Work[Any, DetokenizeReply]:
+def detokenize(loaded: TextModel, request: DetokenizeRequest, limits: Limits) -> Work[Any, DetokenizeReply]:
     """Decode ids to text; control tokens have no text.
 
     Raises:
@@ -127,7 +127,7 @@ def detokenize(loaded: LoadedModel, request: DetokenizeRequest, limits: Limits) 
     return DetokenizeReply(loaded.tokenizer.decode(checked.tolist()))
 
 
-def tokenizer_info(loaded: LoadedModel, limits: Limits) -> Work[Any, TokenizerInfo]:
+def tokenizer_info(loaded: TextModel, limits: Limits) -> Work[Any, TokenizerInfo]:
     """Describe a model's tokenizer."""
     yield None
     return TokenizerInfo(

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, JsonValue
 
-from models.calls import map_in_steps
+from models.calls import Work, map_in_steps
 from models.errors import InvalidInputError
 from models.normaliser import Writing
 from models.phrases import MAX_PHRASES, Phrase, PhraseList, is_phrase_feature
@@ -50,8 +50,9 @@ from models.reranking.tuning.fitting import (
     assign_folds,
 )
 from models.reranking.tuning.problem import Ints
-from service.engine.job import Work
-from service.hosting.loaded_model import LoadedModel
+from models.scoring.candidate_features import MAX_MODELS, ScoringModels, score_candidates, scoring_models
+from models.scoring.texts import Limits
+from models.text_model import TextModel
 from service.schemas import with_examples
 from service.schemas.wire import (
     LengthExponent,
@@ -62,14 +63,7 @@ from service.schemas.wire import (
     schema_only,
     shared_fields,
 )
-from service.use_cases.candidate_features import (
-    MAX_MODELS,
-    ScoringModels,
-    score_candidates,
-    scoring_models,
-)
 from service.use_cases.constants import LISTS_AT_ONCE
-from service.use_cases.inputs import Limits
 from service.use_cases.rerank import MAX_COMPARED
 from service.use_cases.rerank_request import CandidateIn, Mixture, TunedModel, main_models
 
@@ -174,7 +168,7 @@ class TuneSettings(TimedRequest):
             normaliser=self.normaliser,
         )
 
-    def resolve_models(self, resolve: Callable[[str | None], LoadedModel]) -> ScoringModels:
+    def resolve_models(self, resolve: Callable[[str | None], TextModel]) -> ScoringModels:
         """Find the scoring models.
 
         Args:

@@ -2,8 +2,7 @@
 
 import sys
 
-from models.calls import ModelCall
-from service.engine.calls import run_single
+from models.calls import ModelCall, run_call
 
 
 def calls_by_step(work):
@@ -24,7 +23,7 @@ def calls_by_step(work):
         finally:
             sys.setprofile(None)
             counts.append(calls)
-        answer = run_single(output) if isinstance(output, ModelCall) else None
+        answer = run_call(output) if isinstance(output, ModelCall) else None
 
 
 def calls_in(function, *arguments):

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from models.arrays import Float64s, FloatArray, to_numpy
-from models.calls import run_calls
+from models.calls import run_to_completion
 from models.checkpoint.load import Checkpoint
 from models.checkpoint.manifest import version_address
 from models.completion.prefix import PrefixSplit, split_prefix
@@ -230,7 +230,7 @@ class Typist:
             search = CompletionSearch(self._tokens, typed.spelled, _SETTINGS)
             search.update(contexts.state(number), contexts.log_probs(number))
             searches.append(search)
-        run_calls(run_searches(self._model, searches))
+        run_to_completion(run_searches(self._model, searches))
         return {
             number: _completion_rank(search.result(), cuts[number], *place)
             for search, (number, place) in zip(searches, places.items(), strict=True)

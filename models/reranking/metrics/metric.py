@@ -19,7 +19,7 @@ from rapidfuzz.process import cdist
 from typing_extensions import override
 
 from models.arrays import Float64s, Int32s, Int64s
-from models.calls import Steps, map_in_steps, run_calls
+from models.calls import Steps, map_in_steps, run_to_completion
 from models.errors import InvalidInputError
 from models.files import split_words
 
@@ -245,7 +245,9 @@ class ErrorRate(Metric):
         normalised = map(NORMALISERS[self.normaliser], (*texts, *references))
         strings = [text.strip() for text in normalised]
         if self.name == "wer":
-            strings = run_calls(words_as_characters(split_words(_RUN.sub(" ", text)) for text in strings))
+            strings = run_to_completion(
+                words_as_characters(split_words(_RUN.sub(" ", text)) for text in strings)
+            )
         right = strings[len(texts) :]
         errors = pairwise_distances(strings[: len(texts)], right).astype(np.int64)
         lengths = np.fromiter(map(len, right), np.int64, len(right))

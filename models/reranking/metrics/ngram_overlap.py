@@ -19,7 +19,7 @@ from numba import types
 from typing_extensions import override
 
 from models.arrays import Float64s, Int32s, Int64s
-from models.calls import Steps, map_in_steps, run_calls
+from models.calls import Steps, map_in_steps, run_to_completion
 from models.kernels.compilation import kernel
 from models.reranking.metrics.metric import Metric, Statistics
 
@@ -249,7 +249,7 @@ class Bleu(NgramMetric):
 
     @override
     def count(self, texts: Sequence[str], references: Sequence[str]) -> Statistics:
-        counts = run_calls(count_word_ngrams([*texts, *references]))
+        counts = run_to_completion(count_word_ngrams([*texts, *references]))
         all_texts = np.arange(len(texts) + len(references))
         one_group = np.array([0, len(references)])
         return bleu_statistics(counts, all_texts[: len(texts)], all_texts[len(texts) :], one_group)[:, 0]
@@ -330,7 +330,7 @@ class ChrF(NgramMetric):
 
     @override
     def count(self, texts: Sequence[str], references: Sequence[str]) -> Statistics:
-        counts = run_calls(count_character_ngrams([*texts, *references]))
+        counts = run_to_completion(count_character_ngrams([*texts, *references]))
         all_texts = np.arange(len(texts) + len(references))
         pairs = chrf_statistics(counts, all_texts[: len(texts)], all_texts[len(texts) :])
         best: Statistics = pairs[np.arange(len(texts)), self.score(pairs).argmax(axis=1)]

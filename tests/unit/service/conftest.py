@@ -1,25 +1,16 @@
 """Loaded models for use cases, without a registry."""
 
-from types import SimpleNamespace
-
 import pytest
 
-from models.calls import ModelCall
+from models.calls import ModelCall, run_call
+from models.text_model import TextModel
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import Vocabulary
-from service.engine.calls import run_single
-from service.hosting.loaded_model import LoadedModel
 from tests.support.fake_models import FakeModel, fake_vocabulary
 
 
 def loaded(tokenizer, **options):
-    model = FakeModel(tokenizer.vocabulary, **options)
-    checkpoint = SimpleNamespace(
-        model=model,
-        tokenizer=tokenizer,
-        manifest=SimpleNamespace(vocab_size=len(tokenizer.vocabulary), direction="forward"),
-    )
-    return LoadedModel("fake@1", checkpoint)
+    return TextModel("fake@1", FakeModel(tokenizer.vocabulary, **options), tokenizer)
 
 
 @pytest.fixture
@@ -48,7 +39,7 @@ def finish():
                 told = work.send(answer)
             except StopIteration as stop:
                 return stop.value, steps
-            answer = run_single(told) if isinstance(told, ModelCall) else None
+            answer = run_call(told) if isinstance(told, ModelCall) else None
             steps += 1
 
     return run

@@ -8,10 +8,10 @@ import pytest
 
 from models.report import Picture
 from models.reranking.candidates import Candidate, CandidateList
-from service.engine.job import run_to_completion
+from models.calls import run_to_completion
 from service.local.ask import UNLIMITED
 from service.local.tune_report import mark_errors, tuning_page
-from service.use_cases.candidate_features import ScoringModels
+from models.scoring.candidate_features import ScoringModels
 from service.use_cases.tune import TuneSettings, tune_and_evaluate
 from tests.support.nbest_lists import words_in_steps
 

@@ -5,16 +5,16 @@ import asyncio
 import numpy as np
 import pytest
 
+from models.calls import run_to_completion
 from models.errors import SupersededError
+from models.prefix_cache import NextTokenCache, NextTokenEntry
+from models.scoring.model_weights import WeightedModel
+from models.scoring.texts import Limits
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import Vocabulary
 from models.words import match_beginning
-from service.engine.job import run_to_completion
-from service.engine.prefix_cache import NextTokenCache, NextTokenEntry
 from service.routes.request import AutocompleteSessions
 from service.use_cases.autocomplete import AutocompleteRequest, autocomplete
-from service.use_cases.inputs import Limits
-from service.use_cases.model_weights import WeightedModel
 from tests.unit.service.conftest import loaded
 
 LIMITS = Limits(max_texts=10, max_tokens_per_sequence=1000, max_new_tokens=1)

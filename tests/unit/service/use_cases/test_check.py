@@ -1,15 +1,16 @@
 """The check use case: refusals, priority, every family."""
 
+from dataclasses import replace
 from itertools import takewhile
 
 import pytest
 
+from models.calls import run_to_completion
 from models.checking.error_model import GivenSpan
 from models.errors import ContextLengthError, InvalidInputError
-from service.engine.job import run_to_completion
+from models.scoring.model_weights import WeightedModel
+from models.scoring.texts import Limits
 from service.use_cases.check import CheckRequest, check
-from service.use_cases.inputs import Limits
-from service.use_cases.model_weights import WeightedModel
 from tests.support.families import NAMES, model, tokenizer
 from tests.support.text_models import check as check_directly
 from tests.unit.service.conftest import loaded
@@ -38,8 +39,7 @@ def given(start, end, *texts):
 def test_the_engine_is_told_what_is_told_without_it(name):
     """Words with digits have no neighbours, so the request provides candidates."""
     spans = (given(6, 8, "w4", "w5"), given(13, 20, "w5", "w4 w5"), given(24, 30, "w7 w8 w9"))
-    one = loaded(tokenizer())
-    one.checkpoint.model = model(name)
+    one = replace(loaded(tokenizer()), model=model(name))
     candidates = [
         {
             "start": span.start,

@@ -1,31 +1,27 @@
 """The completions use case: prompts, prompt scores, token texts and offsets."""
 
 import dataclasses
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from models.arrays import to_numpy
-from models.calls import Predict
+from models.calls import Predict, iter_outputs, run_call, run_to_completion
+from models.decoding import prompts as module
 from models.decoding.parameters import DecodingParameters
+from models.decoding.prompts import Prompt, score_prompt_tokens
 from models.errors import InvalidInputError, UnsupportedParameterError
 from models.language_model import TopTokens, score_sequences
+from models.scoring.texts import Limits
+from models.text_model import TextModel
 from models.vocabulary import BOS, EOS, UNK
-from service.engine.calls import run_single
-from service.engine.job import iter_outputs, run_to_completion
-from service.hosting.loaded_model import LoadedModel
 from service.schemas.replies import Usage
-from service.use_cases import sequence_scoring as module
-from service.use_cases.choices import Prompt
 from service.use_cases.completions import (
     CompletionRequest,
     EntryBuilder,
     complete_prompts,
     no_entries,
 )
-from service.use_cases.inputs import Limits
-from service.use_cases.sequence_scoring import score_prompt_tokens
 from tests.support import families
 from tests.support.pretrained import pretrained
 from training.progress import Progress
@@ -37,9 +33,7 @@ W2 = 5  # the id of the word w2
 
 def loaded(direction="forward"):
     tokenizer = families.tokenizer()
-    manifest = SimpleNamespace(vocab_size=len(tokenizer.vocabulary), direction=direction)
-    checkpoint = SimpleNamespace(model=families.model("lstm"), tokenizer=tokenizer, manifest=manifest)
-    return LoadedModel("lstm@1", checkpoint)
+    return TextModel("lstm@1", families.model("lstm"), tokenizer, direction == "backward")
 
 
 PARAMETERS = DecodingParameters(max_tokens=3, strategy="greedy", ignore_eos=True)
@@ -182,7 +176,7 @@ def predictions(work):
             return counts
         if isinstance(call, Predict):
             counts.append(len(call.state))
-        answer = run_single(call) if call is not None else None
+        answer = run_call(call) if call is not None else None
 
 
 def test_no_more_distributions_than_a_block_are_held(monkeypatch):

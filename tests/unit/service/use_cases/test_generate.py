@@ -1,28 +1,26 @@
 """Generation: batched rows, choices, beams and reported values."""
 
 import dataclasses
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from models.calls import ModelCall
+from models.calls import ModelCall, iter_outputs, run_call, run_to_completion
+from models.decoding import choices as prompts_module
+from models.decoding.decode import Decode
+from models.decoding.generate import continue_prompts
 from models.decoding.parameters import DecodingParameters
+from models.decoding.prompts import Prompt
 from models.errors import InvalidInputError
 from models.language_model import pad_sequences, score_sequences
 from models.phrases import Phrase
+from models.scoring.texts import Limits
+from models.text_model import TextModel
 from models.vocabulary import EOS
-from service.engine.calls import run_single
-from service.engine.decode import Decode
-from service.engine.job import iter_outputs, run_to_completion
-from service.hosting.loaded_model import LoadedModel
-from service.use_cases import choices as prompts_module
-from service.use_cases.choices import Prompt
 from service.use_cases.completions import CompletionRequest
-from service.use_cases.generate import GenerateRequest, continue_prompts
-from service.use_cases.inputs import Limits
+from service.use_cases.generate import GenerateRequest
 from tests.support import families
 
 LIMITS = Limits(max_texts=100, max_tokens_per_sequence=1000, max_new_tokens=1000)
@@ -97,7 +95,7 @@ def test_all_rows_are_one_call_whose_answer_is_waited_for_unless_somebody_looks(
         while True:
             call, answer = told.send(answer), None
             if isinstance(call, ModelCall):
-                answer = run_single(call)
+                answer = run_call(call)
             if isinstance(call, Decode):
                 calls.append((len(call.state), call.count))
     except StopIteration:
@@ -286,8 +284,7 @@ def test_penalties_make_words_come_less_often(words):
 def test_every_row_goes_on_from_its_own_state(family, options):
     """Reported log-probabilities equal the scores of prompt and continuation, for models with longer contexts."""
     model, tokenizer = families.model(family), families.tokenizer()
-    manifest = SimpleNamespace(vocab_size=len(model.vocabulary), direction="forward")
-    loaded = LoadedModel("m@1", SimpleNamespace(model=model, tokenizer=tokenizer, manifest=manifest))
+    loaded = TextModel("m@1", model, tokenizer)
     prompts = [np.array(ids, np.int64) for ids in ((30, 31), (), (5,), (30, 31), (7, 8, 9))]
     done = run(loaded, prompts, **options)
     assert "strategy" in options or len({len(one.token_ids) for one in done}) > 1

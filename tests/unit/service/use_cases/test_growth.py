@@ -6,14 +6,15 @@ import tracemalloc
 
 import pytest
 
+from models.calls import run_to_completion
+from models.decoding.generate import phrase_automaton
 from models.phrases import Phrase
+from models.scoring.model_weights import WeightedModel
+from models.scoring.texts import Limits
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import Vocabulary
-from service.engine.job import run_to_completion
 from service.use_cases.autocomplete import AutocompleteRequest, autocomplete
 from service.use_cases.generate import GenerateRequest, generate
-from service.use_cases.inputs import Limits, phrase_automaton
-from service.use_cases.model_weights import WeightedModel
 from tests.support.counted_calls import calls_by_step
 from tests.unit.service.conftest import loaded
 

@@ -6,15 +6,15 @@ import math
 import numpy as np
 import pytest
 
+from models.calls import iter_outputs, run_to_completion
 from models.completion.prefix import take_back
+from models.decoding import strategies as decode
 from models.decoding.parameters import DecodingParameters
 from models.errors import UnsupportedParameterError
+from models.scoring.texts import Limits
 from models.vocabulary import EOS, UNK
-from service.engine.job import iter_outputs, run_to_completion
-from service.use_cases import decode
 from service.use_cases.completions import CompletionRequest, complete_prompts
 from service.use_cases.generate import GenerateRequest, generate
-from service.use_cases.inputs import Limits
 from tests.matrix.zoo import tokenizer
 
 LIMITS = Limits(max_texts=100, max_tokens_per_sequence=1000, max_new_tokens=100)

@@ -7,8 +7,8 @@ import pytest
 import sentencepiece
 
 from models.errors import InvalidInputError
+from models.scoring.texts import ContextEncoder, encode_after
 from models.tokenizers import SentencePieceTokenizer, WordTokenizer
-from service.use_cases.inputs import ContextEncoder, encode_after
 from tests.matrix import zoo
 from tests.support.fake_models import fake_vocabulary
 

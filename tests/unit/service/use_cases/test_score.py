@@ -6,33 +6,27 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from models.calls import Read
+from models.calls import Read, iter_outputs, run_to_completion
 from models.errors import ContextLengthError, InvalidInputError
+from models.prefix_cache import NextTokenCache
 from models.reranking.candidates import Candidate, CandidateList
+from models.scoring import prefill as prefill_module
+from models.scoring import sequences as sequence_scores_module
+from models.scoring.candidate_texts import find_distinct_texts, tokenise_texts
+from models.scoring.prefill import prefill
+from models.scoring.sequences import build_tree, may_be_cheaper, score_sequence_list, tree_is_cheaper
+from models.scoring.texts import ContextEncoder, EncodedText, Limits
+from models.states import materialize
 from models.vocabulary import UNK
-from service.engine.batching import materialize
-from service.engine.job import iter_outputs, run_to_completion
-from service.engine.prefix_cache import NextTokenCache
 from service.use_cases import next_token as next_token_module
-from service.use_cases import prefill as prefill_module
-from service.use_cases import sequence_scoring as sequence_scores_module
-from service.use_cases.candidate_texts import find_distinct_texts, tokenise_texts
 from service.use_cases.generate import GenerateRequest, generate
-from service.use_cases.inputs import ContextEncoder, EncodedText, Limits
 from service.use_cases.next_token import (
     NextTokenRequest,
     next_distributions,
     rank_next_tokens,
     rank_next_words,
 )
-from service.use_cases.prefill import prefill
 from service.use_cases.score import Detail, ScoreItem, ScoreSettings, score
-from service.use_cases.sequence_scoring import (
-    build_tree,
-    may_be_cheaper,
-    score_sequence_list,
-    tree_is_cheaper,
-)
 
 LIMITS = Limits(max_texts=10_000, max_tokens_per_sequence=100_000, max_new_tokens=100)
 

@@ -5,17 +5,12 @@ import math
 import numpy as np
 import pytest
 
+from models.calls import run_to_completion
 from models.checking.checker import Issue, Suggestion
 from models.checking.sentences import Word
 from models.completion.prefix import split_prefix
-from models.tokenizers import CharacterTokenizer, WordTokenizer
-from models.vocabulary import BOS, UNK, Vocabulary
-from service.engine.job import run_to_completion
-from service.engine.prefix_cache import Evidence, NextTokenEntry
-from service.use_cases.autocomplete import AutocompleteRequest, autocomplete
-from service.use_cases.check import _Checked, _combine
-from service.use_cases.inputs import Limits
-from service.use_cases.model_weights import (
+from models.prefix_cache import Evidence, NextTokenEntry
+from models.scoring.model_weights import (
     WeightedModel,
     normalised_weights,
     shares,
@@ -23,6 +18,11 @@ from service.use_cases.model_weights import (
     weights_before,
     weights_given_text,
 )
+from models.scoring.texts import Limits
+from models.tokenizers import CharacterTokenizer, WordTokenizer
+from models.vocabulary import BOS, UNK, Vocabulary
+from service.use_cases.autocomplete import AutocompleteRequest, autocomplete
+from service.use_cases.check import _Checked, _combine
 from tests.unit.service.conftest import loaded
 
 LIMITS = Limits(max_texts=10, max_tokens_per_sequence=1000, max_new_tokens=1)
@@ -80,11 +80,11 @@ def test_weights_that_round_to_nothing_stay_finite():
 
 def part_log_probs(one, parts):
     """Ln P(part | parts before it) by the table of a fake model; an unknown word also has a spelling."""
-    tokenizer, before, found = one.checkpoint.tokenizer, BOS, []
+    tokenizer, before, found = one.tokenizer, BOS, []
     for part in parts:
         found.append(0.0)
         for token in tokenizer.encode(part):
-            found[-1] += float(one.checkpoint.model.table[before, token])
+            found[-1] += float(one.model.table[before, token])
             found[-1] += one.checker.log_spelling(part.strip()) if token == UNK else 0.0
             before = token
     return found
@@ -105,14 +105,14 @@ def test_weights_after_a_text_are_drawn_anew_before_each_word_but_the_last(text,
     for word in scores.T[:-1]:
         expected = 0.95 * expected * word / (expected @ word) + 0.05 * prior
     expected = expected * scores[:, -1] / (expected @ scores[:, -1])
-    splits = [split_prefix(one.loaded.checkpoint.tokenizer, text) for one in models]
+    splits = [split_prefix(one.loaded.tokenizer, text) for one in models]
     found = run_to_completion(weights_after(models, splits, [NextTokenEntry(0)] * 2, text))
     assert found == pytest.approx(expected, rel=1e-4)
 
 
 def test_evidence_that_is_cached_counts_if_it_ends_where_the_words_do():
     models = [WeightedModel(OF_WORDS), WeightedModel(OF_CHARACTERS)]
-    splits = [split_prefix(one.loaded.checkpoint.tokenizer, "a an") for one in models]
+    splits = [split_prefix(one.loaded.tokenizer, "a an") for one in models]
 
     def weights(*evidence):
         entries = [NextTokenEntry(0, evidence=one) for one in evidence]

@@ -8,30 +8,25 @@ word counts with the probability of its spelling.
 
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
 
 from models.arrays import Float64s, Int64s
-from models.calls import map_in_steps
+from models.calls import Work, map_in_steps
 from models.checking.checker import Checker
 from models.checking.sentences import Word
 from models.completion.prefix import PrefixSplit
 from models.completion.token_trie import NO_TOKENS
-from service.engine.job import Work
-from service.engine.prefix_cache import Evidence, NextTokenEntry
-from service.hosting.loaded_model import LoadedModel
-from service.schemas.wire import ModelRequest, WireModel
-from service.use_cases.inputs import EncodedText
-from service.use_cases.sequence_scoring import score_sequence_list
+from models.prefix_cache import Evidence, NextTokenEntry
+from models.scoring.sequences import score_sequence_list
+from models.scoring.texts import EncodedText
+from models.text_model import TextModel
 
 _SWITCH = 0.05
 """Probability that the model is drawn anew before a word; the same one may be drawn again."""
 
-_MAX_MODELS = 8
 _WINDOW_WORDS, _WINDOW_CHARACTERS = 16, 512
 """End of the typed text that is scored for the weights: earlier words have hardly any effect."""
 
@@ -39,33 +34,10 @@ _WORDS_PER_STEP = 1000
 _WORD = re.compile(r"\S+")
 
 
-class ModelWeight(WireModel):
-    """One of several models of a request."""
-
-    model: str
-    """Model: `name`, `name@7` or `name@champion`."""
-    weight: float = Field(default=1.0, gt=0, le=1e9)
-    """Weight before the text is seen, relative to those of the other models."""
-
-
-class ModelsRequest(ModelRequest):
-    """The model of a request, or several models."""
-
-    models: list[ModelWeight] = Field(default_factory=list, max_length=_MAX_MODELS)
-    """Several models instead of `model`, such as one for each language of the user; their tokens may differ. The
-    weights change at each word: a model that predicts the text better has a larger one."""
-
-    @model_validator(mode="after")
-    def _model_or_models(self) -> Self:
-        if self.models and self.model is not None:
-            raise PydanticCustomError("one_of", "give either model or models")
-        return self
-
-
 class WeightedModel(NamedTuple):
     """A loaded model and its weight before the text, relative to the other models'."""
 
-    loaded: LoadedModel
+    loaded: TextModel
     weight: float = 1.0
 
 
@@ -194,7 +166,7 @@ def weights_after(
     return weights
 
 
-def _log_probs(loaded: LoadedModel, text: str, starts: Int64s) -> Work[Any, Float64s]:
+def _log_probs(loaded: TextModel, text: str, starts: Int64s) -> Work[Any, Float64s]:
     """Return the log-probability of each part of a text that begins at `starts` [N]."""
     sentence = loaded.checker.splitter.sentence(text)
     if not len(sentence.ids):

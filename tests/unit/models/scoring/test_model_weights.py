@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from service.engine.job import run_to_completion
-from service.use_cases import model_weights
-from service.use_cases.model_weights import sum_by_word, weights_before, weights_given_text, word_starts
+from models.calls import run_to_completion
+from models.scoring import model_weights
+from models.scoring.model_weights import sum_by_word, weights_before, weights_given_text, word_starts
 
 
 def path_probabilities(prior, log_probs):

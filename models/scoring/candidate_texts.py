@@ -11,26 +11,25 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models.arrays import Int64s, TokenIds
-from models.calls import map_in_steps
+from models.calls import Work, map_in_steps
 from models.completion.token_trie import NO_TOKENS
 from models.normaliser import Writing, written
 from models.reranking.candidates import CandidateList
 from models.reranking.features import offsets_of
-from models.tokenizers import SUBWORDS, WordTokenizer
-from models.vocabulary import EOS
-from service.engine.job import Work
-from service.hosting.loaded_model import LoadedModel
-from service.hosting.state_store import StoredState
-from service.use_cases.constants import CHARACTERS_PER_STEP, TOKENISED_PER_STEP
-from service.use_cases.inputs import (
+from models.scoring.constants import CHARACTERS_PER_STEP, TOKENISED_PER_STEP
+from models.scoring.prefill import token_runs
+from models.scoring.texts import (
     ContextEncoder,
     EncodedText,
     Limits,
+    TextState,
     encode,
+    ids_after,
     no_context_error,
 )
-from service.use_cases.prefill import token_runs
-from service.use_cases.states import ids_after
+from models.text_model import TextModel
+from models.tokenizers import SUBWORDS, WordTokenizer
+from models.vocabulary import EOS
 
 
 class Surroundings(NamedTuple):
@@ -78,7 +77,7 @@ class DistinctTexts(NamedTuple):
         return self._replace(texts=[written(text, form) for text in self.texts], settings=settings)
 
 
-def reads_forms(loaded: LoadedModel) -> bool:
+def reads_forms(loaded: TextModel) -> bool:
     """Return True if `form` applies to a model: it is pretrained, or shares its tokenizer."""
     return loaded.tokenizer.kind == SUBWORDS
 
@@ -154,12 +153,12 @@ def find_distinct_texts(
 
 
 def tokenise_texts(
-    loaded: LoadedModel,
+    loaded: TextModel,
     distinct: DistinctTexts,
     limits: Limits,
     *,
     eos: bool,
-    starts: Sequence[StoredState] = (),
+    starts: Sequence[TextState] = (),
 ) -> Work[Any, RaggedTexts]:
     """Tokenise texts.
 
@@ -199,7 +198,7 @@ def tokenise_texts(
     return texts
 
 
-def _is_separable(loaded: LoadedModel, distinct: DistinctTexts) -> bool:
+def _is_separable(loaded: TextModel, distinct: DistinctTexts) -> bool:
     """Return True if contexts and candidates can be tokenised apart: no token crosses a space."""
     if any(s.continuation is not None for s in distinct.settings):
         return False
@@ -209,7 +208,7 @@ def _is_separable(loaded: LoadedModel, distinct: DistinctTexts) -> bool:
     return splits_at_spaces or not any(s.context or s.start is not None for s in distinct.settings)
 
 
-def _encode_together(loaded: LoadedModel, distinct: DistinctTexts) -> Work[Any, RaggedTexts]:
+def _encode_together(loaded: TextModel, distinct: DistinctTexts) -> Work[Any, RaggedTexts]:
     tokenizer, settings = loaded.tokenizer, distinct.settings
     context_texts = [s.context for s in settings if s.start is None]
     contexts = yield from map_in_steps(context_texts, partial(encode, loaded, parameter="context"), size=len)
@@ -228,14 +227,14 @@ def _encode_together(loaded: LoadedModel, distinct: DistinctTexts) -> Work[Any, 
 
 
 def _encode_each(
-    loaded: LoadedModel, distinct: DistinctTexts, starts: Sequence[StoredState]
+    loaded: TextModel, distinct: DistinctTexts, starts: Sequence[TextState]
 ) -> Work[Any, RaggedTexts]:
     encoder = ContextEncoder(loaded)
 
     def encoded(text: int) -> EncodedText:
         candidate, setting = distinct.texts[text], distinct.settings[distinct.setting_of[text]]
         if setting.start is not None:
-            return EncodedText(NO_TOKENS, ids_after(starts[setting.start], candidate))
+            return EncodedText(NO_TOKENS, ids_after(loaded.tokenizer, starts[setting.start], candidate))
         before, after = setting.context, candidate
         if setting.continuation is not None:
             before, after = _with_space(before, candidate) + candidate, setting.continuation
@@ -260,7 +259,7 @@ def _with_space(before: str, after: str) -> str:
     return before if apart else before + " "
 
 
-def split_at_space(loaded: LoadedModel, before: str, after: str) -> tuple[str, str]:
+def split_at_space(loaded: TextModel, before: str, after: str) -> tuple[str, str]:
     """Insert a space between two texts if neither side has one, and assign it to one text.
 
     If tokens begin with spaces, it belongs to the second text: the first piece of a rare word may be

@@ -10,35 +10,24 @@ Lookup models score without padding.
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple, Self, TypeAlias, cast
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 
 from models.arrays import Float64s, FloatArray, Int64s, TokenIds
-from models.calls import Predict, Read, ScoreChoices, ScoreRagged, map_in_steps
-from models.decoding.top_k import top_tokens_of_rows
+from models.calls import Predict, Read, ScoreChoices, ScoreRagged, Work, map_in_steps
 from models.errors import InvalidInputError
 from models.language_model import (
     SCORES,
     STATE,
     LanguageModel,
     RaggedScorer,
-    TopTokens,
     Want,
     is_lookup,
-    pad_sequences,
     supports,
 )
-from models.vocabulary import EOS
-from service.engine.batching import concatenate_states
-from service.engine.job import Work
-from service.hosting.loaded_model import LoadedModel
-from service.hosting.state_store import StoredState
-from service.schemas.wire import TextOrIds
-from service.use_cases.candidate_texts import RaggedTexts
-from service.use_cases.choices import Prompt, distinct_prompts
-from service.use_cases.constants import (
-    BLOCK_ENTRIES,
+from models.scoring.candidate_texts import RaggedTexts
+from models.scoring.constants import (
     LEVEL_COST,
     MAX_LOOKUP_TOKENS,
     MAX_STATE_ENTRIES,
@@ -46,12 +35,15 @@ from service.use_cases.constants import (
     MAX_TREE_TOKENS,
     PREFIX_COST,
 )
-from service.use_cases.inputs import ContextEncoder, EncodedText, Limits
-from service.use_cases.prefill import chunks_by_length, prefill, token_runs
+from models.scoring.prefill import chunks_by_length, prefill, token_runs
+from models.scoring.texts import ContextEncoder, EncodedText, Limits, TextOrIds, TextState
+from models.states import concatenate_states
+from models.text_model import TextModel
+from models.vocabulary import EOS
 
 
 def score_sequence_list(
-    loaded: LoadedModel, sequences: Sequence[EncodedText], *, bos: bool
+    loaded: TextModel, sequences: Sequence[EncodedText], *, bos: bool
 ) -> Work[Any, list[FloatArray]]:
     """Score each sequence's text given its context.
 
@@ -72,7 +64,7 @@ def score_sequence_list(
     return [scores[begin:end] for begin, end in pairwise(texts.offsets.tolist())]
 
 
-def _score_one(loaded: LoadedModel, sequence: EncodedText, *, bos: bool) -> Work[Any, FloatArray]:
+def _score_one(loaded: TextModel, sequence: EncodedText, *, bos: bool) -> Work[Any, FloatArray]:
     """Score one text, without the overhead for many: natural-log probabilities [T]."""
     context, text = sequence
     states = yield from prefill(loaded, [context], bos=bos)
@@ -115,7 +107,7 @@ class ScoreItem(NamedTuple):
 
 
 def score_pairs(
-    loaded: LoadedModel, pairs: Sequence[ScoreItem], limits: Limits, *, exact: bool = False
+    loaded: TextModel, pairs: Sequence[ScoreItem], limits: Limits, *, exact: bool = False
 ) -> Work[Any, tuple[list[EncodedText], Float64s]]:
     """Score texts after contexts, tokenised as one; equal contexts and prefixes are read once.
 
@@ -325,12 +317,12 @@ def _score_pending(
 
 
 def score_ragged_texts(
-    loaded: LoadedModel,
+    loaded: TextModel,
     texts: RaggedTexts,
     list_of: Int64s | None = None,
     *,
     bos: bool,
-    starts: Sequence[StoredState] = (),
+    starts: Sequence[TextState] = (),
     normalised: bool = True,
     exact: bool = False,
 ) -> Work[Any, FloatArray]:
@@ -413,7 +405,7 @@ def _new_ragged_context_lengths(texts: RaggedTexts, order: Int64s) -> list[int]:
 
 
 def _context_states(
-    loaded: LoadedModel, texts: RaggedTexts, used: Int64s, starts: Sequence[StoredState], *, bos: bool
+    loaded: TextModel, texts: RaggedTexts, used: Int64s, starts: Sequence[TextState], *, bos: bool
 ) -> Work[Any, Any]:
     """Compute states after contexts and append stored ones, one row each."""
     known = len(texts.contexts)
@@ -426,7 +418,7 @@ def _context_states(
 
 
 def _score_by_lookup(
-    loaded: LoadedModel, texts: RaggedTexts, rows: Int64s, states: Any, numbers: Int64s, out: FloatArray
+    loaded: TextModel, texts: RaggedTexts, rows: Int64s, states: Any, numbers: Int64s, out: FloatArray
 ) -> Work[Any, None]:
     """Score consecutive texts by lookup, in calls of bounded size."""
     first, last = int(rows[0]), int(rows[-1]) + 1
@@ -477,87 +469,3 @@ def _pad_rows(texts: RaggedTexts, rows: Int64s) -> tuple[TokenIds, TokenIds, Int
     positions = np.where(steps < lengths[:, None], starts[:, None] + steps, -1)
     tokens = np.where(positions >= 0, texts.ids[np.maximum(positions, 0)], EOS)
     return tokens, lengths, positions
-
-
-PromptScores: TypeAlias = tuple[FloatArray, TopTokens]
-"""Natural-log probability of each token of a prompt given the preceding tokens [T], and the most probable tokens at
-each position [T, k], k possibly 0; the first values are meaningless."""
-
-
-def score_prompt_tokens(
-    model: LanguageModel[Any], prompts: Sequence[Prompt], *, top: int
-) -> Work[Any, list[PromptScores]]:
-    """Score all tokens of prompts but the first of each.
-
-    Args:
-        model: any model.
-        prompts: nonempty prompts; equal ones are read once.
-        top: most probable tokens to find at each position; 0 scores each sequence in one call.
-    """
-    distinct, rows = distinct_prompts(prompts)
-    scores_of_row: dict[int, PromptScores] = {}
-    for chunk in chunks_by_length(np.array([len(prompt.ids) for prompt in distinct], dtype=np.int64)):
-        scores = yield from _score_chunk(model, [distinct[row] for row in chunk], top)
-        scores_of_row.update(zip(chunk.tolist(), scores, strict=True))
-    return [scores_of_row[row] for row in rows]
-
-
-def _score_chunk(
-    model: LanguageModel[Any], prompts: Sequence[Prompt], top: int
-) -> Work[Any, list[PromptScores]]:
-    """Score tokens of prompts [B, T]; find the most probable at each position if `top` is not 0."""
-    tokens, lengths = pad_sequences([prompt.ids for prompt in prompts])
-    both = concatenate_states([model.initial_state(1), model.empty_state(1)])
-    state: Any = both.select(np.array([0 if prompt.bos else 1 for prompt in prompts], dtype=np.int64))
-    top_shape = (*tokens.shape, min(top, len(model.vocabulary)))
-    tops = TopTokens(np.zeros(top_shape, dtype=np.int64), np.zeros(top_shape, dtype=np.float32))
-    if top:
-        log_probs = np.zeros(tokens.shape, dtype=np.float32)
-        yield from _score_with_top(model, state, tokens, lengths, log_probs, tops)
-    else:
-        result = yield from Read(model, state, tokens, lengths, SCORES)
-        log_probs = result.log_probs
-    return [
-        (log_probs[row, :length], TopTokens(tops.ids[row, :length], tops.log_probs[row, :length]))
-        for row, length in enumerate(lengths.tolist())
-    ]
-
-
-def _score_with_top(
-    model: LanguageModel[Any],
-    state: Any,
-    tokens: TokenIds,
-    lengths: TokenIds,
-    log_probs: FloatArray,
-    tops: TopTokens,
-) -> Work[Any, None]:
-    """Fill in log-probabilities of tokens [B, T] and the most probable tokens [B, T, k].
-
-    All distributions of a long prompt would fill the memory. States are collected until their
-    distributions fill a bounded block, and only a block's most probable tokens are kept.
-    """
-    pending: list[tuple[Any, TokenIds, int]] = []
-    limit = max(BLOCK_ENTRIES // len(model.vocabulary), 1)
-    rows, num_pending = np.arange(len(tokens)), 0
-    for position in range(1, tokens.shape[1]):
-        unfinished = lengths[rows] > position
-        if not unfinished.all():
-            rows, state = rows[unfinished], state.select(np.flatnonzero(unfinished))
-        read = tokens[rows, position - 1 : position]
-        state = (yield from Read(model, state, read, np.ones(len(rows), np.int64), STATE)).state
-        pending.append((state, rows, position))
-        num_pending += len(rows)
-        if num_pending < limit and position + 1 < tokens.shape[1]:
-            continue
-        states = concatenate_states([state for state, _, _ in pending])
-        row = np.concatenate([part for _, part, _ in pending])  # [N]
-        column = np.repeat([at for _, _, at in pending], [len(part) for _, part, _ in pending])
-        pending, num_pending = [], 0
-        for first in range(0, len(row), limit):
-            block = np.arange(first, min(first + limit, len(row)))
-            row_of, column_of = row[block], column[block]
-            distributions = yield from Predict(model, states.select(block))
-            log_probs[row_of, column_of] = distributions[np.arange(len(block)), tokens[row_of, column_of]]
-            best = top_tokens_of_rows(distributions, tops.ids.shape[2])
-            tops.ids[row_of, column_of] = best.ids
-            tops.log_probs[row_of, column_of] = best.log_probs

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from models.arrays import Float64s, Int64s, TokenIds
-from models.calls import map_in_steps
+from models.calls import Work, map_in_steps
 from models.errors import InvalidInputError, UnsupportedParameterError
 from models.files import count_words
 from models.language_model import (
@@ -32,19 +32,17 @@ from models.reranking.features import (
     feature_name,
     offsets_of,
 )
-from models.vocabulary import UNK as UNKNOWN
-from service.engine.job import Work
-from service.hosting.loaded_model import LoadedModel
-from service.hosting.state_store import StoredState
-from service.use_cases.candidate_texts import (
+from models.scoring.candidate_texts import (
     DistinctTexts,
     RaggedTexts,
     find_distinct_texts,
     reads_forms,
     tokenise_texts,
 )
-from service.use_cases.inputs import Limits, to_text_order
-from service.use_cases.sequence_scoring import score_ragged_texts
+from models.scoring.sequences import score_ragged_texts
+from models.scoring.texts import Limits, TextState, to_text_order
+from models.text_model import TextModel
+from models.vocabulary import UNK as UNKNOWN
 
 MAX_MODELS = 8
 """Maximum number of parts of a mixture, and of further models."""
@@ -61,13 +59,13 @@ class ScoringModels:
         form: form of the texts for pretrained models.
     """
 
-    parts: tuple[LoadedModel, ...]
+    parts: tuple[TextModel, ...]
     mixture_weights: tuple[float, ...] = (1.0,)
-    extra: Mapping[str, LoadedModel] = field(default_factory=dict)
+    extra: Mapping[str, TextModel] = field(default_factory=dict)
     form: Writing = "asis"
 
     @property
-    def all(self) -> tuple[LoadedModel, ...]:
+    def all(self) -> tuple[TextModel, ...]:
         """Every model, the parts first."""
         return (*self.parts, *self.extra.values())
 
@@ -85,7 +83,7 @@ class ScoringModels:
 def scoring_models(
     main: Sequence[tuple[str | None, float]],
     extra: Sequence[tuple[str, str]],
-    resolve: Callable[[str | None], LoadedModel],
+    resolve: Callable[[str | None], TextModel],
     form: Writing = "asis",
 ) -> ScoringModels:
     """Resolve addresses to the models that score.
@@ -120,7 +118,7 @@ def scoring_models(
     return models
 
 
-def _check_compatible(first: LoadedModel, part: LoadedModel, index: int) -> None:
+def _check_compatible(first: TextModel, part: TextModel, index: int) -> None:
     """Reject a part that tokenises unlike the first: mixing needs equal tokens in equal order."""
     why = None
     if part.model.vocabulary.fingerprint != first.model.vocabulary.fingerprint:
@@ -150,7 +148,7 @@ class StartStates(NamedTuple):
     """
 
     of_lists: Sequence[int | None] = ()
-    of_models: Sequence[Sequence[StoredState]] = ()
+    of_models: Sequence[Sequence[TextState]] = ()
 
 
 TokenScores: TypeAlias = tuple[TokenIds, Float64s]
@@ -248,9 +246,9 @@ def _score_texts(
     distinct: DistinctTexts,
     limits: Limits,
     form: Writing,
-    parts: Sequence[LoadedModel],
+    parts: Sequence[TextModel],
     weights: Sequence[float],
-    stored: Sequence[Sequence[StoredState]],
+    stored: Sequence[Sequence[TextState]],
     *,
     bos: bool,
     eos: bool,

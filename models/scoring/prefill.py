@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 
 from models.arrays import Int64s, TokenIds
-from models.calls import Read
+from models.calls import Predict, Read, Work
 from models.language_model import STATE, LanguageModel, pad_sequences
+from models.prefix_cache import NextTokenEntry, PrefixCache
+from models.scoring.constants import MAX_CACHED_CONTEXTS, MAX_CALL_TOKENS, MAX_GROUP_TOKENS
+from models.scoring.texts import Limits, encode
+from models.states import concatenate_states, materialize
+from models.text_model import TextModel
 from models.vocabulary import BOS
-from service.engine.batching import concatenate_states, materialize
-from service.engine.job import Work
-from service.engine.prefix_cache import PrefixCache
-from service.hosting.loaded_model import LoadedModel
-from service.use_cases.constants import MAX_CACHED_CONTEXTS, MAX_CALL_TOKENS, MAX_GROUP_TOKENS
 
 
-def prefill(loaded: LoadedModel, contexts: Sequence[TokenIds], *, bos: bool) -> Work[Any, Any]:
+def prefill(loaded: TextModel, contexts: Sequence[TokenIds], *, bos: bool) -> Work[Any, Any]:
     """Read B contexts.
 
     States of a few contexts are cached; cached prefixes are not read again.
@@ -46,9 +46,7 @@ def prefill(loaded: LoadedModel, contexts: Sequence[TokenIds], *, bos: bool) -> 
     return states[0] if len(states) == 1 else concatenate_states(states)
 
 
-def _prefill_cached(
-    loaded: LoadedModel, cache: PrefixCache, context: TokenIds, *, bos: bool
-) -> Work[Any, Any]:
+def _prefill_cached(loaded: TextModel, cache: PrefixCache, context: TokenIds, *, bos: bool) -> Work[Any, Any]:
     """Read a context's uncached rest; also cache the state before its last word, which may change."""
     model = loaded.model
     if not len(context):
@@ -68,7 +66,7 @@ def _prefill_cached(
     return state
 
 
-def _last_word_start(loaded: LoadedModel, ids: TokenIds) -> int:
+def _last_word_start(loaded: TextModel, ids: TokenIds) -> int:
     """Find the start of the last word of ids [T]; the last token if none begins with a space."""
     spelled = loaded.tokenizer.token_bytes
     starts = (index for index in reversed(range(len(ids))) if spelled[ids[index]][:1] == b" ")
@@ -116,3 +114,22 @@ def chunks_by_length(lengths: Int64s) -> Iterator[Int64s]:
     order = np.argsort(lengths, kind="stable")
     for run in token_runs(lengths[order].tolist(), MAX_CALL_TOKENS, padded=True):
         yield order[run]
+
+
+def predict_next(
+    loaded: TextModel, context: str, limits: Limits, *, parameter: str
+) -> Work[Any, NextTokenEntry]:
+    """Compute or look up the state and distribution after a context; cached for a word's keystrokes.
+
+    Too long a context is also cached, to avoid tokenising it at every keystroke.
+    """
+    entry = loaded.next_token_cache.find(context)
+    if entry is None:
+        ids = encode(loaded, context, parameter=parameter)
+        entry = NextTokenEntry(len(ids))
+        if len(ids) <= limits.max_tokens_per_sequence:
+            state = yield from prefill(loaded, [ids], bos=True)
+            log_probs = yield from Predict(loaded.model, state)
+            entry = NextTokenEntry(len(ids), materialize(state), np.array(log_probs))
+        loaded.next_token_cache.put(context, entry)
+    return entry

@@ -1,18 +1,17 @@
 """Cached prefix states: exact, bounded, evicted least recently used first."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
+from models import prefix_cache
 from models.arrays import to_numpy
 from models.cache.model import CacheState
+from models.calls import run_to_completion
 from models.language_model import read_sequences
-from service.engine import prefix_cache
-from service.engine.batching import materialize
-from service.engine.job import run_to_completion
-from service.engine.prefix_cache import NextTokenCache, NextTokenEntry, PrefixCache, state_bytes
-from service.use_cases.prefill import prefill
+from models.prefix_cache import NextTokenCache, NextTokenEntry, PrefixCache, state_bytes
+from models.scoring.prefill import prefill
+from models.states import materialize
+from models.text_model import TextModel
 from tests.support import families
 
 
@@ -132,18 +131,15 @@ class Counted:
         return read_sequences(self.model, state, tokens, lengths, want)
 
 
-def loaded_with_prefixes(load, name):
+def loaded_with_prefixes(name):
     model = Counted(families.model(name))
-    loaded = load(families.tokenizer())
-    checkpoint = loaded.checkpoint
-    checkpoint.model = model
-    return dataclasses.replace(loaded, prefix_cache=PrefixCache(1 << 24)), model
+    return TextModel("m@1", model, families.tokenizer(), prefix_cache=PrefixCache(1 << 24)), model
 
 
 @pytest.mark.parametrize("bos", [True, False])
 @pytest.mark.parametrize("name", ["lstm", "mixture", "feed-forward", "cached mixture"])
-def test_another_keystroke_reads_one_more_token_and_says_the_same(load, name, bos):
-    loaded, model = loaded_with_prefixes(load, name)
+def test_another_keystroke_reads_one_more_token_and_says_the_same(name, bos):
+    loaded, model = loaded_with_prefixes(name)
     text, read = [5, 9, 12, 30, 7, 8], []
     for end in range(1, len(text) + 1):
         before = model.tokens
@@ -158,15 +154,15 @@ def test_another_keystroke_reads_one_more_token_and_says_the_same(load, name, bo
     assert read == [1] * len(text)
 
 
-def test_a_word_that_is_typed_anew_reads_only_that_word(load):
-    loaded, model = loaded_with_prefixes(load, "lstm")
+def test_a_word_that_is_typed_anew_reads_only_that_word():
+    loaded, model = loaded_with_prefixes("lstm")
     for text in ([5, 9, 12], [5, 9, 13], [5, 9, 14]):
         run_to_completion(prefill(loaded, [np.array(text)], bos=True))
     assert model.tokens == 3 + 1 + 1
 
 
-def test_of_many_tokens_none_is_read_twice(load):
-    loaded, model = loaded_with_prefixes(load, "lstm")
+def test_of_many_tokens_none_is_read_twice():
+    loaded, model = loaded_with_prefixes("lstm")
     text = [5, 9, 12, 30, 7, 8, 5, 9, 12]
     for last in (13, 14):
         told = materialize(run_to_completion(prefill(loaded, [np.array([*text, last])], bos=True)))
@@ -178,7 +174,7 @@ def test_of_many_tokens_none_is_read_twice(load):
     assert model.tokens == 10 + 1
 
 
-def test_many_contexts_at_once_leave_no_trace(load):
-    loaded, _ = loaded_with_prefixes(load, "lstm")
+def test_many_contexts_at_once_leave_no_trace():
+    loaded, _ = loaded_with_prefixes("lstm")
     run_to_completion(prefill(loaded, [np.array([5, 9])] * 9, bos=True))
     assert len(loaded.prefix_cache) == 0

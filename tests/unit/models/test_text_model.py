@@ -2,28 +2,20 @@
 
 import gc
 import weakref
-from types import SimpleNamespace
 
 import pytest
 
+from models import text_model
 from models.slot_model import SlotModel, without_members
+from models.text_model import TextModel
 from models.tokenizers import WordTokenizer
 from models.vocabulary import Vocabulary
-from service.hosting import loaded_model
-from service.hosting.loaded_model import LoadedModel
 from tests.support.fake_models import FakeModel
-
-
-class Checkpoint(SimpleNamespace):
-    """A checkpoint with the fields that change."""
-
-    def _replace(self, **fields):
-        return Checkpoint(**{**vars(self), **fields})
 
 
 def loaded():
     vocabulary = Vocabulary(["$city", "to", "from"])
-    return LoadedModel("m@1", Checkpoint(model=FakeModel(vocabulary), tokenizer=WordTokenizer(vocabulary)))
+    return TextModel("m@1", FakeModel(vocabulary), WordTokenizer(vocabulary))
 
 
 def test_the_latest_lists_are_kept():
@@ -37,7 +29,7 @@ def test_the_latest_lists_are_kept():
 
 @pytest.mark.parametrize(("limit", "kept"), [(7, 1), (16, 2)])  # a model has seven tokens
 def test_fewer_models_with_large_vocabularies_are_kept(monkeypatch, limit, kept):
-    monkeypatch.setattr(loaded_model, "_MAX_SLOTTED_BYTES", limit * loaded_model._TOKEN_BYTES)
+    monkeypatch.setattr(text_model, "_MAX_SLOTTED_BYTES", limit * text_model._TOKEN_BYTES)
     base = loaded()
     for n in range(5):
         base.with_slots({"city": [f"town {n}"]})

@@ -4,25 +4,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 
-import numpy as np
-
-from models.arrays import TokenIds
-from models.completion.prefix import take_back
 from models.decoding.parameters import DecodingParameters
+from models.decoding.prompts import Prompt
 from models.decoding.rules import Rules, TokenBias, compile_rules
 from models.decoding.stopping import StopStrings
 from models.decoding.top_k import TokenChoice
-from models.errors import UnsupportedParameterError
 from models.language_model import TopTokens
+from models.scoring.constants import MAX_CHOICE_ENTRIES, MAX_CHOICE_ROWS
+from models.text_model import TextModel
 from models.tokenizers import Detokenizer
-from service.engine.batching import concatenate_states, materialize
-from service.engine.job import Work
-from service.hosting.loaded_model import LoadedModel
-from service.schemas.replies import Usage
-from service.schemas.wire import TextOrIds
-from service.use_cases.constants import MAX_CHOICE_ENTRIES, MAX_CHOICE_ROWS
-from service.use_cases.inputs import Limits, encode_within
-from service.use_cases.prefill import prefill
 
 STOP, LENGTH = "stop", "length"
 
@@ -51,47 +41,8 @@ class Piece(NamedTuple):
 T = TypeVar("T")
 
 
-class Prompt(NamedTuple):
-    """A prompt to continue.
-
-    Attributes:
-        number: index of the prompt in the request.
-        ids: token ids [T].
-        bos: true if `<s>` precedes the tokens.
-        continues: true if text precedes the continuation or the text taken back.
-        taken: end of the prompt not in `ids`; the first tokens must spell it again (token healing).
-    """
-
-    number: int
-    ids: TokenIds
-    bos: bool
-    continues: bool
-    taken: bytes = b""
-
-
 Emit: TypeAlias = Callable[[Sequence[Piece]], Iterable[Any]]
 """Build the events of the pieces of one step, in order."""
-
-ChoiceChunk: TypeAlias = tuple[Any, int, Usage | None]
-"""An event: a choice in wire format, or its next part, the number of tokens generated for it, and the usage so far if
-the event tells it.
-
-`/v1/completions` counts `</s>` as a token, `/v1/generate` does not.
-"""
-
-
-class GenerateResult(NamedTuple):
-    """Result of a request.
-
-    Attributes:
-        choices: choices in wire format not sent as events, in order.
-        usage: tokens read and generated, `</s>` counted as in the events.
-        finish_reasons: finish reasons of all choices, in order.
-    """
-
-    choices: list[Any]
-    usage: Any
-    finish_reasons: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +57,7 @@ class DecodeTask:
         emit: builds the events of one step's pieces; None for no events.
     """
 
-    loaded: LoadedModel
+    loaded: TextModel
     parameters: DecodingParameters
     biases: TokenBias
     top: TokenChoice
@@ -214,60 +165,3 @@ class Continuation:
         self.end()
         self.finish_reason = STOP
         return self
-
-
-def encode_prompt(
-    loaded: LoadedModel, number: int, given: TextOrIds, limits: Limits, *, parameter: str, healing: bool
-) -> Prompt:
-    """Tokenise a prompt that follows `<s>`, or check its ids.
-
-    Args:
-        loaded: model.
-        number: index of the prompt in the request.
-        given: the prompt.
-        limits: of one request.
-        parameter: name of the prompt in the request, for messages.
-        healing: true to take back the tokens of the prompt's last word.
-
-    Raises:
-        InvalidInputError: an id is outside the vocabulary.
-        ContextLengthError: there are too many tokens.
-        UnsupportedParameterError: a prompt of token ids is to be healed.
-    """
-    ids = encode_within(loaded, given, limits, parameter=parameter)
-    if healing and not isinstance(given, str):
-        raise UnsupportedParameterError(
-            f"{parameter} is a list of token ids; token_healing requires a string", parameter="token_healing"
-        )
-    if healing and isinstance(given, str) and given:
-        kept, taken = take_back(loaded.tokenizer, loaded.token_trie, given)
-        if taken:
-            kept_ids = np.array(kept, dtype=np.int64)
-            return Prompt(number, kept_ids, bos=True, continues=len(kept) > 0, taken=taken)
-    continues = len(ids) > 0 and not (isinstance(given, str) and given[-1].isspace())
-    return Prompt(number, ids, bos=True, continues=continues)
-
-
-def distinct_prompts(prompts: Sequence[Prompt]) -> tuple[list[Prompt], list[int]]:
-    """Return the distinct prompts, and each prompt's index among them."""
-    index_of: dict[tuple[bool, bytes], int] = {}
-    indices = [index_of.setdefault((prompt.bos, prompt.ids.tobytes()), len(index_of)) for prompt in prompts]
-    return list(dict(zip(indices, prompts, strict=True)).values()), indices
-
-
-def prefill_prompts(task: DecodeTask, prompts: Sequence[Prompt]) -> Work[Any, Any]:
-    """Read the prompts of R rows, equal ones once.
-
-    Returns:
-        The state after each row's prompt [R].
-    """
-    distinct, rows = distinct_prompts(prompts)
-    order = sorted(range(len(distinct)), key=lambda index: distinct[index].bos)
-    states = []
-    for bos in (False, True):
-        contexts = [distinct[index].ids for index in order if distinct[index].bos == bos]
-        if contexts:
-            states.append((yield from prefill(task.loaded, contexts, bos=bos)))
-    state = states[0] if len(states) == 1 else concatenate_states(states)
-    selected = np.argsort(order)[rows]
-    return materialize(state if selected.tolist() == list(range(len(distinct))) else state.select(selected))

@@ -13,27 +13,21 @@ from typing import Any
 import numpy as np
 
 from models.arrays import FloatArray, TokenIds
-from models.calls import Predict, Read, Step
+from models.calls import Predict, Read, Step, Work
 from models.completion.token_trie import SortedTokens
 from models.decoding.batch import SequenceBatch, row_seed, uniform_numbers
 from models.decoding.beam_search import BeamSearch, FinishedBeam
+from models.decoding.choices import Continuation, DecodeTask, Piece
+from models.decoding.decode import Decode, DecodeState, Generated
+from models.decoding.prompts import Prompt, prefill_prompts
 from models.decoding.sampling import choose_tokens
 from models.decoding.stopping import StopBytes
 from models.decoding.top_k import top_tokens_of_rows
 from models.language_model import LOG_ZERO, STATE, TopTokens
+from models.scoring.constants import MAX_CHOICE_ENTRIES, MAX_SEARCH_STEPS
+from models.states import concatenate_states, materialize
+from models.text_model import TextModel
 from models.vocabulary import EOS
-from service.engine.batching import concatenate_states, materialize
-from service.engine.decode import Decode, DecodeState, Generated
-from service.engine.job import Work
-from service.hosting.loaded_model import LoadedModel
-from service.use_cases.choices import (
-    Continuation,
-    DecodeTask,
-    Piece,
-    Prompt,
-    prefill_prompts,
-)
-from service.use_cases.constants import MAX_CHOICE_ENTRIES, MAX_SEARCH_STEPS
 
 
 def sample_prompts(task: DecodeTask, prompts: Sequence[Prompt]) -> Work[Any, list[Continuation]]:
@@ -52,7 +46,7 @@ def sample_prompts(task: DecodeTask, prompts: Sequence[Prompt]) -> Work[Any, lis
 def _sample_rows(task: DecodeTask, rows: Sequence[Continuation]) -> Work[Any, None]:
     """Sample R rows together; drop finished rows."""
     model, max_tokens = task.loaded.model, task.parameters.max_tokens
-    state = yield from prefill_prompts(task, [one.prompt for one in rows])
+    state = yield from prefill_prompts(task.loaded, [one.prompt for one in rows])
     decoding: Any = DecodeState(state, _batch(task, rows))
     heals = any(one.prompt.taken for one in rows)
     if heals:
@@ -133,7 +127,7 @@ class _Spelling:
         return ids, self.log_probs[ids] + masses
 
 
-def spell(loaded: LoadedModel, state: Any, taken: bytes) -> Work[Any, _Spelling]:
+def spell(loaded: TextModel, state: Any, taken: bytes) -> Work[Any, _Spelling]:
     """Find tokenisations of a text and what follows, up to the token that completes it.
 
     A token's score is the sum over all tokenisations that begin with it. Omitted are those of less
@@ -250,7 +244,7 @@ def beam_search(task: DecodeTask, prompts: Sequence[Prompt]) -> Work[Any, list[C
 def _run_beams(task: DecodeTask, prompts: Sequence[Prompt]) -> Work[Any, list[BeamSearch]]:
     """Step the beams of all prompts together until all searches end."""
     parameters, model = task.parameters, task.loaded.model
-    state = yield from prefill_prompts(task, prompts)
+    state = yield from prefill_prompts(task.loaded, prompts)
     log_probs = yield from Predict(model, state)
     batch = SequenceBatch.of([task.rules(prompt) for prompt in prompts])
     tokenizer = task.loaded.tokenizer
