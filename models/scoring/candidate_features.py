@@ -8,9 +8,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Generic, Literal, NamedTuple, TypeAlias
 
 import numpy as np
+from typing_extensions import TypeVar
 
 from models.arrays import Float64s, Int64s, TokenIds
 from models.calls import Work, map_in_steps
@@ -44,12 +45,14 @@ from models.scoring.texts import Limits, TextState, to_text_order
 from models.text_model import TextModel
 from models.vocabulary import UNK as UNKNOWN
 
+M_co = TypeVar("M_co", bound=TextModel, default=TextModel, covariant=True)
+S_co = TypeVar("S_co", bound=TextState, default=TextState, covariant=True)
 MAX_MODELS = 8
 """Maximum number of parts of a mixture, and of further models."""
 
 
 @dataclass(frozen=True, slots=True)
-class ScoringModels:
+class ScoringModels(Generic[M_co]):
     """Models that score candidates.
 
     Attributes:
@@ -59,13 +62,13 @@ class ScoringModels:
         form: form of the texts for pretrained models.
     """
 
-    parts: tuple[TextModel, ...]
+    parts: tuple[M_co, ...]
     mixture_weights: tuple[float, ...] = (1.0,)
-    extra: Mapping[str, TextModel] = field(default_factory=dict)
+    extra: Mapping[str, M_co] = field(default_factory=dict)
     form: Writing = "asis"
 
     @property
-    def all(self) -> tuple[TextModel, ...]:
+    def all(self) -> tuple[M_co, ...]:
         """Every model, the parts first."""
         return (*self.parts, *self.extra.values())
 
@@ -83,9 +86,9 @@ class ScoringModels:
 def scoring_models(
     main: Sequence[tuple[str | None, float]],
     extra: Sequence[tuple[str, str]],
-    resolve: Callable[[str | None], TextModel],
+    resolve: Callable[[str | None], M_co],
     form: Writing = "asis",
-) -> ScoringModels:
+) -> ScoringModels[M_co]:
     """Resolve addresses to the models that score.
 
     Args:
@@ -139,7 +142,7 @@ ScoreMode = Literal["normalised", "unnormalised"]
 """Kind of `lm` score: a log-probability, or a self-normalised model's score without its normalising sum."""
 
 
-class StartStates(NamedTuple):
+class StartStates(NamedTuple, Generic[S_co]):
     """States before candidates.
 
     Attributes:
@@ -148,7 +151,7 @@ class StartStates(NamedTuple):
     """
 
     of_lists: Sequence[int | None] = ()
-    of_models: Sequence[Sequence[TextState]] = ()
+    of_models: Sequence[Sequence[S_co]] = ()
 
 
 TokenScores: TypeAlias = tuple[TokenIds, Float64s]
@@ -176,7 +179,7 @@ _TextScores: TypeAlias = tuple[RaggedTexts, Float64s]
 """Scores of U texts by a model or a mixture: their ids, and the log-probability of each id."""
 
 
-NO_START_STATES = StartStates()
+NO_START_STATES: StartStates = StartStates()
 
 
 def score_candidates(

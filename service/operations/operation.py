@@ -207,7 +207,7 @@ class Operation(ABC, Generic[R]):
     session: str | None = None
     slots: Mapping[str, Any] | None = None
 
-    def __init__(self, call: Call, *models: TextModel) -> None:
+    def __init__(self, call: Call, *models: LoadedModel) -> None:
         self.call, self.models = call, models
 
     @classmethod

@@ -10,7 +10,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -39,7 +39,6 @@ from models.reranking.mbr import (
 )
 from models.reranking.ranking import rank_by, scaled_posteriors
 from models.scoring.candidate_features import (
-    NO_START_STATES,
     CandidateScores,
     StartStates,
     TokenScores,
@@ -51,7 +50,6 @@ from models.scoring.sequences import ScoreItem, score_pairs
 from models.scoring.texts import Limits, check_reads_forward, ids_after, no_context_error
 from models.text_model import TextModel
 from models.vocabulary import EOS
-from service.hosting.loaded_model import LoadedModel
 from service.hosting.state_store import StoredState
 from service.schemas.replies import DocumentsReply, RankedDocument, RankedText, Usage, to_json
 from service.use_cases.constants import CANDIDATES_PER_STEP, MAX_PAIR_CHARACTERS
@@ -63,7 +61,7 @@ _HANDLE_SEPARATOR = ","
 
 
 def store_sessions(
-    starts: StartStates, turns: Sequence[Turn | None], state_store: OwnedStateStore
+    starts: StartStates[StoredState], turns: Sequence[Turn | None], state_store: OwnedStateStore
 ) -> list[str | None]:
     """Store new states; return each list's handle for the next list, unchanged without a commit.
 
@@ -77,7 +75,7 @@ def store_sessions(
     """
     both = [*zip(starts.of_lists, turns, strict=True)]
     new = sorted({n for n, turn in both if turn and turn.commit is not None and n is not None})
-    to_keep = [cast("StoredState", states[n]) for n in new for states in starts.of_models]
+    to_keep = [states[n] for n in new for states in starts.of_models]
     handles = iter(state_store.store.keep(state_store.owner, to_keep))
     added = {n: _HANDLE_SEPARATOR.join(next(handles) for _ in starts.of_models) for n in new}
     return [None if turn is None or n is None else added.get(n, turn.session) for n, turn in both]
@@ -89,7 +87,7 @@ def resume_sessions(
     state_store: OwnedStateStore,
     limits: Limits,
     name: Callable[[int], str],
-) -> Work[Any, StartStates]:
+) -> Work[Any, StartStates[StoredState]]:
     """Find states of sessions and read committed texts.
 
     Args:
@@ -129,7 +127,7 @@ def resume_sessions(
 
 def _session_states(job: RerankJob, turn: Turn, state_store: OwnedStateStore, name: str) -> list[StoredState]:
     """Find each model's state of a session, or the start state of a new one."""
-    models, bos = cast("tuple[LoadedModel, ...]", job.models.all), job.settings.bos
+    models, bos = job.models.all, job.settings.bos
     if turn.session is None:
         return [
             StoredState(loaded, loaded.model.initial_state(1) if bos else loaded.model.empty_state(1))
@@ -237,7 +235,7 @@ def rerank(
     models, settings = job.models, job.settings
     given = _checked_columns(job, [item.given for item in items], name)
     yield None
-    starts, turns = NO_START_STATES, [item.turn for item in items]
+    starts, turns = StartStates[StoredState](), [item.turn for item in items]
     if states is not None and any(turns):
         starts = yield from resume_sessions(job, turns, states, limits, name)
     filtered = [_filter_candidates(item.given, drop_duplicates=settings.drop_duplicates) for item in items]
@@ -285,7 +283,10 @@ def _filter_candidates(given: CandidateList, *, drop_duplicates: bool) -> _Filte
 
 
 def _add_corrected(
-    filtered: Sequence[_FilteredList], table: CorrectionTable, starts: StartStates, limits: Limits
+    filtered: Sequence[_FilteredList],
+    table: CorrectionTable,
+    starts: StartStates[StoredState],
+    limits: Limits,
 ) -> Work[Any, list[_FilteredList]]:
     """Append corrected candidates, each with the original index of its source."""
 

@@ -25,7 +25,7 @@ from models.reranking.mbr import Utility
 from models.reranking.ranking import MAX_POSTERIOR_SCALE, LogLinearModel, Profile
 from models.scoring.candidate_features import MAX_MODELS, ScoreMode, ScoringModels, scoring_models
 from models.scoring.texts import Limits
-from models.text_model import TextModel
+from service.hosting.loaded_model import LoadedModel
 from service.schemas import with_examples
 from service.schemas.wire import (
     LengthExponent,
@@ -224,7 +224,7 @@ class RerankSettings(ModelRequest):
     commit_eos: bool = False
     """True to read `</s>` after the committed text of a session, as models of running text expect between sentences."""
 
-    def job(self, profile: Profile | None, resolve: Callable[..., TextModel]) -> "RerankJob":
+    def job(self, profile: Profile | None, resolve: Callable[..., LoadedModel]) -> "RerankJob":
         """Find the scoring models, and fill in omitted settings.
 
         Args:
@@ -288,7 +288,7 @@ class RerankJob:
         profile: the profile that the settings name, if any.
     """
 
-    models: ScoringModels
+    models: ScoringModels[LoadedModel]
     weighting: LogLinearModel
     posterior_scale: float
     corrections: CorrectionTable | None

@@ -52,7 +52,7 @@ from models.reranking.tuning.fitting import (
 from models.reranking.tuning.problem import Ints
 from models.scoring.candidate_features import MAX_MODELS, ScoringModels, score_candidates, scoring_models
 from models.scoring.texts import Limits
-from models.text_model import TextModel
+from service.hosting.loaded_model import LoadedModel
 from service.schemas import with_examples
 from service.schemas.wire import (
     LengthExponent,
@@ -168,7 +168,7 @@ class TuneSettings(TimedRequest):
             normaliser=self.normaliser,
         )
 
-    def resolve_models(self, resolve: Callable[[str | None], TextModel]) -> ScoringModels:
+    def resolve_models(self, resolve: Callable[[str | None], LoadedModel]) -> ScoringModels[LoadedModel]:
         """Find the scoring models.
 
         Args:
