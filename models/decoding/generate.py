@@ -8,9 +8,8 @@ from itertools import repeat
 from typing import Any, TypeVar
 
 from models.calls import Work, map_in_steps
-from models.decoding.choices import Continuation, DecodeTask, Emit
+from models.decoding.choices import Continuation, DecodeTask, Emit, Prompt
 from models.decoding.parameters import BEAM, DecodingParameters
-from models.decoding.prompts import Prompt
 from models.decoding.rules import BannedSequences, TokenBias
 from models.decoding.stopping import spellings
 from models.decoding.top_k import TokenChoice

@@ -17,9 +17,8 @@ from models.calls import Predict, Read, Step, Work
 from models.completion.token_trie import SortedTokens
 from models.decoding.batch import SequenceBatch, row_seed, uniform_numbers
 from models.decoding.beam_search import BeamSearch, FinishedBeam
-from models.decoding.choices import Continuation, DecodeTask, Piece
+from models.decoding.choices import Continuation, DecodeTask, Piece, Prompt, prefill_prompts
 from models.decoding.decode import Decode, DecodeState, Generated
-from models.decoding.prompts import Prompt, prefill_prompts
 from models.decoding.sampling import choose_tokens
 from models.decoding.stopping import StopBytes
 from models.decoding.top_k import top_tokens_of_rows

@@ -18,10 +18,17 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field
 
 from models.calls import Work, map_in_steps
-from models.decoding.choices import LENGTH, Continuation, GeneratedToken, Piece
+from models.decoding.choices import (
+    LENGTH,
+    Continuation,
+    GeneratedToken,
+    Piece,
+    Prompt,
+    encode_prompt,
+    score_prompt_tokens,
+)
 from models.decoding.generate import continue_prompts
 from models.decoding.parameters import DecodingParameters
-from models.decoding.prompts import Prompt, encode_prompt, score_prompt_tokens
 from models.errors import InvalidInputError, UnsupportedParameterError
 from models.language_model import TopTokens
 from models.scoring.texts import MAX_CHARACTERS_PER_TOKEN, Limits, TextOrIds, check_reads_forward

@@ -10,10 +10,9 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 from pydantic import Field, Tag
 
 from models.calls import Work
-from models.decoding.choices import Continuation, Piece
+from models.decoding.choices import Continuation, Piece, encode_prompt
 from models.decoding.generate import continue_prompts
 from models.decoding.parameters import BEAM, SAMPLE, STRATEGIES, DecodingParameters
-from models.decoding.prompts import encode_prompt
 from models.errors import InvalidInputError, UnsupportedParameterError
 from models.language_model import TopTokens
 from models.phrases import MAX_TOKEN_PHRASES, Phrase

@@ -7,9 +7,9 @@ import pytest
 
 from models.arrays import to_numpy
 from models.calls import Predict, iter_outputs, run_call, run_to_completion
-from models.decoding import prompts as module
+from models.decoding import choices as module
+from models.decoding.choices import Prompt, score_prompt_tokens
 from models.decoding.parameters import DecodingParameters
-from models.decoding.prompts import Prompt, score_prompt_tokens
 from models.errors import InvalidInputError, UnsupportedParameterError
 from models.language_model import TopTokens, score_sequences
 from models.scoring.texts import Limits

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from models.calls import ModelCall, iter_outputs, run_call, run_to_completion
 from models.decoding import choices as prompts_module
+from models.decoding.choices import Prompt
 from models.decoding.decode import Decode
 from models.decoding.generate import continue_prompts
 from models.decoding.parameters import DecodingParameters
-from models.decoding.prompts import Prompt
 from models.errors import InvalidInputError
 from models.language_model import pad_sequences, score_sequences
 from models.phrases import Phrase
