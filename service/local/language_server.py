@@ -33,11 +33,11 @@ from pygls.workspace import PositionCodec
 from typing_extensions import override
 
 from models.checkpoint.registry import Address
+from models.completion.ranking import MAX_DICTIONARY_WORDS
 from models.errors import LanguageModelError
 from models.words import is_word_character
 from service.hosting.loaded_model import LoadedModel
 from service.local import ask
-from service.use_cases.autocomplete import MAX_DICTIONARY_WORDS
 from service.use_cases.check import MAX_CHARACTERS, MAX_DICTIONARY
 from service.use_cases.inputs import WordLists
 
