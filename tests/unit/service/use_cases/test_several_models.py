@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from models.calls import run_to_completion
+from models.checking.check import Checked, _combine
 from models.checking.checker import Issue, Suggestion
 from models.checking.sentences import Word
 from models.completion.prefix import split_prefix
@@ -22,7 +23,6 @@ from models.scoring.texts import Limits
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import BOS, UNK, Vocabulary
 from service.use_cases.autocomplete import AutocompleteRequest, autocomplete
-from service.use_cases.check import _Checked, _combine
 from tests.unit.service.conftest import loaded
 
 LIMITS = Limits(max_texts=10, max_tokens_per_sequence=1000, max_new_tokens=1)
@@ -132,7 +132,7 @@ def test_shares_of_one_model_given_twice_add_up():
 def combined(text, words, issues, log_probs=(-5.0, -5.0), weights=(1.0, 1.0), of=None):
     """Combine results of two models for a text that is one word."""
     results = [
-        _Checked(own, np.array([-score]), found, np.zeros(1, np.int64), np.array([score]), 0)
+        Checked(own, np.array([-score]), found, np.zeros(1, np.int64), np.array([score]), 0)
         for own, found, score in zip(words, issues, log_probs, strict=True)
     ]
     models = list(map(WeightedModel, of or (OF_WORDS, OF_CHARACTERS), weights))
