@@ -7,6 +7,7 @@ requests, which changes no answer.
 """
 
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Self, TypeAlias, cast
@@ -256,6 +257,27 @@ def run_to_completion(work: Work[Any, R]) -> R:
             result: R = stopped.value
             return result
         answer = run_call(output) if isinstance(output, ModelCall) else None
+
+
+def run_together(works: Sequence[Work[Any, R]]) -> list[R]:
+    """Run computations side by side, and discard their events; calls of one kind are answered together."""
+    results: dict[int, R] = {}
+    running, answers = dict(enumerate(works)), dict[int, Any]()
+    while running:
+        calls: defaultdict[Hashable, dict[int, ModelCall]] = defaultdict(dict)
+        for number, work in [*running.items()]:
+            try:
+                output = work.send(answers.pop(number, None))
+                while not isinstance(output, ModelCall):
+                    output = work.send(None)
+                calls[output.kind][number] = output
+            except StopIteration as stopped:
+                results[number] = stopped.value
+                del running[number]
+        for of_kind in calls.values():
+            first, *rest = of_kind.values()
+            answers |= zip(of_kind, first.answer_all([first, *rest]), strict=True)
+    return [results[number] for number in range(len(works))]
 
 
 def map_in_steps(

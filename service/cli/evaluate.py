@@ -19,7 +19,7 @@ from service.cli.options import (
 
 _TASK_OPTIONS = {
     "perplexity": {"unit", "context", "window", "detail", "against", "sample", "overlap", "dynamic", "slots"},
-    "autocomplete": {"unit", "context", "against", "sample", "report", "slots"},
+    "autocomplete": {"unit", "context", "against", "sample", "casing", "fuzzy", "learn", "report", "slots"},
     "check": {"sample", "kinds", "misspellings", "save_calibration"},
 }
 
@@ -63,6 +63,18 @@ class _EvaluateOptions(NamedTuple):
             "--dynamic",
             help="Dynamic evaluation: a float32 copy of a neural model learns from the text after scoring it.",
         ),
+    ] = False
+    casing: Annotated[
+        Literal["exact", "ignore"],
+        typer.Option(help="Autocomplete: `casing` of the requests: whether completions match in any case."),
+    ] = "exact"
+    fuzzy: Annotated[
+        int,
+        typer.Option(min=0, max=2, help="Autocomplete: `fuzzy` of the requests; the typist makes no errors."),
+    ] = 0
+    learn: Annotated[
+        bool,
+        typer.Option("--learn", help="Autocomplete: offer the words of earlier lines, as those of a user."),
     ] = False
     report: Annotated[
         Path | None, typer.Option(metavar="FILE.html", help="Autocomplete: HTML report to write.")
@@ -108,7 +120,8 @@ def evaluate(
 ) -> None:
     """Evaluate a model on held-out text: perplexity, saved keystrokes, or error detection.
 
-    Keystrokes: every character and line end is a key, and so is a completion, which also writes a space.
+    Keystrokes: every character and line end is a key, and so is a completion, which also writes a space. Completions
+    are ranked as in the service, in the case that is typed.
     """
     from training import commands
 
