@@ -41,6 +41,7 @@ def test_work_done_side_by_side_is_as_done_alone(kinds):
 def test_calls_of_one_kind_are_answered_together(monkeypatch):
     asked = []
     answer_all = Step.answer_all
-    monkeypatch.setattr(Step, "answer_all", lambda calls: asked.append(len(calls)) or answer_all(calls))
+    watched = staticmethod(lambda calls: asked.append(len(calls)) or answer_all(calls))
+    monkeypatch.setattr(Step, "answer_all", watched)
     run_together([computation(steps, Step) for steps in (3, 1, 2)])
     assert asked == [3, 2, 1]
