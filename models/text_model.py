@@ -7,16 +7,18 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from models.checking.checker import Checker
 from models.completion.token_trie import TokenTrie
 from models.language_model import LanguageModel
-from models.ngram.lines import LineScorer
 from models.prefix_cache import LimitedCache, NextTokenCache, PrefixCache
 from models.slot_model import with_slots
 from models.tokenizers import Tokenizer
 from models.vocabulary import CONTROL_TOKENS
+
+if TYPE_CHECKING:
+    from models.ngram.lines import LineScorer
 
 _MAX_SLOTTED = 16
 """Maximum models with members from requests that are kept for each text model."""
@@ -84,8 +86,10 @@ class TextModel:
         return TokenTrie(self.tokenizer)
 
     @cached_property
-    def line_scorer(self) -> LineScorer | None:
+    def line_scorer(self) -> "LineScorer | None":
         """Scorer of texts in one kernel call; None unless an n-gram model reads words forward."""
+        from models.ngram.lines import LineScorer  # on demand: compiled code
+
         return None if self.reads_backward else LineScorer.of(self.model, self.tokenizer)
 
     @cached_property

@@ -53,7 +53,6 @@ from models.scoring.model_weights import WeightedModel, weights_after
 from models.scoring.prefill import predict_next
 from models.scoring.texts import Limits, check_reads_forward
 from models.states import view
-from models.text_model import TextModel
 from models.vocabulary import CONTROL_TOKENS
 from models.words import JOINERS, match_beginning, plain_form
 
@@ -330,28 +329,66 @@ def _is_blocked(text: str, blocked: PhraseAutomaton[str]) -> bool:
     return any(map(blocked.find, (folded.split(), bare)))
 
 
-class _OfModel(NamedTuple):
+class _OfModel:
     """Completions of one model.
 
+    Args:
+        model: the model, with its weight after the text before the typed prefix.
+        text: text before the cursor.
+        given: settings of the request.
+        typed: the text as split for the model.
+        entry: state and distribution after the context.
+
     Attributes:
-        weight: the model's weight after the text before the typed prefix.
+        settings: settings with the model's case and corrections.
         lead: text from the first beginning of the current word by any model to this model's.
-        searches: finished searches.
-        completions: completions by text.
+        completions: completions by text, once found.
         members: members of classes begun with earlier words.
         mass: mass of the typed prefix.
         unexplored: part of it that the completions do not cover.
-        request: settings with the model's case and corrections.
     """
 
-    weight: float
-    lead: str
-    searches: Sequence[_PrefixSearch]
-    completions: dict[str, RankedCompletion]
-    members: Sequence[RankedCompletion]
-    mass: float
-    unexplored: float
-    settings: RankingSettings
+    def __init__(
+        self,
+        model: WeightedModel,
+        text: str,
+        given: RankingSettings,
+        typed: PrefixSplit,
+        entry: NextTokenEntry,
+    ) -> None:
+        self._loaded, self.weight = model
+        self._text, self._typed, self._entry, self._given = text, typed, entry, given
+        any_case = given.ignore_case or self._loaded.tokenizer.normaliser.changes_case
+        self.settings = _adapted(given, typed, any_case=any_case)
+        self.lead, self.mass, self.unexplored = "", 0.0, 0.0
+        self.completions: dict[str, RankedCompletion] = {}
+        self.members: Sequence[RankedCompletion] = ()
+        self._searches: list[_PrefixSearch] = []
+
+    def search_limit(self, blocked: Iterable[Sequence[str]]) -> int:
+        """Return how many completions to search for: some may be blocked, some merge after recasing."""
+        prefix = self._typed.prefix.casefold()
+        num_blocked = min(sum(words[0].startswith(prefix) for words in blocked), _MAX_SPARE_COMPLETIONS)
+        return self._given.limit * (2 if self._given.ignore_case else 1) + 1 + num_blocked
+
+    def find(self, first: int, limit: int, limits: Limits) -> Work[Any, None]:
+        """Find completions, at most `limit` of each length; `first` is the first beginning by any model."""
+        typed, tokenizer = self._typed, self._loaded.tokenizer
+        splits, plain = [typed], plain_form(typed.prefix)
+        if plain != typed.prefix:
+            word = tokenizer.normalise_word(plain).encode("utf-8", "surrogatepass")
+            splits.append(typed._replace(prefix=plain, spelled=b" " * (typed.spelled[:1] == b" ") + word))
+        for split in splits:
+            self._searches = yield from self._create_searches(split, limit)
+            yield from run_searches(self._loaded.model, [search for _, search in self._searches])
+            found = yield from _model_completions(self._searches, self.settings)
+            self.completions, self.mass, self.unexplored = found
+            if not all(completion.edits for completion in self.completions.values()):
+                break
+        self.members = yield from self._begun_members(limits)
+        self.mass += math.fsum(member.of_model for member in self.members)
+        self.lead = tokenizer.normaliser.compose(self._text[first : typed.start])
+        self.lead += " " * (typed.space and first < typed.start)
 
     def weighted_mass(self, text: str, *, is_complete: bool = True) -> float:
         """Return the weighted mass of a word or its beginning; 0 if unknown or a phrase not found."""
@@ -363,10 +400,85 @@ class _OfModel(NamedTuple):
             return self.weight * found.of_model
         masses = (
             prefix.penalty * search.mass_of(own)
-            for prefix, search in self.searches
+            for prefix, search in self._searches
             if _starts_with(own, prefix.text, self.settings)
         )
         return self.weight * next(masses, 0.0)
+
+    def _begun_members(self, limits: Limits) -> Work[Any, list[RankedCompletion]]:
+        """Find members of classes begun with earlier words of the text.
+
+        Their masses are relative to these words' probability, as those of words after them are.
+        """
+        loaded, text, typed = self._loaded, self._text, self._typed
+        if not loaded.token_trie.has_members:
+            return []
+        read = loaded.tokenizer.normaliser(text)
+        start, ids = typed.start, NO_TOKENS
+        if len(read) == len(text):
+            start, ids = begun_members(
+                loaded.token_trie, read, typed.start, ignore_case=self.settings.ignore_case
+            )
+        if not ids.size:
+            return []
+        context = text[:start].rstrip()
+        entry = yield from predict_next(loaded, context, limits, parameter="text")
+        after = (" " if context else "") + text[start : typed.start].rstrip()
+        joint, num_context = loaded.tokenizer.encode_after(context, after)
+        words = np.array([joint[num_context:]], dtype=np.int64)
+        of_words = 0.0
+        if words.size:
+            scores = yield from Read(
+                loaded.model, view(entry.state), words, np.array([words.shape[1]]), SCORES
+            )
+            of_words = max(float(scores.log_probs.sum()), _MIN_LOG_PROBABILITY)
+        masses = np.exp(entry.log_probs[0, ids] - of_words)
+        texts = [loaded.tokenizer.token_bytes[token].decode().removeprefix(" ") for token in ids.tolist()]
+        begun = text[start:] if start < typed.start else ""
+        found = zip(texts, masses.tolist(), strict=True)
+        return (
+            yield from map_in_steps(
+                found,
+                lambda one: RankedCompletion(one[0], 1, 0, of_model=one[1], begun=begun),
+                size=lambda _: 0,
+            )
+        )
+
+    def _create_searches(self, typed: PrefixSplit, limit: int) -> Work[Any, list[_PrefixSearch]]:
+        """Create a search for the typed prefix, then for each corrected one, most probable edits first."""
+        settings, entry, tokens = self.settings, self._entry, self._loaded.token_trie
+        variants = self._prefix_variants(typed) if settings.fuzzy else []
+        # half of the steps for the typed prefix, the rest for corrected ones by weight
+        spare, weights = settings.max_steps // 2, sum(variant.weight for variant in variants) or 1.0
+        shares = [settings.max_steps - spare if variants else settings.max_steps]
+        shares += [max(1, round(spare * variant.weight / weights)) for variant in variants]
+        searches: list[_PrefixSearch] = []
+        for prefix, max_steps in zip(
+            (CorrectedPrefix(typed.spelled, 0, 1.0, 0.0), *variants), shares, strict=True
+        ):
+            if searches:
+                yield None
+            limited = replace(settings, limit=limit, max_steps=max_steps)
+            search = CompletionSearch(tokens, prefix.spelled, limited)
+            search.update(view(entry.state), entry.log_probs)
+            searches.append((prefix, search))
+        return searches
+
+    def _prefix_variants(self, typed: PrefixSplit) -> list[CorrectedPrefix]:
+        """Find corrected prefixes, most probable edits first; none starts with the typed or an earlier one."""
+        found = corrected_prefixes(
+            self._loaded.token_trie,
+            typed.spelled,
+            self._entry.log_probs[0],
+            self.settings.fuzzy,
+            limit=_MAX_CORRECTIONS - 1,
+            ignore_case=self.settings.ignore_case,
+        )
+        variants: list[CorrectedPrefix] = []
+        for variant in sorted(found, key=lambda variant: (-variant.penalty, len(variant.spelled))):
+            if not variant.spelled.startswith((typed.spelled, *(earlier.spelled for earlier in variants))):
+                variants.append(variant)
+        return variants
 
 
 class Ranking(NamedTuple):
@@ -433,13 +545,13 @@ def rank_completions(
     compose = models[0].loaded.tokenizer.normaliser.compose
     personal = [] if user is None else [user]
     personal += yield from _dictionary_models(dictionary, compose)
-    limit = _search_limit(settings, typed, blocked)
-    parts = []
+    parts, limit = [], 0
     for (loaded, _), split, entry, weight in zip(models, splits, entries, weights, strict=True):
-        most = limit if split is typed else _search_limit(settings, split, blocked)
-        parts.append(
-            (yield from _complete(loaded, text, settings, split, entry, limits, weight, typed.start, most))
-        )
+        part = _OfModel(WeightedModel(loaded, weight), text, settings, split, entry)
+        most = part.search_limit(blocked)
+        yield from part.find(typed.start, most, limits)
+        limit = most if split is typed else limit
+        parts.append(part)
     found = yield from _merged(parts)
     any_case = any(part.settings.ignore_case for part in parts)
     settings = parts[0].settings if len(parts) == 1 else _adapted(settings, typed, any_case=any_case)
@@ -471,37 +583,6 @@ def _adapted(settings: RankingSettings, typed: PrefixSplit, *, any_case: bool) -
     return replace(settings, ignore_case=any_case, fuzzy=fuzzy)
 
 
-def _complete(
-    loaded: TextModel,
-    text: str,
-    settings: RankingSettings,
-    typed: PrefixSplit,
-    entry: NextTokenEntry,
-    limits: Limits,
-    weight: float,
-    first: int,
-    limit: int,
-) -> Work[Any, _OfModel]:
-    """Find completions of one model, at most `limit` of each length."""
-    any_case = settings.ignore_case or loaded.tokenizer.normaliser.changes_case
-    settings = _adapted(settings, typed, any_case=any_case)
-    splits, plain = [typed], plain_form(typed.prefix)
-    if plain != typed.prefix:
-        word = loaded.tokenizer.normalise_word(plain).encode("utf-8", "surrogatepass")
-        splits.append(typed._replace(prefix=plain, spelled=b" " * (typed.spelled[:1] == b" ") + word))
-    for split in splits:
-        searches = yield from _searches(loaded, settings, split, entry, limit)
-        yield from run_searches(loaded.model, [search for _, search in searches])
-        found, mass, unexplored = yield from _model_completions(searches, settings)
-        if not all(completion.edits for completion in found.values()):
-            break
-    members = yield from _begun_members(loaded, text, settings, typed, limits)
-    mass += math.fsum(member.of_model for member in members)
-    lead = loaded.tokenizer.normaliser.compose(text[first : typed.start])
-    lead += " " * (typed.space and first < typed.start)
-    return _OfModel(weight, lead, searches, found, members, mass, unexplored, settings)
-
-
 def _merged(parts: Sequence[_OfModel]) -> Work[Any, dict[str, RankedCompletion]]:
     """Sum the completions' masses by all models, from the current word's first beginning on."""
     if len(parts) == 1:
@@ -523,92 +604,6 @@ def _merged(parts: Sequence[_OfModel]) -> Work[Any, dict[str, RankedCompletion]]
         masses = (part.weighted_mass(word, is_complete=completion.is_complete) for part in parts)
         completion.of_model = math.fsum(masses)
     return merged
-
-
-def _begun_members(
-    loaded: TextModel, text: str, settings: RankingSettings, typed: PrefixSplit, limits: Limits
-) -> Work[Any, list[RankedCompletion]]:
-    """Find members of classes begun with earlier words of the text.
-
-    Their masses are relative to these words' probability, as those of words after them are.
-    """
-    if not loaded.token_trie.has_members:
-        return []
-    model = loaded.model
-    read = loaded.tokenizer.normaliser(text)
-    start, ids = typed.start, NO_TOKENS
-    if len(read) == len(text):
-        start, ids = begun_members(loaded.token_trie, read, typed.start, ignore_case=settings.ignore_case)
-    if not ids.size:
-        return []
-    context = text[:start].rstrip()
-    entry = yield from predict_next(loaded, context, limits, parameter="text")
-    after = (" " if context else "") + text[start : typed.start].rstrip()
-    joint, num_context = loaded.tokenizer.encode_after(context, after)
-    words = np.array([joint[num_context:]], dtype=np.int64)
-    of_words = 0.0
-    if words.size:
-        scores = yield from Read(model, view(entry.state), words, np.array([words.shape[1]]), SCORES)
-        of_words = max(float(scores.log_probs.sum()), _MIN_LOG_PROBABILITY)
-    masses = np.exp(entry.log_probs[0, ids] - of_words)
-    texts = [loaded.tokenizer.token_bytes[token].decode().removeprefix(" ") for token in ids.tolist()]
-    begun = text[start:] if start < typed.start else ""
-    found = zip(texts, masses.tolist(), strict=True)
-    return (
-        yield from map_in_steps(
-            found, lambda one: RankedCompletion(one[0], 1, 0, of_model=one[1], begun=begun), size=lambda _: 0
-        )
-    )
-
-
-def _searches(
-    loaded: TextModel, settings: RankingSettings, typed: PrefixSplit, entry: NextTokenEntry, limit: int
-) -> Work[Any, list[_PrefixSearch]]:
-    """Create a search for the typed prefix, then for each corrected one, most probable edits first."""
-    variants = _prefix_variants(loaded, settings, typed, entry)
-    # half of the steps for the typed prefix, the rest for corrected ones by weight
-    spare, weights = settings.max_steps // 2, sum(variant.weight for variant in variants) or 1.0
-    shares = [settings.max_steps - spare if variants else settings.max_steps]
-    shares += [max(1, round(spare * variant.weight / weights)) for variant in variants]
-    searches: list[_PrefixSearch] = []
-    for prefix, max_steps in zip(
-        (CorrectedPrefix(typed.spelled, 0, 1.0, 0.0), *variants), shares, strict=True
-    ):
-        if searches:
-            yield None
-        limited = replace(settings, limit=limit, max_steps=max_steps)
-        search = CompletionSearch(loaded.token_trie, prefix.spelled, limited)
-        search.update(view(entry.state), entry.log_probs)
-        searches.append((prefix, search))
-    return searches
-
-
-def _prefix_variants(
-    loaded: TextModel, settings: RankingSettings, typed: PrefixSplit, entry: NextTokenEntry
-) -> list[CorrectedPrefix]:
-    """Find corrected prefixes, most probable edits first; none starts with the typed or an earlier one."""
-    if not settings.fuzzy:
-        return []
-    found = corrected_prefixes(
-        loaded.token_trie,
-        typed.spelled,
-        entry.log_probs[0],
-        settings.fuzzy,
-        limit=_MAX_CORRECTIONS - 1,
-        ignore_case=settings.ignore_case,
-    )
-    variants: list[CorrectedPrefix] = []
-    for variant in sorted(found, key=lambda variant: (-variant.penalty, len(variant.spelled))):
-        if not variant.spelled.startswith((typed.spelled, *(earlier.spelled for earlier in variants))):
-            variants.append(variant)
-    return variants
-
-
-def _search_limit(settings: RankingSettings, typed: PrefixSplit, blocked: Iterable[Sequence[str]]) -> int:
-    """Return how many completions to search for: some may be blocked, some merge after recasing."""
-    prefix = typed.prefix.casefold()
-    num_blocked = sum(words[0].startswith(prefix) for words in blocked)
-    return settings.limit * (2 if settings.ignore_case else 1) + 1 + min(num_blocked, _MAX_SPARE_COMPLETIONS)
 
 
 def _dictionary_models(

@@ -34,7 +34,7 @@ _LONG_CONTEXT, _TAIL = 1024, 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of one request, from the settings.
+    """Limits of one request, from the settings; its methods reject what is beyond them.
 
     Attributes:
         max_texts: maximum texts, contexts or candidates in all lists of a request.
@@ -52,11 +52,7 @@ class Limits:
     max_reply_entries: int = 131_072
 
     def check_count(self, count: int, *, parameter: str) -> None:
-        """Reject more texts than the limit.
-
-        Raises:
-            InvalidInputError: there are too many.
-        """
+        """Raise an `InvalidInputError` for more texts than the limit."""
         if count > self.max_texts:
             raise InvalidInputError(
                 f"{parameter} has {count} entries; at most {self.max_texts} are accepted in one request",
@@ -64,16 +60,13 @@ class Limits:
             )
 
     def check_entries(self, count: int, *, parameter: str, description: str, instead: str) -> None:
-        """Reject a reply of more entries than the limit.
+        """Raise an `InvalidInputError` for a reply of more entries than the limit.
 
         Args:
             count: entries of the reply.
             parameter: responsible parameter, for the message.
             description: request in words, such as `top_k is 4000 for 100 contexts`.
             instead: an alternative for large requests.
-
-        Raises:
-            InvalidInputError: there are too many.
         """
         if count > self.max_reply_entries:
             raise InvalidInputError(
@@ -82,11 +75,7 @@ class Limits:
             )
 
     def check_characters(self, *given: str | Sequence[int], parameter: str) -> None:
-        """Reject a text, in one or more pieces, too long to tokenise; ids are not counted.
-
-        Raises:
-            ContextLengthError: it is too long.
-        """
+        """Raise a `ContextLengthError` for a text, in one or more pieces, too long to tokenise; ids do not count."""
         size = 0
         for piece in given:
             size += len(piece) if isinstance(piece, str) else 0
@@ -101,11 +90,7 @@ class Limits:
             )
 
     def check_length(self, num_tokens: int, *, parameter: str) -> None:
-        """Reject a sequence of more tokens than the limit.
-
-        Raises:
-            ContextLengthError: it is too long.
-        """
+        """Raise a `ContextLengthError` for a sequence of more tokens than the limit."""
         if num_tokens > self.max_tokens_per_sequence:
             raise ContextLengthError(
                 f"{parameter} has {num_tokens} tokens; at most {self.max_tokens_per_sequence} are accepted "
@@ -153,11 +138,7 @@ def encode_within(loaded: TextModel, given: TextOrIds, limits: Limits, *, parame
 def encode_each(
     loaded: TextModel, named: Sequence[tuple[str, TextOrIds]], limits: Limits
 ) -> Work[Any, list[TokenIds]]:
-    """Encode texts, each with its name in the request.
-
-    Raises:
-        InvalidInputError, ContextLengthError: see `encode_within`.
-    """
+    """Encode texts, each with its name in the request; see `encode_within`."""
     return map_in_steps(
         named,
         lambda item: encode_within(loaded, item[1], limits, parameter=item[0]),
@@ -199,9 +180,6 @@ class ContextEncoder:
 
     Tokens that end long before a text do not depend on it. That the tokenizer has a boundary where a
     context is cut is checked for each.
-
-    Args:
-        loaded: model.
     """
 
     def __init__(self, loaded: TextModel) -> None:
@@ -244,11 +222,7 @@ class ContextEncoder:
 
 
 def check_reads_forward(loaded: TextModel) -> None:
-    """Reject a backward model.
-
-    Raises:
-        UnsupportedParameterError: the model reads backward.
-    """
+    """Raise an `UnsupportedParameterError` for a backward model."""
     if loaded.reads_backward:
         raise UnsupportedParameterError(
             f"model {loaded.address} reads from right to left; it can score and re-rank, but not predict next tokens",

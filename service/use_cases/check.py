@@ -187,7 +187,7 @@ def check(
     word_lists: WordLists = (),
     errors: Mapping[str, ErrorTable | None] | None = None,
 ) -> Work[Any, tuple[CheckReply, list[int]]]:
-    """Check a text.
+    """Check a text, see `check_text`; return the reply, and the number of tokens scored by each model.
 
     Args:
         models: one or several.
@@ -195,16 +195,11 @@ def check(
         calibration: precision by threshold, if measured.
         limits: of one request.
         word_lists: dictionaries that the request names.
-        errors: edits in misspellings, by model address; None: all are equally probable.
-
-    Returns:
-        The reply, and the number of tokens scored by each model.
+        errors: edits in misspellings, by model address.
 
     Raises:
-        InvalidInputError: a line is too long, spans overlap or are outside the text, or no threshold
-            reaches the precision.
-        UnsupportedParameterError: a model reads backward, or a precision is given for an uncalibrated
-            model or for several.
+        InvalidInputError: spans overlap or are outside the text, or no threshold reaches the precision.
+        UnsupportedParameterError: a precision is given for an uncalibrated model or for several.
     """
     threshold = request.threshold_for(models, calibration)
     keys = yield from map_in_steps(request.dictionary, dictionary_key, size=len)
