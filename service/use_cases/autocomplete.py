@@ -92,11 +92,6 @@ class AutocompleteRequest(ModelsRequest):
     open_vocabulary: bool = False
     """Also offer words outside the training text, if tokens are pieces or characters."""
 
-    @property
-    def ignore_case(self) -> bool:
-        """True if the prefix matches any case."""
-        return self.casing == "ignore"
-
 
 def max_search_rows(models: Sequence[WeightedModel], request: AutocompleteRequest) -> int:
     """Return the most rows read besides the context, with other work as rows that take as long.
@@ -130,7 +125,7 @@ def autocomplete(
     ranking = yield from rank_completions(
         models,
         request.text,
-        RankingSettings(ignore_case=request.ignore_case, **shared_fields(request, RankingSettings)),
+        RankingSettings(ignore_case=request.casing == "ignore", **shared_fields(request, RankingSettings)),
         limits,
         user=user,
         dictionary=(

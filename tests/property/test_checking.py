@@ -93,7 +93,7 @@ def test_more_is_wrong_where_more_errors_are_expected(text, rates):
 @given(text=NATURAL)
 def test_the_engine_is_told_what_is_told_without_it(kind, text):
     from models.calls import run_to_completion
-    from tests.unit.service.conftest import loaded
+    from tests.unit.conftest import loaded
 
     model, tokenizer = trigram(kind)
     one = replace(loaded(tokenizer), model=model)

@@ -172,7 +172,7 @@ class Typist:
         settings: limits and order of the completions.
         carries_state: continue each line from the state after the previous one, like
             `stream` in `training.evaluation.evaluate`; else start from the initial state.
-        learns: offer the words of earlier lines as a user's words, most recent first.
+        learns: offer the words of earlier lines as a user's words; those of recent lines weigh more.
     """
 
     def __init__(
@@ -187,12 +187,12 @@ class Typist:
         self._model, self._tokenizer = loaded.model, loaded.tokenizer
         self._carries_state = carries_state
         self._user = UserModel() if learns else None
+        self._types_together = not (carries_state or learns)
 
     def type_lines(self, lines: Sequence[TypingLine], *, progress: Progress) -> list[TypedLine]:
         """Type all characters of all lines; the progress counts words."""
         order, size = list(range(len(lines))), 1
-        if not self._carries_state and self._user is None:
-            # lines of similar numbers of words are typed together
+        if self._types_together:  # lines of similar numbers of words
             order.sort(key=lambda number: len(lines[number].words))
             size = _BATCH_LINES
         typed: dict[int, TypedLine] = {}

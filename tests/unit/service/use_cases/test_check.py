@@ -13,7 +13,7 @@ from models.scoring.texts import Limits
 from service.use_cases.check import CheckRequest, check
 from tests.support.families import NAMES, model, tokenizer
 from tests.support.text_models import check as check_directly
-from tests.unit.service.conftest import loaded
+from tests.unit.conftest import loaded
 
 
 @pytest.mark.parametrize(

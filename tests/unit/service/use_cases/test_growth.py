@@ -16,7 +16,7 @@ from models.vocabulary import Vocabulary
 from service.use_cases.autocomplete import AutocompleteRequest, autocomplete
 from service.use_cases.generate import GenerateRequest, generate
 from tests.support.counted_calls import calls_by_step
-from tests.unit.service.conftest import loaded
+from tests.unit.conftest import loaded
 
 LIMITS = Limits(max_texts=10, max_tokens_per_sequence=1000, max_new_tokens=1)
 MOST_CALLS = 50_000

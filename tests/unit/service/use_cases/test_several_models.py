@@ -23,7 +23,7 @@ from models.scoring.texts import Limits
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import BOS, UNK, Vocabulary
 from service.use_cases.autocomplete import AutocompleteRequest, autocomplete
-from tests.unit.service.conftest import loaded
+from tests.unit.conftest import loaded
 
 LIMITS = Limits(max_texts=10, max_tokens_per_sequence=1000, max_new_tokens=1)
 WORDS = ("a", "an", "Ann", "and", "den", "cat,", "and,", '"an', '"and', "be.a", "BE.a")

@@ -1,4 +1,4 @@
-"""Loaded models for use cases, without a registry."""
+"""Text models, without a registry."""
 
 import pytest
 
