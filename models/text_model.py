@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from models.checking.checker import Checker
 from models.completion.token_trie import TokenTrie
-from models.language_model import LanguageModel
+from models.language_model import LanguageModel, is_lookup
 from models.prefix_cache import LimitedCache, NextTokenCache, PrefixCache
 from models.slot_model import with_slots
 from models.tokenizers import Tokenizer
@@ -88,9 +88,11 @@ class TextModel:
     @cached_property
     def line_scorer(self) -> "LineScorer | None":
         """Scorer of texts in one kernel call; None unless an n-gram model reads words forward."""
-        from models.ngram.lines import LineScorer  # on demand: compiled code
+        if self.reads_backward or not is_lookup(self.model):
+            return None
+        from models.ngram.lines import LineScorer  # its kernels, which a service of networks does not need
 
-        return None if self.reads_backward else LineScorer.of(self.model, self.tokenizer)
+        return LineScorer.of(self.model, self.tokenizer)
 
     @cached_property
     def checker(self) -> Checker:

@@ -6,12 +6,12 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 
+from models.calls import run_to_completion
 from models.report import Picture
 from models.reranking.candidates import Candidate, CandidateList
-from models.calls import run_to_completion
+from models.scoring.candidate_features import ScoringModels
 from service.local.ask import UNLIMITED
 from service.local.tune_report import mark_errors, tuning_page
-from models.scoring.candidate_features import ScoringModels
 from service.use_cases.tune import TuneSettings, tune_and_evaluate
 from tests.support.nbest_lists import words_in_steps
 
