@@ -87,18 +87,13 @@ def bench(
     """
     from service.bench.driver import probe, run_load
     from service.bench.results import summarise_load
-    from service.bench.workloads import (
-        WorkloadOptions,
-        load_texts,
-        parse_fields,
-        read_bodies,
-        workload_requests,
-    )
+    from service.bench.workloads import load_texts, parse_fields, read_bodies, workload_requests
     from service.console.bench import LoadProgress, print_load
 
     if body is None:
         workload = workload or "next-token"
-        options = WorkloadOptions(
+        requests = workload_requests(
+            workload,
             texts=() if text is None else load_texts(text),
             model=model,
             num_items=items,
@@ -106,7 +101,6 @@ def bench(
             fields=parse_fields(fields or ()),
             seed=seed,
         )
-        requests = workload_requests(workload, options)
     else:
         unused = {"workload": workload, "model": model, "text": text, "items": items, "field": fields}
         for name, value in {**unused, "max-tokens": max_tokens}.items():
