@@ -16,6 +16,7 @@ import typer
 from models.errors import FormatError, InvalidInputError
 from models.files import DECOMPRESSION_ERRORS, check_text, decompressed
 from service.cli.options import (
+    FurtherModelsOption,
     JsonOption,
     ListSource,
     ModelArgument,
@@ -25,7 +26,10 @@ from service.cli.options import (
     with_option_groups,
 )
 
-ask_app = typer.Typer()
+_BosOption = Annotated[bool, typer.Option(help="Begin with `<s>`.")]
+_EosOption = Annotated[bool, typer.Option(help="Score `</s>` at the end.")]
+_DetailOption = Annotated[Literal["none", "token", "word"], typer.Option(help="Level of detail.")]
+ask_app, check_app, complete_app = typer.Typer(), typer.Typer(), typer.Typer()
 
 
 @ask_app.command("next")
@@ -63,9 +67,9 @@ def score(
         list[str] | None, typer.Argument(help="Texts. Default: lines of standard input.")
     ] = None,
     context: Annotated[str, typer.Option(help="Context before each text; not scored.")] = "",
-    bos: Annotated[bool, typer.Option(help="Begin with `<s>`.")] = True,
-    eos: Annotated[bool, typer.Option(help="Score `</s>` at the end.")] = True,
-    detail: Annotated[Literal["none", "token", "word"], typer.Option(help="Level of detail.")] = "none",
+    bos: _BosOption = True,
+    eos: _EosOption = True,
+    detail: _DetailOption = "none",
     published: PublishedModels,
     as_json: JsonOption = False,
 ) -> None:
@@ -168,9 +172,7 @@ class _RerankOptions(NamedTuple):
         typer.Option(help="Signed weights of the features, such as lm=0.7,am=1,words=0.2 [default: lm=1]."),
     ] = None
     profile: Annotated[str | None, typer.Option(help="Name of a saved profile of tuned weights.")] = None
-    models: Annotated[
-        str | None, typer.Option(help="Further models that add features: old=small@3 adds lm:old.")
-    ] = None
+    models: FurtherModelsOption = None
     length_exponent: Annotated[
         float | None, typer.Option(help="Divide lm by the number of tokens to this power [default: 0].")
     ] = None
@@ -184,9 +186,9 @@ class _RerankOptions(NamedTuple):
     confidences: Annotated[bool, typer.Option(help="Report a confidence per word of the best candidate.")] = (
         False
     )
-    detail: Annotated[Literal["none", "token", "word"], typer.Option(help="Level of detail.")] = "none"
-    bos: Annotated[bool, typer.Option(help="Begin with `<s>`.")] = True
-    eos: Annotated[bool, typer.Option(help="Score `</s>` at the end.")] = True
+    detail: _DetailOption = "none"
+    bos: _BosOption = True
+    eos: _EosOption = True
     score_mode: Annotated[
         Literal["normalised", "unnormalised"],
         typer.Option(help="unnormalised: sums of logits, for models trained for them; faster."),
@@ -292,9 +294,6 @@ def split_dictionaries(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
     return [file for file in files if file not in word_lists], word_lists
 
 
-check_app = typer.Typer()
-
-
 @check_app.command()
 @with_option_groups
 def check(
@@ -354,9 +353,11 @@ def check(
 
 def _read_source(source: str) -> str:
     """Return the text to check, never empty: standard input, the named file, or else the argument."""
+    # a mistyped file name, such as letter.txt, is one too
+    is_name = len(source.split()) == 1 and "\0" not in source and Path(source).suffix[1:].isalnum()
     if source == "-":
         text = sys.stdin.read() if sys.stdin else ""
-    elif os.path.exists(source) or _looks_like_filename(source):  # noqa: PTH110 - false if it is no valid path
+    elif is_name or os.path.exists(source):  # noqa: PTH110 - false if it is no valid path
         text = read_text(Path(source))
     else:
         text = source
@@ -365,14 +366,6 @@ def _read_source(source: str) -> str:
             "there is no text: give a text, a file, or - and lines of standard input", parameter="source"
         )
     return text
-
-
-def _looks_like_filename(source: str) -> bool:
-    """Check if a text looks like a mistyped file name: one word with a suffix, such as `letter.txt`."""
-    return len(source.split()) == 1 and "\0" not in source and Path(source).suffix[1:].isalnum()
-
-
-complete_app = typer.Typer()
 
 
 @complete_app.command()

@@ -17,6 +17,7 @@ from service.cli.options import (
     with_option_groups,
 )
 
+evaluate_app = typer.Typer()
 _TASK_OPTIONS = {
     "perplexity": {"unit", "context", "window", "detail", "against", "sample", "overlap", "dynamic", "slots"},
     "autocomplete": {"unit", "context", "against", "sample", "report", "slots"},
@@ -84,9 +85,6 @@ class _EvaluateOptions(NamedTuple):
             help="Check: save the precision at each threshold, which `precision` in /v1/check requires.",
         ),
     ] = False
-
-
-evaluate_app = typer.Typer()
 
 
 @evaluate_app.command()

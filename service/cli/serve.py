@@ -11,6 +11,7 @@ from service.cli.ask import read_words, split_dictionaries
 from service.cli.options import JsonOption, PublishedModels, print_json, with_option_groups
 
 serve_app = typer.Typer()
+keys_app = typer.Typer(name="keys", help="Create API keys.", no_args_is_help=True)
 
 
 def _print_settings(requested: bool) -> None:
@@ -132,9 +133,6 @@ def lsp(
     words = [word for file in lists if file != lists[0] or file.exists() for word in read_words(file)]
     options = ServerOptions(limit, max_words, threshold, delay, words, next(iter(lists), None))
     ProseServer(query, options).start_io()
-
-
-keys_app = typer.Typer(name="keys", help="Create API keys.", no_args_is_help=True)
 
 
 @keys_app.callback()

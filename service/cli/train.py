@@ -10,6 +10,7 @@ from service.cli.options import (
     DEFAULT_REGISTRY,
     DeviceOption,
     JsonOption,
+    NameOption,
     RegistryOption,
     print_json,
 )
@@ -46,7 +47,7 @@ def quickstart(
 
 @train_app.command()
 def train(
-    name: Annotated[str, typer.Option(help="Name to publish the model under.")],
+    name: NameOption,
     recipe: Annotated[
         str | None, typer.Argument(help="Name of a recipe, or path of a .toml file; not with --for.")
     ] = None,

@@ -17,6 +17,7 @@ from service.cli.lattice import LatticeOptions
 from service.cli.options import (
     DEFAULT_REGISTRY,
     EXIT_FAILED,
+    FurtherModelsOption,
     JsonOption,
     ListSource,
     PhrasesOption,
@@ -92,9 +93,7 @@ def tune(
     more: Annotated[
         list[str] | None, typer.Argument(metavar="FILE", help="Further lattices.", show_default=False)
     ] = None,
-    models: Annotated[
-        str | None, typer.Option(help="Further models that add features: old=small@3 adds lm:old.")
-    ] = None,
+    models: FurtherModelsOption = None,
     fold_models: Annotated[
         str | None,
         typer.Option(
