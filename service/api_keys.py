@@ -14,7 +14,8 @@ import hmac
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -30,6 +31,10 @@ _HASH = re.compile(r"sha256-([0-9a-f]{32})-([0-9a-f]{64})")
 _KEY_BYTES = 32
 _SALT_BYTES = 16
 _MAX_PRESENTED_BYTES = 256
+_CHECK_INTERVAL_S = 1.0
+FileStamp = tuple[int, int, int]
+_NEVER_SEEN: FileStamp = (-1, -1, -1)
+_log = structlog.get_logger(__name__)
 
 
 class KeyScope(StrEnum):
@@ -143,12 +148,6 @@ def _checked_scopes(scopes: Iterable[str]) -> frozenset[KeyScope]:
     return known
 
 
-_log = structlog.get_logger(__name__)
-_CHECK_INTERVAL_S = 1.0
-FileStamp = tuple[int, int, int]
-_NEVER_SEEN: FileStamp = (-1, -1, -1)
-
-
 class KeyStore:
     """Store of the valid keys.
 
@@ -173,10 +172,9 @@ class KeyStore:
         file: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._fixed = tuple(
-            _parse(entry, f"GRAMOPHONE_API_KEYS, entry {i}") for i, entry in enumerate(entries, 1)
+        self._fixed = _parse_keys(
+            {f"GRAMOPHONE_API_KEYS, entry {i}": key for i, key in enumerate(entries, 1)}
         )
-        _check_names(self._fixed)
         self._file = file
         self._clock = clock
         self._stamp = None if file is None else file_stamp(file)
@@ -223,12 +221,10 @@ class KeyStore:
             ) from None
         except UnicodeDecodeError:
             raise FormatError(file, "is not UTF-8", hint="write one key per line") from None
-        numbered = [(i, line.strip()) for i, line in enumerate(lines, 1)]
+        numbered = ((i, line.strip()) for i, line in enumerate(lines, 1))
+        in_file = {f"line {i}": line for i, line in numbered if line and not line.startswith("#")}
         try:
-            in_file = tuple(
-                _parse(line, f"line {i}") for i, line in numbered if line and not line.startswith("#")
-            )
-            _check_names(keys := (*self._fixed, *in_file))
+            keys = _parse_keys(in_file, self._fixed)
         except InvalidInputError as error:
             raise FormatError(file, str(error), hint="`gramophone keys create` writes valid lines") from None
         if not in_file:
@@ -236,20 +232,20 @@ class KeyStore:
         return keys
 
 
-def _parse(line: str, source: str) -> ApiKey:
-    try:
-        return parse_key(line)
-    except InvalidInputError as error:
-        raise InvalidInputError(f"{source}: {error}", parameter="GRAMOPHONE_API_KEYS") from None
-
-
-def _check_names(keys: Sequence[ApiKey]) -> None:
-    names = [key.name for key in keys]
-    duplicates = sorted({name for name in names if names.count(name) > 1})
+def _parse_keys(lines: Mapping[str, str], fixed: tuple[ApiKey, ...] = ()) -> tuple[ApiKey, ...]:
+    """Parse lines by their names in errors; return the fixed keys and theirs, whose names must differ."""
+    keys = [*fixed]
+    for source, line in lines.items():
+        try:
+            keys.append(parse_key(line))
+        except InvalidInputError as error:
+            raise InvalidInputError(f"{source}: {error}", parameter="GRAMOPHONE_API_KEYS") from None
+    duplicates = [name for name, count in Counter(key.name for key in keys).items() if count > 1]
     if duplicates:
         raise InvalidInputError(
-            f"two keys are named {duplicates[0]}; names must be unique", parameter="GRAMOPHONE_API_KEYS"
+            f"two keys are named {min(duplicates)}; names must be unique", parameter="GRAMOPHONE_API_KEYS"
         )
+    return tuple(keys)
 
 
 def file_stamp(file: Path) -> FileStamp | None:

@@ -18,12 +18,12 @@ from service.local.streams import good_items, open_source, open_target
 if TYPE_CHECKING:
     from service.hosting.loaded_model import LoadedModel
 
-T = TypeVar("T")
 EXIT_BAD_INPUT, EXIT_FAILED = 2, 1
 DEFAULT_REGISTRY = "registry"
 CORPUS_HELP = "Text file, also .gz, .xz, .zst or .bz2; may be repeated."
 _FORMATS, _WRITTEN_FORMATS = ", ".join(FORMAT_NAMES), ", ".join(WRITTEN_FORMAT_NAMES)
 
+T = TypeVar("T")
 RegistryOption = Annotated[
     str,
     typer.Option(

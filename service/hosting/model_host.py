@@ -41,9 +41,12 @@ from service.hosting.loading import LOAD_ERRORS, Loader
 from service.hosting.memory import freeze_garbage_collector, trim_heap
 from service.hosting.registry_watcher import RegistryWatcher
 
-_log = structlog.get_logger(__name__)
+READY = "ok"
 FIRST_RETRY_S = 10.0
 _LONGEST_RETRY_S = 600.0
+_REAP_S = 0.1
+R = TypeVar("R")
+_log = structlog.get_logger(__name__)
 
 
 class ModelHost:
@@ -395,10 +398,6 @@ class ModelHost:
         return None
 
 
-R = TypeVar("R")
-_REAP_S = 0.1
-
-
 class ModelReloader:
     """Executor of model host changes on the loader thread, not the event loop or the model thread.
 
@@ -509,9 +508,6 @@ class ModelReloader:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-READY = "ok"
 
 
 def readiness(host: ModelHost, reloader: ModelReloader, scheduler: Scheduler) -> str:

@@ -27,6 +27,12 @@ from service.workers.peers import (
 )
 
 _HELP = b"# HELP "
+_MODELS_PATH = "/admin/models/"
+_ALIASES_SEGMENT = "/aliases/"
+_CHANGE_METHODS = frozenset({"POST", "PUT", "DELETE"})
+_FIRST_ERROR_STATUS = 400
+_KEPT_HEADERS = frozenset({b"content-type", b"retry-after"})
+_log = structlog.get_logger(__name__)
 
 
 def merge_expositions(texts: Iterable[bytes]) -> bytes:
@@ -61,14 +67,6 @@ def pool_metrics(answering: int, restarts: Sequence[int]) -> Iterator[Metric]:
     for number, count in enumerate(restarts):
         counter.add_metric([str(number)], count)
     yield counter
-
-
-_log = structlog.get_logger(__name__)
-_MODELS_PATH = "/admin/models/"
-_ALIASES_SEGMENT = "/aliases/"
-_CHANGE_METHODS = frozenset({"POST", "PUT", "DELETE"})
-_FIRST_ERROR_STATUS = 400
-_KEPT_HEADERS = frozenset({b"content-type", b"retry-after"})
 
 
 class Broadcast(PeerMiddleware):
@@ -113,7 +111,6 @@ class Broadcast(PeerMiddleware):
     async def _apply_everywhere(self, scope: Scope, receive: Receive, body: bytes) -> PeerResponse:
         own = PeerResponse()
         headers = [(name, value) for name, value in scope["headers"] if name != b"x-request-id"]
-        # all workers log the same id
         headers.append(
             (b"x-request-id", scope["state"]["request_id"].encode())
         )  # all workers log the same id

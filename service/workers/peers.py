@@ -44,17 +44,31 @@ from service.routes.request import Services, while_connected
 from service.schemas.wire import check_json_size
 from service.workers.pool import WorkerPool
 
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE"})
+PEER_PREFIX = "/workers/"
+"""Prefix of the paths of internal endpoints, open to workers only."""
+METRICS_PATH = PEER_PREFIX + "metrics"
+SERVED_PATH = PEER_PREFIX + "served"
+REFRESH_PATH = PEER_PREFIX + "refresh"
+_AUTOCOMPLETE = "/v1/autocomplete"
+_OPEN_STATES = "/v1/states"
+_RERANK = "/v1/rerank"
+AFFINITY_PATHS = frozenset(
+    {_AUTOCOMPLETE, _OPEN_STATES, _RERANK, "/v1/states/advance", "/v1/states/next", "/v1/states/free"}
+)
+"""Paths of requests that may need data of one particular worker."""
+_AFFINITY_HEADER = b"x-gramophone-session"
+_HANDLE = re.compile(rb'"([\w-]{1,63})\.[0-9a-f]{6}\.[\w-]{16}[",]')
 _BUFFER_BYTES = 1 << 18
 """Maximum buffered bytes of a reply that arrives faster than it is forwarded."""
-
 _REPLY_TIMEOUT_S = 1.0
 """Timeout of requests to internal endpoints, which reply at once unless the worker hangs."""
-
 _HOP_BY_HOP_HEADERS = frozenset(
     {b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"expect", b"te", b"trailer"}
 )
 _DROPPED_REQUEST_HEADERS = _HOP_BY_HOP_HEADERS | {b"content-length"}
 _DROPPED_RESPONSE_HEADERS = _HOP_BY_HOP_HEADERS | {b"date"}
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
@@ -270,19 +284,6 @@ def _replay(messages: list[Message], receive: Receive) -> Receive:
     return receive_again
 
 
-_AUTOCOMPLETE = "/v1/autocomplete"
-_OPEN_STATES = "/v1/states"
-_RERANK = "/v1/rerank"
-AFFINITY_PATHS = frozenset(
-    {_AUTOCOMPLETE, _OPEN_STATES, _RERANK, "/v1/states/advance", "/v1/states/next", "/v1/states/free"}
-)
-"""Paths of requests that may need data of one particular worker."""
-
-_AFFINITY_HEADER = b"x-gramophone-session"
-
-_HANDLE = re.compile(rb'"([\w-]{1,63})\.[0-9a-f]{6}\.[\w-]{16}[",]')
-
-
 def affine_worker(scope: Scope, body: bytes, workers: Sequence[str]) -> int | None:
     """Return the number of the worker for a request to one of `AFFINITY_PATHS`; None for any worker.
 
@@ -317,12 +318,6 @@ def _session_name(body: bytes) -> str | None:
         return None  # the worker that handles the request rejects it
     name = fields.get("session") if isinstance(fields, dict) else None
     return name if isinstance(name, str) else None
-
-
-_log = structlog.get_logger(__name__)
-_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE"})
-PEER_PREFIX = "/workers/"
-"""Prefix of the paths of internal endpoints, open to workers only."""
 
 
 def is_from_peer(scope: Scope) -> bool:
@@ -391,11 +386,6 @@ class AffinityRelay(PeerMiddleware):
                 await RequestLog(reply, metrics=self.metrics)(scope, receive, send)
         finally:
             self.held.add(key, -len(body))
-
-
-METRICS_PATH = PEER_PREFIX + "metrics"
-SERVED_PATH = PEER_PREFIX + "served"
-REFRESH_PATH = PEER_PREFIX + "refresh"
 
 
 def served_addresses(services: Services) -> set[str]:

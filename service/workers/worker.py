@@ -30,8 +30,11 @@ from service.settings import Settings
 from service.workers.peers import SERVED_PATH, Peer, served_addresses
 from service.workers.pool import HEARTBEAT_INTERVAL_S, WorkerPool
 
-_log = structlog.get_logger(__name__)
 _POLL_S = 0.05
+_DEFER_S = 0.001
+_PATIENCE_S = 0.01
+"""Waiting time for a worker with fewer connections; twice as many may be accepted before it after each further one."""
+_log = structlog.get_logger(__name__)
 
 
 async def sync_with_peers(services: Services, peers: Mapping[int, Peer]) -> None:
@@ -52,11 +55,6 @@ async def sync_with_peers(services: Services, peers: Mapping[int, Peer]) -> None
             except LanguageModelError as error:
                 _log.warning("could not apply a peer's model change", model=address, reason=str(error))
         return
-
-
-_DEFER_S = 0.001
-_PATIENCE_S = 0.01
-"""Waiting time for a worker with fewer connections; twice as many may be accepted before it after each further one."""
 
 
 class FairListener(SocketListener):
