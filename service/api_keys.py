@@ -87,8 +87,7 @@ def create_key(name: str, scopes: Iterable[str]) -> NewKey:
         InvalidInputError: the name or a scope is invalid.
     """
     secret, salt = f"gm_{secrets.token_urlsafe(_KEY_BYTES)}", secrets.token_bytes(_SALT_BYTES)
-    key = ApiKey(_checked_name(name), _checked_scopes(scopes), salt, _digest(salt, secret.encode()))
-    return NewKey(secret, key)
+    return NewKey(secret, _checked_key(name, scopes, salt, _digest(salt, secret.encode())))
 
 
 def parse_key(line: str) -> ApiKey:
@@ -105,7 +104,7 @@ def parse_key(line: str) -> ApiKey:
     if match is None:
         raise InvalidInputError("the third field is not sha256-<32 hex digits>-<64 hex digits>")
     salt, digest = map(bytes.fromhex, match.groups())
-    return ApiKey(_checked_name(name), _checked_scopes(scopes.split(",")), salt, digest)
+    return _checked_key(name, scopes.split(","), salt, digest)
 
 
 def find_key(keys: Iterable[ApiKey], presented: bytes) -> ApiKey | None:
@@ -126,17 +125,13 @@ def _digest(salt: bytes, secret: bytes) -> bytes:
     return hashlib.sha256(salt + secret).digest()
 
 
-def _checked_name(name: str) -> str:
+def _checked_key(name: str, scopes: Iterable[str], salt: bytes, digest: bytes) -> ApiKey:
     if _NAME.fullmatch(name) is None:
         raise InvalidInputError(
             "the name of a key must have 1 to 64 letters, digits, dots, dashes or underscores, and start with a "
             "letter or digit",
             parameter="name",
         )
-    return name
-
-
-def _checked_scopes(scopes: Iterable[str]) -> frozenset[KeyScope]:
     try:
         known = frozenset(KeyScope(scope.strip()) for scope in scopes)
     except ValueError:
@@ -145,7 +140,7 @@ def _checked_scopes(scopes: Iterable[str]) -> frozenset[KeyScope]:
         raise InvalidInputError(
             f"scopes must be a comma-separated list of {', '.join(KeyScope)}", parameter="scopes"
         )
-    return known
+    return ApiKey(name, known, salt, digest)
 
 
 class KeyStore:

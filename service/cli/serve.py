@@ -14,14 +14,6 @@ serve_app = typer.Typer()
 keys_app = typer.Typer(name="keys", help="Create API keys.", no_args_is_help=True)
 
 
-def _print_settings(requested: bool) -> None:
-    if requested:
-        from service.console.tables import show_settings
-
-        show_settings()
-        raise typer.Exit
-
-
 @serve_app.command()
 def serve(
     registry: Annotated[
@@ -36,12 +28,14 @@ def serve(
     workers: Annotated[
         int | None, typer.Option(help="Worker processes that share the port. [GRAMOPHONE_WORKERS]")
     ] = None,
-    settings: Annotated[  # noqa: ARG001 - its callback does the work
-        bool,
-        typer.Option("--settings", callback=_print_settings, is_eager=True, help="Print all settings."),
-    ] = False,
+    settings: Annotated[bool, typer.Option("--settings", help="Print all settings.")] = False,
 ) -> None:
     """Serve the registry's models over HTTP. Settings are read from the environment; --settings lists them."""
+    if settings:
+        from service.console.tables import show_settings
+
+        show_settings()
+        return
     gc.disable()  # until the models are loaded: collections during imports take a tenth of the time
     from service.app import serve as run
     from service.settings import read_settings

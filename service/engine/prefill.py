@@ -29,6 +29,8 @@ from service.engine.batching import (
 )
 from service.engine.constants import STRIDE_TOKENS
 
+_Chosen: TypeAlias = Sequence[tuple["PrefillProgress", list["Segment"]]]
+
 
 class Segment(NamedTuple):
     """Texts of one call, read up to the same column.
@@ -126,8 +128,10 @@ class PrefillProgress:
 
     def detach(self, state: Any) -> None:
         """Copy this call's rows of a joint state, so other rows can be freed."""
-        self._pending = [_detached(segment, state) for segment in self._pending]
-        self._read = [_detached(segment, state) for segment in self._read]
+        for segments in (self._pending, self._read):
+            for i, segment in enumerate(segments):
+                if segment.state.base is state:
+                    segments[i] = segment._replace(state=view(segment.state.materialized))
 
     def result(self) -> ReadResult:
         """Return the wanted results, rows in the call's order; requires `done`."""
@@ -147,15 +151,6 @@ class PrefillProgress:
             self._read.append(segment.cut(slice(num_ended)))
         if num_ended < len(segment.rows):
             self._pending.append(segment.cut(slice(num_ended, None)) if num_ended else segment)
-
-
-def _detached(segment: Segment, state: Any) -> Segment:
-    if segment.state.base is not state:
-        return segment
-    return segment._replace(state=view(segment.state.materialized))
-
-
-_Chosen: TypeAlias = Sequence[tuple[PrefillProgress, list[Segment]]]
 
 
 class ReadBatch(CallBatch[Read, PrefillProgress]):

@@ -13,6 +13,7 @@ from pydantic import Field, TypeAdapter
 from pydantic_core import SchemaSerializer
 
 from models.language_model import LOG_ZERO
+from service.schemas import schema_objects
 
 T = TypeVar("T")
 IfGiven = Annotated[T, Field(exclude_if=lambda value: not value)]
@@ -35,20 +36,10 @@ def to_json(reply: Any, kind: Any = None) -> bytes:
 @cache
 def _serializer(kind: Any) -> SchemaSerializer:
     schema = TypeAdapter[Any](kind).core_schema
-    _keep_infinities(schema)
+    for part in schema_objects(schema):
+        if part.get("type") == "dataclass":  # each has its own options
+            part["config"] = {**part.get("config", {}), **_INFINITIES}
     return SchemaSerializer(schema, _INFINITIES)
-
-
-def _keep_infinities(schema: Any) -> None:
-    """Set the option of all dataclasses in a schema: each has its own."""
-    if isinstance(schema, dict):
-        if schema.get("type") == "dataclass":
-            schema["config"] = {**schema.get("config", {}), **_INFINITIES}
-        for part in schema.values():
-            _keep_infinities(part)
-    elif isinstance(schema, list):
-        for part in schema:
-            _keep_infinities(part)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,11 +36,7 @@ _log = structlog.get_logger(__name__)
 
 
 def merge_expositions(texts: Iterable[bytes]) -> bytes:
-    """Merge several expositions, with all samples of a family under one head.
-
-    Args:
-        texts: expositions in Prometheus' text format, without common samples.
-    """
+    """Merge expositions in Prometheus' format, without common samples; each family gets one head."""
     # lines in order; the head of a family is identical in every text
     families: dict[bytes, dict[bytes, None]] = {}
     family: dict[bytes, None] = {}
@@ -53,12 +49,7 @@ def merge_expositions(texts: Iterable[bytes]) -> bytes:
 
 
 def pool_metrics(answering: int, restarts: Sequence[int]) -> Iterator[Metric]:
-    """Yield the metrics of the pool.
-
-    Args:
-        answering: workers whose metrics were received.
-        restarts: restarts of each worker.
-    """
+    """Yield the metrics of the pool: the workers, those whose metrics were received, the restarts of each."""
     yield GaugeMetricFamily("gramophone_workers", "Worker processes configured", len(restarts))
     yield GaugeMetricFamily("gramophone_workers_answering", "Worker processes that sent metrics", answering)
     counter = CounterMetricFamily(

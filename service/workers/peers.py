@@ -100,11 +100,7 @@ def encode_scope(scope: Scope, body: bytes) -> bytes:
 
 
 class Peer:
-    """Peer worker; connections to it are reused.
-
-    Args:
-        socket: path of its socket for peers.
-    """
+    """Peer worker, by the path of its socket for peers; connections to it are reused."""
 
     def __init__(self, socket: Path) -> None:
         self._socket = str(socket)
@@ -287,10 +283,7 @@ def _replay(messages: list[Message], receive: Receive) -> Receive:
 def affine_worker(scope: Scope, body: bytes, workers: Sequence[str]) -> int | None:
     """Return the number of the worker for a request to one of `AFFINITY_PATHS`; None for any worker.
 
-    Args:
-        scope: the request.
-        body: its body.
-        workers: names of all workers in state handles.
+    `workers` are the names of all workers in state handles.
     """
     path = scope["path"]
     if path == _AUTOCOMPLETE:

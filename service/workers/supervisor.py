@@ -186,14 +186,11 @@ class Supervisor:
 
     def _start(self, number: int) -> WorkerPool | None:
         """Fork a worker; return its pool in the worker, None in the supervisor."""
-        pid = os.fork()
-        if not pid:
-            return self._as_worker(number)
         slot = self._slots[number]
-        slot.pid, slot.since_s, slot.due_s = pid, time.monotonic(), None
-        return None
-
-    def _as_worker(self, number: int) -> WorkerPool:
+        is_restarted = slot.since_s > 0
+        if pid := os.fork():
+            slot.pid, slot.since_s, slot.due_s = pid, time.monotonic(), None
+            return None
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the handler that reloads the keys is installed
         # Ctrl-C reaches all processes, and the supervisor then sends SIGTERM
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -207,7 +204,7 @@ class Supervisor:
             folder=self._folder.path,
             weights=self._weights.path,
             lifeline=self._lifeline,
-            is_restarted=self._slots[number].since_s > 0,
+            is_restarted=is_restarted,
         )
 
     def _start_due(self) -> WorkerPool | None:
@@ -365,11 +362,9 @@ def prepare(host: ModelHost) -> bool:
 
 
 def preload(*, networks: bool, float32: bool) -> None:
-    """Import models' modules, and exclude them from garbage collection, which writes to shared pages.
+    """Import the modules of n-gram models, and of networks that compute in int8 or float32.
 
-    Args:
-        networks: True if any model is a neural network.
-        float32: True if networks are set to compute in float32.
+    They are excluded from garbage collection, which writes to shared pages.
     """
     for name in (*_ALWAYS, *(_NEURAL if networks else ()), *(_FLOAT32 if networks and float32 else ())):
         importlib.import_module(name)

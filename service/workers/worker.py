@@ -122,11 +122,6 @@ class WorkerServer(DrainingServer):
     """Server of a worker: a socket for its peers, and a fair share of the connections to the shared socket.
 
     A restarted worker uses the shared socket once its models are loaded; its peers serve until then.
-
-    Args:
-        app: application with its services and peers.
-        settings: limits and drain timeout.
-        pool: worker pool.
     """
 
     def __init__(self, app: FastAPI, settings: Settings, pool: WorkerPool) -> None:
