@@ -39,7 +39,7 @@ def _num_tokens(choice: Any) -> int:
     return 1 if text else 0  # the last event of a choice has no text
 
 
-def error_message(body: bytes) -> str:
+def error_message(body: bytes | bytearray) -> str:
     """Return an error as one line, from OpenAI's or FastAPI's format, else the start of the body."""
     if (value := _fields(body)) is not None:
         error = value.get("error", value.get("detail", value))
@@ -47,7 +47,7 @@ def error_message(body: bytes) -> str:
     return " ".join(body.decode(errors="replace").split())[:200]
 
 
-def _fields(body: bytes) -> dict[str, Any] | None:
+def _fields(body: bytes | bytearray) -> dict[str, Any] | None:
     """Return a JSON object; None for other JSON and for other texts."""
     try:
         value = json.loads(body)

@@ -108,6 +108,7 @@ def evaluate(
 
     Keystrokes: every character and line end is a key, and so is a completion, which also writes a space.
     """
+    from service.console import evaluation
     from training import commands
 
     values: dict[str, Any] = {**options._asdict(), "slots": published.slots}
@@ -126,8 +127,9 @@ def evaluate(
     if task == "check":
         from training.evaluation.spelling import run_check_task
 
-        result = run_check_task(model, **arguments)
+        show, result = evaluation.show_check_evaluation, run_check_task(model, **arguments)
     elif task == "autocomplete":
+        show = evaluation.show_autocomplete_evaluation
         result = commands.run_evaluate_autocomplete(model, **arguments)
     else:
         if options.dynamic and (options.context == "document" or given & {"window", "against"}):
@@ -136,18 +138,8 @@ def evaluate(
                 "or --against",
                 parameter="dynamic",
             )
-        result = commands.run_evaluate(model, **arguments)
-    if as_json:
-        print_json(result)
-        return
-    from service.console import evaluation
-
-    show = {
-        "perplexity": evaluation.show_evaluation,
-        "autocomplete": evaluation.show_autocomplete_evaluation,
-        "check": evaluation.show_check_evaluation,
-    }
-    show[task](result)
+        show, result = evaluation.show_evaluation, commands.run_evaluate(model, **arguments)
+    print_json(result) if as_json else show(result)
 
 
 @evaluate_app.command("fit-errors")

@@ -270,12 +270,10 @@ class DecodeCallBatch(CallBatch[Decode, DecodeSlot]):
         return SliceResult(num_rows, num_rows, answers)
 
     def _form_batch(self, slots: list[DecodeSlot]) -> DecodeBatch:
-        batch = self._batch
-        if batch is None:
-            return DecodeBatch.of(slots)
-        if slots[: len(batch.slots)] == batch.slots:
-            return batch.with_slots(slots[len(batch.slots) :])
-        batch.dissolve()
+        if (batch := self._batch) is not None:
+            if slots[: len(batch.slots)] == batch.slots:
+                return batch.with_slots(slots[len(batch.slots) :])
+            batch.dissolve()
         return DecodeBatch.of(slots)
 
 

@@ -448,13 +448,9 @@ class ModelReloader:
         """
         self.queued.append(address)
         future = self._submit(partial(self._host.load, address))
-
-        def dequeue(ended: asyncio.Future[HostedModel]) -> None:
-            self.queued.remove(address)
-            if not ended.cancelled():
-                ended.exception()  # retrieved, so asyncio does not warn if no caller awaits
-
-        future.add_done_callback(dequeue)
+        future.add_done_callback(lambda _: self.queued.remove(address))
+        # retrieved, so asyncio does not warn if no caller awaits
+        future.add_done_callback(lambda ended: None if ended.cancelled() else ended.exception())
         return future
 
     def unload(self, address: str) -> asyncio.Future[HostedModel]:

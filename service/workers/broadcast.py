@@ -68,11 +68,10 @@ class Broadcast(PeerMiddleware):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if scope["type"] != "http" or is_from_peer(scope):
-            await self.app(scope, receive, send)
-        elif scope["path"] == "/metrics" and scope["method"] in {"GET", "HEAD"}:
+        is_ours = scope["type"] == "http" and not is_from_peer(scope)
+        if is_ours and scope["path"] == "/metrics" and scope["method"] in {"GET", "HEAD"}:
             await Response(await self._exposition(), media_type=CONTENT_TYPE_LATEST)(scope, receive, send)
-        elif scope["method"] in _CHANGE_METHODS and scope["path"].startswith(_MODELS_PATH):
+        elif is_ours and scope["method"] in _CHANGE_METHODS and scope["path"].startswith(_MODELS_PATH):
             await self._change(scope, receive, send)
         else:
             await self.app(scope, receive, send)

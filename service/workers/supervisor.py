@@ -210,18 +210,16 @@ class Supervisor:
     def _start_due(self) -> WorkerPool | None:
         now_s = time.monotonic()
         for number, slot in enumerate(self._slots):
-            if slot.due_s is not None and now_s >= slot.due_s and self._stopping is None:
-                try:
-                    pool = self._start(number)
-                except OSError as error:  # out of memory or processes; the other workers continue
-                    slot.delay_s = _next_delay_s(slot.delay_s)
-                    slot.due_s = now_s + slot.delay_s
-                    _log.error(
-                        "worker cannot be started", of=number, reason=str(error), again_in_s=slot.delay_s
-                    )
-                    continue
-                if pool is not None:
+            if slot.due_s is None or now_s < slot.due_s or self._stopping is not None:
+                continue
+            try:
+                if pool := self._start(number):
                     return pool
+            except OSError as error:  # out of memory or processes; the other workers continue
+                slot.delay_s = _next_delay_s(slot.delay_s)
+                slot.due_s = now_s + slot.delay_s
+                _log.error("worker cannot be started", of=number, reason=str(error), again_in_s=slot.delay_s)
+            else:
                 self._status.restarts[number] += 1
                 _log.info("worker restarted", of=number, pid=slot.pid)
         return None
