@@ -162,14 +162,12 @@ def read_bodies(path: Path) -> list[Request]:
         raise FormatError(path, "is empty", hint=_HINT)
     if _is_json(content):
         return [Request("", content)]
-    requests = []
-    for number, line in enumerate(content.splitlines(), start=1):
-        if line.strip() and not _is_json(line):
+    lines = [(number, line) for number, line in enumerate(content.splitlines(), start=1) if line.strip()]
+    for number, line in lines:
+        if not _is_json(line):
             excerpt = line[:60].decode(errors="replace")
             raise FormatError(path, f"line {number} is not JSON: {excerpt!r}", hint=_HINT)
-        if line.strip():
-            requests.append(Request("", line))
-    return requests
+    return [Request("", line) for _, line in lines]
 
 
 def parse_fields(assignments: Sequence[str]) -> dict[str, Any]:

@@ -136,13 +136,13 @@ class PrefillProgress:
     def result(self) -> ReadResult:
         """Return the wanted results, rows in the call's order; requires `done`."""
         scores = ReadResult().log_probs if self.scores is None else self.scores
-        return ReadResult(scores, state=self._state() if self._keep else None)
-
-    def _state(self) -> StateView:
+        if not self._keep:
+            return ReadResult(scores)
         segments = [segment for segment in self._read if len(segment.rows)] or self._read
         rows = np.concatenate([segment.rows for segment in segments])
         state = concatenate_states([segment.state for segment in segments])
-        return state if is_range(rows, len(rows)) else state.select(np.argsort(rows))
+        in_order = is_range(rows, len(rows))
+        return ReadResult(scores, state=state if in_order else state.select(np.argsort(rows)))
 
     def _add_read(self, segment: Segment) -> None:
         """Split a segment into ended texts, stored if states are wanted, and pending ones."""
