@@ -32,8 +32,8 @@ _KEY_BYTES = 32
 _SALT_BYTES = 16
 _MAX_PRESENTED_BYTES = 256
 _CHECK_INTERVAL_S = 1.0
+_NEVER_SEEN = (-1, -1, -1)
 FileStamp = tuple[int, int, int]
-_NEVER_SEEN: FileStamp = (-1, -1, -1)
 _log = structlog.get_logger(__name__)
 
 

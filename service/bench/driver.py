@@ -21,11 +21,11 @@ from service.bench.plan import ClosedLoop, Load, LoadSettings, OpenLoop, Request
 from service.bench.results import TIMEOUT, Observation, Recording
 from service.http_client import ConnectionPool, ExchangeError
 
-RecordingCallback = Callable[[Recording], None]
 _LEAST_WAIT_S = 1e-6  # 0 would disable the alarm
 _PROGRESS_INTERVAL_S = 0.5
 _PAUSE_AFTER_FAILURE_S = 0.01
 """Pause of a closed-loop client after a failed request, not to flood an unreachable server."""
+RecordingCallback = Callable[[Recording], None]
 
 
 class PreciseClock:

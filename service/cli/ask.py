@@ -26,10 +26,10 @@ from service.cli.options import (
     with_option_groups,
 )
 
+ask_app, check_app, complete_app = typer.Typer(), typer.Typer(), typer.Typer()
 _BosOption = Annotated[bool, typer.Option(help="Begin with `<s>`.")]
 _EosOption = Annotated[bool, typer.Option(help="Score `</s>` at the end.")]
 _DetailOption = Annotated[Literal["none", "token", "word"], typer.Option(help="Level of detail.")]
-ask_app, check_app, complete_app = typer.Typer(), typer.Typer(), typer.Typer()
 
 
 @ask_app.command("next")

@@ -24,10 +24,10 @@ models_app = typer.Typer(
     help="List, inspect, verify, promote, delete, restore, import and export published models.",
     no_args_is_help=True,
 )
+_RESTORE_OUTCOMES = {"restored": "restored", "kept": "differs and was kept", "same": "already present"}
 _HeldOutOption = Annotated[
     list[Path] | None, typer.Option(help=f"{CORPUS_HELP} Held-out text to evaluate on.")
 ]
-_RESTORE_OUTCOMES = {"restored": "restored", "kept": "differs and was kept", "same": "already present"}
 
 
 @models_app.command("list")

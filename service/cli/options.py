@@ -22,6 +22,9 @@ EXIT_BAD_INPUT, EXIT_FAILED = 2, 1
 DEFAULT_REGISTRY = "registry"
 CORPUS_HELP = "Text file, also .gz, .xz, .zst or .bz2; may be repeated."
 _FORMATS, _WRITTEN_FORMATS = ", ".join(FORMAT_NAMES), ", ".join(WRITTEN_FORMAT_NAMES)
+lists_app = typer.Typer(
+    name="lists", help="Inspect n-best lists, and convert them between formats.", no_args_is_help=True
+)
 
 T = TypeVar("T")
 RegistryOption = Annotated[
@@ -68,9 +71,6 @@ FurtherModelsOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 NameOption = Annotated[str, typer.Option(help="Name to publish the model under.")]
-lists_app = typer.Typer(
-    name="lists", help="Inspect n-best lists, and convert them between formats.", no_args_is_help=True
-)
 
 
 def print_json(value: Any) -> None:

@@ -15,13 +15,13 @@ from service.cli.options import (
     print_json,
 )
 
+train_app = typer.Typer()
 AssignmentsOption = Annotated[
     list[str] | None,
     typer.Option(
         "--set", metavar="KEY=VALUE", help="Set a key of the recipe, such as ngram.order=3; may be repeated."
     ),
 ]
-train_app = typer.Typer()
 
 
 @train_app.command()

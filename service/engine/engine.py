@@ -14,12 +14,12 @@ from models.errors import DrainingError
 from service.engine.job import Job, RequestOptions, Work
 from service.engine.scheduler import Scheduler
 
-R = TypeVar("R")
 _POLL_S = 0.01
-_Delivery: TypeAlias = tuple[Callable[[WorkOutput], None], WorkOutput]
 _DEFAULT_OPTIONS = RequestOptions()
 _TIMER_RESOLUTION_S = 0.005
 """Maximum time by which an event loop timer, with its millisecond resolution, fires early."""
+_Delivery: TypeAlias = tuple[Callable[[WorkOutput], None], WorkOutput]
+R = TypeVar("R")
 
 
 @dataclass(eq=False)

@@ -373,11 +373,9 @@ class ModelHost:
                 _log.info("model unloaded", model=model.address, requests=use.in_flight)
 
     def _publish(self) -> None:
+        models = {name: replace(model, failure=self._problem(model)) for name, model in self._models.items()}
         self.address_table = build_address_table(
-            {
-                address: replace(model, failure=self._problem(model))
-                for address, model in self._models.items()
-            },
+            models,
             served={address: watched.serving_or_target for address, watched in self._watcher.watched.items()},
             aliases=self._watcher.aliases,
             default=self.default_choice.name,

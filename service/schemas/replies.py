@@ -15,13 +15,12 @@ from pydantic_core import SchemaSerializer
 from models.language_model import LOG_ZERO
 from service.schemas import schema_objects
 
-T = TypeVar("T")
-IfGiven = Annotated[T, Field(exclude_if=lambda value: not value)]
-"""Field that is omitted from the JSON if it is null or empty."""
-
 _CONSTANTS = {b"-Infinity": str(LOG_ZERO).encode(), b"Infinity": b"null", b"NaN": b"null"}
 _STRING_OR_CONSTANT = re.compile(rb'"(?:[^"\\]|\\.)*+"|-?Infinity|NaN')
 _INFINITIES: Any = {"ser_json_inf_nan": "constants"}
+T = TypeVar("T")
+IfGiven = Annotated[T, Field(exclude_if=lambda value: not value)]
+"""Field that is omitted from the JSON if it is null or empty."""
 
 
 def to_json(reply: Any, kind: Any = None) -> bytes:
