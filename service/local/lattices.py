@@ -1,9 +1,8 @@
 """In-process rescoring of lattice files with a published model."""
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
@@ -26,8 +25,6 @@ from models.lattices.token_passing import LatticeSearchSettings
 from models.phrases import NO_PHRASES, PhraseList, is_phrase_feature
 from models.reranking.candidates import CandidateList
 from models.reranking.features import RANK
-from models.reranking.formats.format import BadLine, ReferenceLayout
-from models.reranking.formats.reader import References, attach_references
 from models.reranking.formats.writer import write_lists
 from models.reranking.metrics import make_metric
 from service.hosting.loaded_model import LoadedModel
@@ -67,25 +64,6 @@ def tuned_weights(
         name: weight for name, weight in weights.items() if name in phrases or not is_phrase_feature(name)
     }
     return partial(PathWeights.of, zeros | used, phrases=phrases)
-
-
-def with_references(
-    lattices: Iterable[Lattice | BadLine], files: Sequence[Path], layout: ReferenceLayout | None
-) -> list[Lattice | BadLine]:
-    """Read all lattices, and add the references of files; see `References` for the layout.
-
-    Raises:
-        FormatError: a file cannot be read, or its references do not match the lattices.
-    """
-    opened = [References(path, layout=layout, usual="lines", numbered=False) for path in files]
-    items = list(lattices)
-    named = [item if isinstance(item, BadLine) else CandidateList(item.name, "", ()) for item in items]
-    return [
-        replace(item, references=one.references)
-        if isinstance(item, Lattice) and isinstance(one, CandidateList)
-        else item
-        for item, one in zip(items, list(attach_references(named, opened)), strict=True)
-    ]
 
 
 def rescore_lattices(
