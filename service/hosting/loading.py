@@ -40,6 +40,7 @@ from service.hosting.memory import check_budget, estimate_bytes, loaded_bytes
 
 BATCHES = (1, 2, 17, 64)
 """Batch sizes: single; smallest batch; odd and above the width of a vector; large."""
+
 _WIDTH, _TOP = 5, 10
 LOAD_ERRORS = (
     LanguageModelError,
@@ -54,6 +55,7 @@ LOAD_ERRORS = (
     ValueError,
 )
 """Errors that a damaged or unsupported version may raise in loading and warm-up."""
+
 _log = structlog.get_logger(__name__)
 
 

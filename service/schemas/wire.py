@@ -34,17 +34,22 @@ from service.schemas import schema_objects
 
 MAX_CONTAINERS = 1 << 18
 """Maximum arrays and objects of a JSON body: each takes up to 300 bytes, a hundred times its share of the body."""
+
 MAX_VALUES = 1 << 20
 """Maximum values and names in a JSON body."""
+
 _MAX_SHOWN_CHARACTERS = 80
 _MAX_FORM_FIELDS = 100
 _MAX_FIELD_NAME_BYTES = 300
 _FORM_BYTES_AT_ONCE, _JSON_BYTES_AT_ONCE = 1 << 16, 1 << 18
 """Bytes decoded, or counted, together: a form's decoder makes an object of each escape."""
+
 _SHORT_ITEMS = {("items_schema", "int"), ("items_schema", "float")}
 """Items of lists that take no time: numbers."""
+
 _MANY_ERRORS = 1000
 """Limit above which errors are only counted: their details take far more memory and time than the body."""
+
 _CONTEXT_MESSAGE = "input should be a string or a list of token ids"
 S = TypeVar("S", bound=str)
 T = TypeVar("T")
@@ -155,6 +160,7 @@ Slots = Annotated[
     BeforeValidator(lambda value: from_json(value) if isinstance(value, str) else value),
 ]
 """Members by the name of their class; JSON in a query string."""
+
 TextOrObject = Annotated[S, Tag("<text>")] | Annotated[T, Tag("<object>")]
 
 

@@ -47,6 +47,7 @@ from service.workers.pool import WorkerPool
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE"})
 PEER_PREFIX = "/workers/"
 """Prefix of the paths of internal endpoints, open to workers only."""
+
 METRICS_PATH = PEER_PREFIX + "metrics"
 SERVED_PATH = PEER_PREFIX + "served"
 REFRESH_PATH = PEER_PREFIX + "refresh"
@@ -57,12 +58,15 @@ AFFINITY_PATHS = frozenset(
     {_AUTOCOMPLETE, _OPEN_STATES, _RERANK, "/v1/states/advance", "/v1/states/next", "/v1/states/free"}
 )
 """Paths of requests that may need data of one particular worker."""
+
 _AFFINITY_HEADER = b"x-gramophone-session"
 _HANDLE = re.compile(rb'"([\w-]{1,63})\.[0-9a-f]{6}\.[\w-]{16}[",]')
 _BUFFER_BYTES = 1 << 18
 """Maximum buffered bytes of a reply that arrives faster than it is forwarded."""
+
 _REPLY_TIMEOUT_S = 1.0
 """Timeout of requests to internal endpoints, which reply at once unless the worker hangs."""
+
 _HOP_BY_HOP_HEADERS = frozenset(
     {b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"expect", b"te", b"trailer"}
 )

@@ -37,16 +37,20 @@ _PREFIX = "gramophone-"
 _STOP = (signal.SIGTERM, signal.SIGINT)
 _AWAITED = (*_STOP, signal.SIGHUP, signal.SIGCHLD)
 """Signals that the supervisor blocks and waits for."""
+
 _FIRST_DELAY_S = 0.5
 _MAX_DELAY_S = 30.0
 _MAX_NAME_LENGTH = 59
 _MAX_FOLDER_BYTES = 98
 """Maximum bytes of a folder's path: a socket's may have 107, nine of them for its file name."""
+
 _MAX_MISSED_HEARTBEATS = 5
 _STABLE_S = 60.0
 """Lifetime after which a dead worker is restarted without delay."""
+
 _MAX_WAIT_S = 3600.0
 """Maximum time until the next look for due tasks if no signal arrives."""
+
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of random name is made in it
 _MIN_SHARED_MEMORY_BYTES = 1 << 30
 _ALWAYS = ("models.ngram.model",)
@@ -55,6 +59,7 @@ _FLOAT32 = ("torch", "models.neural.model")
 _WEIGHTS = ".safetensors"
 _YES = 100
 """Exit code of a child whose probe is true; errors have lower codes."""
+
 _log = structlog.get_logger(__name__)
 
 

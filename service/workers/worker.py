@@ -34,6 +34,7 @@ _POLL_S = 0.05
 _DEFER_S = 0.001
 _PATIENCE_S = 0.01
 """Waiting time for a worker with fewer connections; twice as many may be accepted before it after each further one."""
+
 _log = structlog.get_logger(__name__)
 
 
