@@ -192,10 +192,14 @@ def iter_outputs(
 
 def run_calls(work: CallGenerator[A], answer_call: Callable[[ModelCall], Any] = run_call) -> A:
     """Run a computation, answering its calls one at a time, and discard its events."""
-    result: A
-    for item in iter_outputs(work, answer_call):
-        result = item.value
-    return result
+    answer: Any = None
+    while True:
+        try:
+            output = work.send(answer)
+        except StopIteration as stopped:
+            result: A = stopped.value
+            return result
+        answer = answer_call(output) if isinstance(output, ModelCall) else None
 
 
 def map_in_steps(

@@ -37,6 +37,8 @@ WORD = re.compile(rf"[^{ASCII_WHITESPACE}]+")
 
 def split_words(text: str) -> list[str]:
     """Split a text at ASCII white space."""
+    if text.isascii() and text.isprintable():  # the space is its only white space
+        return text.split()
     line = collapse_whitespace(text)
     return line.split(" ") if line else []
 

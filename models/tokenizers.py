@@ -346,7 +346,7 @@ class WordTokenizer(Tokenizer):
         """Return the ids of the texts' words in one array; compiled unless there is a pattern or member."""
         if self.pattern is not None or self.members is not None:
             return super().encode_ragged(texts)
-        return self._index.encode(self.normaliser.all(texts))
+        return self.index.encode(self.normaliser.all(texts))
 
     @property
     def tokens_are_words(self) -> bool:
@@ -355,7 +355,8 @@ class WordTokenizer(Tokenizer):
         return not separates and self.normaliser.form in {"none", "nfc"}
 
     @cached_property
-    def _index(self) -> WordIndex:
+    def index(self) -> WordIndex:
+        """Map from words to ids for compiled code."""
         return WordIndex(self._ids, unicode_spaces=self.unicode_spaces)
 
     def _num_ending_in(self, text: str, border: int, ids: list[int]) -> int:  # noqa: ARG002 - `<unk>` has no length

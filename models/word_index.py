@@ -55,23 +55,27 @@ class WordIndex:
     Args:
         ids: words and their ids, such as `Vocabulary.ids`; every other word is `<unk>`.
         unicode_spaces: True if all white space of Unicode separates words.
+
+    Attributes:
+        table: the words.
+        ids: id of each word of the table [W].
     """
 
     def __init__(self, ids: Mapping[str, int], *, unicode_spaces: bool = False) -> None:
         from models.word_kernels import WordTable
 
         self._unicode_spaces = unicode_spaces
-        self._table = WordTable(ids).table
-        self._ids = np.fromiter(ids.values(), np.int32, len(ids))
+        self.table = WordTable(ids).table
+        self.ids = np.fromiter(ids.values(), np.int32, len(ids))
 
     def encode(self, lines: Sequence[str]) -> RaggedIds:
         """Return the ids of each line's words; releases the interpreter lock."""
         from models.word_kernels import encode_lines
 
-        text = _join_lines(lines, unicode_spaces=self._unicode_spaces)
+        text = join_lines(lines, unicode_spaces=self._unicode_spaces)
         ids = np.empty((len(text) + 1) // 2, dtype=np.int32)
         offsets = np.zeros(max(len(lines), 1) + 1, dtype=np.int64)  # no lines are read as one empty
-        encode_lines(text, self._table, self._ids, UNK, ids, offsets)
+        encode_lines(text, self.table, self.ids, UNK, ids, offsets)
         offsets = offsets[: len(lines) + 1]
         return RaggedIds(ids[: offsets[-1]], offsets)
 
@@ -89,7 +93,7 @@ class WordCounter:
         """Count the words of lines, without the interpreter lock."""
         from models.word_kernels import count_occurrences
 
-        words, text, position = self._words, _join_lines(lines), 0
+        words, text, position = self._words, join_lines(lines), 0
         while True:
             position, words.size = count_occurrences(text, position, words.table, words.size, self._counts)
             if position == len(text):
@@ -107,11 +111,11 @@ def measure_text(lines: Sequence[str]) -> TextSize:
     """Count the words and bytes in lines."""
     from models.word_kernels import count_words_in_bytes
 
-    text = _join_lines(lines)
+    text = join_lines(lines)
     return TextSize(int(count_words_in_bytes(text)), len(text) - max(len(lines) - 1, 0))
 
 
-def _join_lines(lines: Sequence[str], *, unicode_spaces: bool = False) -> UInt8s:
+def join_lines(lines: Sequence[str], *, unicode_spaces: bool = False) -> UInt8s:
     r"""Join lines with "\n", replaced inside lines so that their number stays; return the bytes.
 
     With `unicode_spaces`, other white space of Unicode is replaced by a space.

@@ -41,6 +41,7 @@ from models.errors import (
     UnknownUserError,
     UsersUnavailableError,
 )
+from service.engine.metrics import Metrics
 from service.schemas.replies import ErrorBody
 
 CLIENT_GONE = 499
@@ -83,6 +84,11 @@ _HTTP_CODES = {
     415: "unsupported_encoding",
     429: "overloaded",
 }
+INTERNAL_ERROR = ErrorBody(
+    "the service failed on this request; see its log", "server_error", None, "internal_error"
+)
+"""Body of the reply to an unexpected error."""
+
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 RETRY_AFTER_S = 1.0
 """Default value of `Retry-After` in seconds."""
@@ -97,9 +103,8 @@ _BUCKET_URLS = re.compile(r"\b[a-z][a-z0-9+.-]*://(?:[^\s/]+/)+")
 
 def install_error_handlers(app: FastAPI) -> None:
     """Install handlers that convert an application's errors to the JSON format."""
-    app.add_exception_handler(LanguageModelError, _on_language_model_error)
-    app.add_exception_handler(HTTPException, _on_http_error)
-    app.add_exception_handler(ClientDisconnect, _on_disconnect)
+    for kind in (LanguageModelError, HTTPException, ClientDisconnect):
+        app.add_exception_handler(kind, _on_error)
 
 
 def error_status(error: LanguageModelError) -> ErrorStatus:
@@ -137,32 +142,38 @@ def not_found(path: str) -> Response:
     return error_response(HTTPStatus.NOT_FOUND, body)
 
 
-async def _on_language_model_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, LanguageModelError)  # noqa: S101 - registered for this class
-    status = error_status(error).status
-    if isinstance(error, (NotReadyError, StatesFullError)):  # the scheduler counts its own rejections
-        request.app.state.services.metrics.rejected(error.code)
-    headers = {}
-    if status in {429, 503}:
-        wait_s = error.retry_after_s if isinstance(error, OverloadedError) else RETRY_AFTER_S
-        headers["retry-after"] = str(max(1, math.ceil(wait_s)))
-    return error_response(status, error_body(error), headers)
-
-
-async def _on_http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)  # noqa: S101 - registered for this class
+def response_to(error: Exception, path: str, metrics: Metrics) -> Response | None:
+    """Return the reply to an expected error, and count some; None for any other error."""
+    if isinstance(error, LanguageModelError):
+        status, headers = error_status(error).status, {}
+        if isinstance(error, (NotReadyError, StatesFullError)):  # the scheduler counts its own rejections
+            metrics.rejected(error.code)
+        if status in {429, 503}:
+            wait_s = error.retry_after_s if isinstance(error, OverloadedError) else RETRY_AFTER_S
+            headers["retry-after"] = str(max(1, math.ceil(wait_s)))
+        return error_response(status, error_body(error), headers)
+    if isinstance(error, ClientDisconnect):
+        return Response(status_code=CLIENT_GONE)
+    if not isinstance(error, HTTPException):
+        return None
     status = error.status_code
     if status == HTTPStatus.NOT_FOUND:
-        return not_found(request.url.path)
-    message, code = str(error.detail), _HTTP_CODES.get(status, "http_error")
-    if status == HTTPStatus.METHOD_NOT_ALLOWED:
-        message = f"{request.url.path[:200]} does not allow {request.method}"
-        headers = {"allow": ", ".join(_allowed_methods(request))}
-    else:
-        request.app.state.services.metrics.rejected(code)
-        headers = dict(error.headers or {})
+        return not_found(path)
+    code = _HTTP_CODES.get(status, "http_error")
+    metrics.rejected(code)
     kind = "rate_limit_error" if status == HTTPStatus.TOO_MANY_REQUESTS else "invalid_request_error"
-    return error_response(status, ErrorBody(message, kind, None, code), headers)
+    return error_response(status, ErrorBody(str(error.detail), kind, None, code), dict(error.headers or {}))
+
+
+async def _on_error(request: Request, error: Exception) -> Response:
+    path = request.url.path
+    if isinstance(error, HTTPException) and error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        message = f"{path[:200]} does not allow {request.method}"
+        body = ErrorBody(message, "invalid_request_error", None, _HTTP_CODES[error.status_code])
+        return error_response(error.status_code, body, {"allow": ", ".join(_allowed_methods(request))})
+    response = response_to(error, path, request.app.state.services.metrics)
+    assert response is not None  # noqa: S101 - registered for expected errors
+    return response
 
 
 def _allowed_methods(request: Request) -> list[str]:
@@ -174,7 +185,3 @@ def _allowed_methods(request: Request) -> list[str]:
 
     methods = [method for method in _METHODS if answers(method)]
     return [*methods, "HEAD"] if "GET" in methods else methods
-
-
-async def _on_disconnect(_request: Request, _error: Exception) -> Response:
-    return Response(status_code=CLIENT_GONE)

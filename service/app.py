@@ -16,6 +16,8 @@ from typing import Any
 
 import structlog
 from fastapi import FastAPI
+from starlette.types import ASGIApp, Receive, Scope, Send
+from typing_extensions import override
 
 from models.checking.lexicon import HunspellDictionary
 from models.checkpoint import folders
@@ -40,18 +42,11 @@ from service.hosting.user_store import IN_MEMORY, UserStore
 from service.http_server import DrainingServer, listen, tls_context, url_of
 from service.middleware.authentication import AccessTable, Authentication
 from service.middleware.cross_origin import CrossOriginGuard, CrossOriginReplies
-from service.middleware.limits import BodyLimit, ConnectionLimit, HeldBodies
-from service.middleware.request_log import RequestLog, Tracing, head_as_get, make_tracer_provider
-from service.routes import (
-    completions,
-    endpoints,
-    models,
-    playground,
-    rerank,
-    score,
-    states,
-    suggestions,
-)
+from service.middleware.guard import Answer, Guard
+from service.middleware.limits import BodyLimit, HeldBodies
+from service.middleware.tracing import Tracing, make_tracer_provider
+from service.routes import endpoints, models, operations, playground
+from service.routes.replies import answer
 from service.routes.request import AutocompleteSessions, Services
 from service.settings import Settings, otel_variables
 from service.use_cases.inputs import Dictionaries, Limits
@@ -76,11 +71,7 @@ _PREFIX_CACHE_GAUGES = {
 
 
 _ROUTERS = (
-    score.router,
-    rerank.router,
-    completions.router,
-    suggestions.router,
-    states.router,
+    operations.router,
     playground.router,
     models.router,
     endpoints.router,
@@ -94,11 +85,45 @@ def access_table() -> AccessTable:
     return AccessTable({endpoint.path: endpoint.scope for endpoint in ENDPOINTS})
 
 
+def answers(services: Services) -> dict[tuple[str, str], Answer]:
+    """Return the functions that answer operations, by method and path."""
+    return {
+        (endpoint.method, endpoint.path): partial(answer, endpoint, services)
+        for endpoint in ENDPOINTS
+        if endpoint.operation is not None
+    }
+
+
 def include_endpoints(app: FastAPI) -> None:
     """Add the routes of all endpoints to an application."""
     app.state.endpoints = ENDPOINTS
     for router in _ROUTERS:
         app.include_router(router)
+
+
+class GuardedApplication(FastAPI):
+    """Framework's application behind a guard, which has operations answered without it.
+
+    Attributes:
+        entry: guard of all requests.
+    """
+
+    entry: ASGIApp
+
+    @override
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            scope["app"] = self
+            await self.entry(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
+    @override
+    def build_middleware_stack(self) -> ASGIApp:
+        """Return the stack without its outermost layer, which would answer unexpected errors before the guard."""
+        layers: Any = super().build_middleware_stack()
+        inner: ASGIApp = layers.app
+        return inner
 
 
 def create_app(settings: Settings, pool: WorkerPool | None = None) -> FastAPI:
@@ -134,7 +159,7 @@ def create_app(settings: Settings, pool: WorkerPool | None = None) -> FastAPI:
         if app.state.tracing is not None:
             await asyncio.to_thread(app.state.tracing.shutdown)  # sends the remaining spans
 
-    app = FastAPI(
+    app = GuardedApplication(
         title="Gramophone",
         summary="Small language models over HTTP",
         version=importlib.metadata.version("gramophone-lm"),
@@ -149,7 +174,7 @@ def create_app(settings: Settings, pool: WorkerPool | None = None) -> FastAPI:
     app.state.services = services
     include_endpoints(app)
     install_error_handlers(app)
-    _add_middleware(app, settings, services.metrics, pool)
+    app.entry = _guarded(app, settings, services.metrics, pool)
     return app
 
 
@@ -209,44 +234,41 @@ def serve(settings: Settings) -> None:
     server.run(sockets=[listening])
 
 
-def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics, pool: WorkerPool | None) -> None:
-    """Add the middleware of all routes; the last added is the outermost."""
+def _guarded(
+    app: GuardedApplication, settings: Settings, metrics: Metrics, pool: WorkerPool | None
+) -> ASGIApp:
+    """Return the application behind its guard."""
     app.state.keys = keys = KeyStore(entries=settings.api_keys, file=settings.api_keys_file)
-    # innermost, so the application's error handlers answer its errors
     held = HeldBodies(settings.max_held_body_bytes)
-    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes, held=held, log_bodies=settings.log_texts)
+    shared: dict[str, Any] = {}
+    entry: ASGIApp = app.build_middleware_stack()
     if pool is not None:
         app.state.peers = peers = {
             number: Peer(pool.socket_of(number)) for number in range(pool.size) if number != pool.number
         }
-        shared: dict[str, Any] = {
-            "pool": pool,
-            "peers": peers,
-            "metrics": metrics,
-            "max_body_bytes": settings.max_body_bytes,
-            "held": held,
-        }
-        app.add_middleware(Broadcast, **shared)
-    app.add_middleware(head_as_get)
-    app.add_middleware(
-        CrossOriginGuard,
-        keys=keys,
-        metrics=metrics,
-        host=settings.host,
-        allowed_hosts=settings.allowed_hosts,
-        origins=settings.cors_origins,
-    )
-    app.add_middleware(Authentication, keys=keys, metrics=metrics, table=access_table())
-    app.add_middleware(ConnectionLimit, metrics=metrics)
+        shared |= {"pool": pool, "peers": peers, "metrics": metrics, "held": held}
+        shared["max_body_bytes"] = settings.max_body_bytes
+        entry = Broadcast(entry, **shared)
     app.state.tracing = make_tracer_provider(settings.otlp_endpoint, otel_variables())
-    if app.state.tracing is not None:
-        app.add_middleware(Tracing, provider=app.state.tracing)
-    app.add_middleware(RequestLog, metrics=metrics)
-    app.add_middleware(CrossOriginReplies, origins=settings.cors_origins)
-    if pool is not None:
-        app.add_middleware(
-            AffinityRelay, peer_endpoints=peer_endpoints(app.state.services), keys=keys, **shared
-        )
+    entry = Guard(
+        entry,
+        operations=answers(app.state.services),
+        authentication=Authentication(keys=keys, metrics=metrics, table=access_table()),
+        origins=CrossOriginGuard(
+            keys=keys,
+            metrics=metrics,
+            host=settings.host,
+            allowed_hosts=settings.allowed_hosts,
+            origins=settings.cors_origins,
+        ),
+        cors=CrossOriginReplies(origins=settings.cors_origins),
+        body_limit=BodyLimit(settings.max_body_bytes, held, log_bodies=settings.log_texts),
+        metrics=metrics,
+        tracing=None if app.state.tracing is None else Tracing(app.state.tracing),
+    )
+    if pool is None:
+        return entry
+    return AffinityRelay(entry, peer_endpoints=peer_endpoints(app.state.services), keys=keys, **shared)
 
 
 def _model_copies(settings: Settings) -> Copies | None:
@@ -329,25 +351,25 @@ def _compose(settings: Settings, pool: WorkerPool | None, copies: Copies | None)
         ttl_s=settings.state_ttl_s,
     )
     services = Services(
-        host,
-        reloader,
-        engine,
-        states,
-        ProfileStore(settings.registry),
-        CalibrationStore(settings.registry),
-        ErrorTableStore(settings.registry),
-        UserStore(
+        host=host,
+        reloader=reloader,
+        engine=engine,
+        states=states,
+        profiles=ProfileStore(settings.registry),
+        calibrations=CalibrationStore(settings.registry),
+        errors=ErrorTableStore(settings.registry),
+        users=UserStore(
             _users_file(settings, pool),
             max_users=settings.max_users,
             ttl_s=settings.user_ttl_s,
             bounds=UserModelLimits(max_words=settings.max_user_words),
         ),
-        AutocompleteSessions(),
-        metrics,
-        limits,
-        dict(language.split("=", 1) for language in settings.languages) or {"en-US": None},
-        _read_dictionaries(settings),
-        defaultdict(asyncio.Lock),
+        sessions=AutocompleteSessions(),
+        metrics=metrics,
+        limits=limits,
+        languages=dict(language.split("=", 1) for language in settings.languages) or {"en-US": None},
+        dictionaries=_read_dictionaries(settings),
+        parsing=defaultdict(asyncio.Lock),
     )
     _add_gauges(services, follows=settings.watch_interval_s > 0)
     return services

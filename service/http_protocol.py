@@ -25,7 +25,8 @@ import select
 import socket
 import struct
 import termios
-from collections.abc import Callable, Sequence
+import types
+from collections.abc import Callable, Collection, Coroutine, Generator, Sequence
 from functools import partial
 from http import HTTPStatus
 from types import SimpleNamespace
@@ -35,6 +36,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from service.api_errors import error_json
+from service.middleware.guarded_request import WHOLE_REPLY
 from service.middleware.limits import ARRIVAL_S, OVER_LIMIT, RECEIVE_TIMEOUT
 from service.schemas.replies import ErrorBody
 
@@ -170,6 +172,7 @@ class GuardedProtocol(HttpToolsProtocol):
         max_header_bytes: maximum bytes of a request line and its headers together.
         receive_timeout_s: maximum time for a request to arrive.
         slow_clients: clients slow to read their replies.
+        operations: method and path of requests that are answered without a task if they need not wait.
         on_end: called at the end of the connection.
     """
 
@@ -178,6 +181,9 @@ class GuardedProtocol(HttpToolsProtocol):
     receive_timeout_s = 30.0
     slow_clients = SlowClients(timeout_s=30.0, max_bytes=1 << 28)
 
+    operations: Collection[tuple[str, str]] = ()
+
+    _waiting: tuple[RequestResponseCycle, Any] | None = None
     _framing_bytes = 0
     _head_done = False
     _request_complete = False
@@ -259,6 +265,12 @@ class GuardedProtocol(HttpToolsProtocol):
             self.logger.warning(_INVALID)
             self.send_400_response(_INVALID)
         self._arrival_s = None  # the rest of an incomplete head arrives later
+        self._control_time()
+        if self._waiting is not None:
+            self._start_now(*self._waiting)
+
+    def _control_time(self) -> None:
+        """Start or stop the timeout of the request being received; reject a head or trailers over the limit."""
         if self.transport.is_closing():
             return
         if self._request_complete and self.cycle is not None and not self.cycle.response_complete:
@@ -296,15 +308,46 @@ class GuardedProtocol(HttpToolsProtocol):
             self._stop((HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, message))
         self._stop(head_error(num_hosts, codings, version))
         super().on_headers_complete()
-        self.scope["path"] = _BASE_PATH.sub(r"/\1/", self.scope["path"])
-        if not self.pipeline:  # the request does not wait for an earlier one of its client
-            self.scope["state"][ARRIVAL_S] = self._arrival_s or self.loop.time()
-        if self.scope["http_version"] in OLD_VERSIONS:
-            self.cycle.keep_alive = False
-            self.cycle.send = partial(_send_unchunked, self.cycle)  # type: ignore[method-assign]
+        self._set_up_cycle()
         self.headers = []  # the request refers to its headers; trailers must not be added
         self._framing_bytes = 0
         self._head_done = True
+
+    def _set_up_cycle(self) -> None:
+        """Prepare the answer to the request whose head is complete."""
+        scope, cycle = self.scope, self.cycle
+        if "//" in scope["path"]:
+            scope["path"] = _BASE_PATH.sub(r"/\1/", scope["path"])
+        if not self.pipeline:  # the request does not wait for an earlier one of its client
+            scope["state"][ARRIVAL_S] = self._arrival_s or self.loop.time()
+        if scope["http_version"] in OLD_VERSIONS:
+            cycle.keep_alive = False
+            cycle.send = partial(_send_unchunked, cycle)  # type: ignore[method-assign]
+        elif scope["method"] != "HEAD":
+            scope["state"][WHOLE_REPLY] = partial(_send_whole, cycle)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """Start the answer: of an operation, at the end of the received bytes; of others as in uvicorn."""
+        scope = cycle.scope
+        if self._head_done or (scope["method"], scope["path"]) not in self.operations:
+            super()._start_asgi_task(cycle, app)  # also of a request that waited for an earlier one
+        else:
+            self._waiting = cycle, app
+
+    def _start_now(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """Run an answer until it has to wait, and only then make a task of the rest."""
+        self._waiting = None
+        if cycle.more_body:
+            super()._start_asgi_task(cycle, app)
+            return
+        answer = cycle.run_asgi(app)
+        try:
+            waits_for = answer.send(None)
+        except StopIteration:
+            return
+        task = self.loop.create_task(_continue(answer, waits_for))
+        task.add_done_callback(self.tasks.discard)
+        self.tasks.add(task)
 
     def on_body(self, body: bytes) -> None:
         """Receive a part of the body, whose size the application limits; it allows for some bytes of framing."""
@@ -475,6 +518,49 @@ def _is_ready(transport: asyncio.Transport, events: int) -> bool:
     poll = select.poll()
     poll.register(transport.get_extra_info("socket").fileno(), events)
     return bool(poll.poll(0))
+
+
+async def _continue(answer: Coroutine[Any, Any, None], waits_for: Any) -> None:
+    """Run the rest of a coroutine that waits for a future."""
+    await _resume(answer, waits_for)
+
+
+@types.coroutine
+def _resume(answer: Coroutine[Any, Any, None], waits_for: Any) -> Generator[Any, Any, None]:
+    try:
+        while True:
+            try:
+                result = yield waits_for
+            except BaseException as error:  # noqa: BLE001 - of the future, or a cancellation
+                waits_for = answer.throw(error)
+            else:
+                waits_for = answer.send(result)
+    except StopIteration:
+        pass
+
+
+async def _send_whole(cycle: RequestResponseCycle, head: bytes, body: bytes) -> None:
+    """Send a complete reply with one write instead of two, without a check of each header.
+
+    Args:
+        cycle: the request, not answered before.
+        head: status line and headers, with a length, each with its line end; no `Connection`.
+        body: the body.
+    """
+    if cycle.flow.write_paused and not cycle.disconnected:
+        await cycle.flow.drain()
+    if cycle.disconnected:
+        return
+    cycle.response_started = cycle.response_complete = True
+    cycle.waiting_for_100_continue = False
+    lines = [b"%b: %b\r\n" % header for header in cycle.default_headers]
+    if not cycle.keep_alive:
+        lines.append(b"connection: close\r\n")
+    cycle.transport.write(b"".join([head, *lines, b"\r\n", body]))
+    cycle.message_event.set()
+    if not cycle.keep_alive:
+        cycle.transport.close()
+    cycle.on_response()
 
 
 async def _send_unchunked(cycle: RequestResponseCycle, message: Any) -> None:

@@ -279,6 +279,9 @@ def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     limits = {
         "max_connections": reserve_descriptors(settings.max_connections),
         "max_header_bytes": settings.max_header_bytes,
+        "operations": frozenset(
+            (one.method, one.path) for one in app.state.endpoints if one.operation is not None
+        ),
         "receive_timeout_s": settings.body_timeout_s,
         "slow_clients": SlowClients(
             timeout_s=settings.send_timeout_s,

@@ -51,7 +51,11 @@ DECODING = KernelGroup(("models.decoding.sampling", "models.decoding.beam_search
 _OUTPUT = (f"{_INT8}.output", f"{_INT8}.matrix")
 _RECURRENT = KernelGroup((f"{_INT8}.layers:run_recurrent_layer", *_OUTPUT))
 _FEED_FORWARD = KernelGroup((f"{_INT8}.layers:run_dense_layer", *_OUTPUT))
-_NGRAM = (("models.ngram.top_k",), ("models.ngram.scoring", "models.ngram.build", "models.ngram.model"))
+_NGRAM = (
+    ("models.ngram.top_k",),
+    ("models.ngram.scoring", "models.ngram.build", "models.ngram.model"),
+    ("models.ngram.lines",),
+)
 _CACHE = KernelGroup(("models.cache.kernels", "models.cache.marginals"))
 WORDS = KernelGroup(("models.word_kernels",))
 """Kernels that map the words of many lines to ids."""

@@ -71,6 +71,8 @@ def run_balanced(work: Callable[[slice], T], offsets: TokenIds, threads: int) ->
         The results, in order.
     """
     num_segments = max(1, min(threads, int(offsets[-1]) // MIN_TOKENS_PER_THREAD))
+    if num_segments == 1:
+        return [work(slice(0, len(offsets) - 1))]
     cuts = np.searchsorted(offsets, np.linspace(0, offsets[-1], num_segments + 1)[1:-1]).tolist()
     return run_slices(work, [0, *cuts, len(offsets) - 1])
 

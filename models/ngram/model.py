@@ -79,7 +79,8 @@ def check_offsets(tokens: TokenIds, offsets: TokenIds, rows: int) -> None:
             f"for {rows} rows they must be [N] and [{rows + 1}]",
             parameter="offsets",
         )
-    if offsets[0] != 0 or offsets[-1] != len(tokens) or (offsets[1:] < offsets[:-1]).any():
+    ascends = offsets[0] == 0 and offsets[-1] == len(tokens)
+    if not ascends or (rows > 1 and (offsets[1:] < offsets[:-1]).any()):  # one row's offsets are 0 and N
         raise InvalidInputError(f"offsets do not ascend from 0 to {len(tokens)}", parameter="offsets")
 
 
@@ -245,7 +246,7 @@ class NGramModel(
                 self.automaton, state.ids[rows], tokens, begins, ends, out, _NO_ORDERS, _NO_BACKOFFS
             )
 
-        bad = max(run_balanced(run, offsets, threads))
+        bad = run(slice(None)) if threads == 1 else max(run_balanced(run, offsets, threads))
         check_known(tokens, bad, len(self.vocabulary))
         return out
 

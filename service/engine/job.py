@@ -7,7 +7,7 @@ for the client, or None to let other jobs run, and returns its result.
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Hashable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from models import calls
 from models.calls import ModelCall, WorkOutput
@@ -33,8 +33,7 @@ def run_to_completion(work: Work[Any, R]) -> R:
     return calls.run_calls(work, run_single)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestOptions:
+class RequestOptions(NamedTuple):
     """Scheduling options of a request.
 
     Attributes:
@@ -55,6 +54,9 @@ class RequestOptions:
     def party(self) -> Party:
         """Owner and kind of the request."""
         return self.owner, self.bulk
+
+
+_NO_OPTIONS = RequestOptions()
 
 
 @dataclass(slots=True, eq=False)
@@ -80,7 +82,7 @@ class Job:
     work: Work[Any, Any]
     deliver: Callable[[WorkOutput], None]
     deadline_s: float
-    options: RequestOptions = RequestOptions()
+    options: RequestOptions = _NO_OPTIONS
     streams: bool = False
     submitted_s: float = field(default=0.0, init=False)
     started: bool = field(default=False, init=False)
@@ -116,6 +118,8 @@ class Shares(Generic[H]):
 
     def refusal(self, owner: H, amount: int, whose: str = "this key") -> str | None:
         """Return why an owner may not hold more by an amount, as the end of a message; None if it may."""
+        if self.used + amount <= self.total:
+            return None
         share = self.share(owner)
         if amount <= max(0, self.total - self.used, share - self.held[owner]):
             return None

@@ -45,6 +45,7 @@ class Metrics:
     def __init__(self, worker: int | None = None) -> None:
         self._registry = CollectorRegistry()
         self._worker = worker
+        self._scored: dict[str, Callable[[float], None]] = {}
         ours: dict[str, Any] = {"namespace": "gramophone", "registry": self._registry}
         counter: Callable[..., Counter] = partial(Counter, **ours)
         histogram: Callable[..., Histogram] = partial(Histogram, buckets=_SECONDS, **ours)
@@ -117,6 +118,13 @@ class Metrics:
     def rejected(self, reason: str) -> None:
         """Record a job that was not admitted: `requests`, `tokens`, `share_exceeded`, `age` or `draining`."""
         self.rejected_requests.labels(reason).inc()
+
+    def scored(self, address: str, tokens: int) -> None:
+        """Count scored tokens of a model."""
+        count = self._scored.get(address)
+        if count is None:  # a lookup by label takes longer than counting
+            count = self._scored[address] = self.scored_tokens.labels(address).inc
+        count(tokens)
 
     def answered(self, kind: str, rows: int) -> None:
         """Record the rows of one kind of call computed in one slice."""

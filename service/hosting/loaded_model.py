@@ -21,6 +21,7 @@ from models.checkpoint.load import Checkpoint
 from models.checkpoint.manifest import CHAMPION, Version
 from models.completion.token_trie import TokenTrie
 from models.language_model import LanguageModel
+from models.ngram.lines import LineScorer
 from models.slot_model import with_slots
 from models.tokenizers import Tokenizer
 from models.vocabulary import CONTROL_TOKENS
@@ -126,6 +127,11 @@ class LoadedModel:
     def token_trie(self) -> TokenTrie:
         """Trie of the tokens by spelling; built during loading because it is slow."""
         return TokenTrie(self.tokenizer)
+
+    @cached_property
+    def line_scorer(self) -> LineScorer | None:
+        """Scorer of texts in one kernel call; None unless an n-gram model reads words forward."""
+        return None if self.reads_backward else LineScorer.of(self.model, self.tokenizer)
 
     @cached_property
     def checker(self) -> Checker:

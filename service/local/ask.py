@@ -55,7 +55,7 @@ from service.use_cases.next_token import (
 )
 from service.use_cases.rerank import RankedList, list_chunks, rerank
 from service.use_cases.rerank_request import RerankItem, RerankJob, read_rerank_query
-from service.use_cases.score import ScoreRequest, score_result, score_totals
+from service.use_cases.score import ScoreRequest, score_reply
 from service.use_cases.score import score as score_texts
 
 Json = dict[str, Any]
@@ -121,8 +121,7 @@ def score(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
     """Return the reply of POST /v1/score."""
     parsed = parse_json(ScoreRequest, _request_body(request))
     scores = run_to_completion(score_texts(loaded, parsed.items(UNLIMITED), parsed, UNLIMITED))
-    results = [score_result(loaded, score, parsed.detail) for score in scores]
-    return _shown(dataclasses.replace(score_totals(loaded, scores), results=results))
+    return _shown(score_reply(loaded, scores, parsed.detail))
 
 
 def generate(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:

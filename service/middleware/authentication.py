@@ -1,4 +1,4 @@
-"""Authentication middleware: checks the API key scope that each route requires.
+"""Authentication: the API key scope that each route requires.
 
 The key is checked before the body is read. Paths outside the access table, which has every registered
 endpoint, get 404.
@@ -6,14 +6,15 @@ endpoint, get 404.
 
 from collections.abc import Mapping
 
+from starlette.responses import Response
 from starlette.routing import compile_path
-from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as ConnectionScope
 
-from service.api_errors import error_response, not_found
+from service.api_errors import error_response
 from service.api_keys import KeyScope, KeyStore
 from service.engine.metrics import Metrics
-from service.middleware.request_context import annotate, header
+from service.middleware.guarded_request import GuardedRequest
+from service.middleware.limits import header
 from service.schemas.replies import ErrorBody
 
 
@@ -48,62 +49,51 @@ _ADMIN_WITHOUT_KEYS = (
 
 
 class Authentication:
-    """Middleware that requires a key with the route's scope.
+    """Check of API keys: each request needs one with its route's scope.
 
     With configured keys, every route requires one unless its rule has no scope. Without keys, all routes
     are open except administration, which always requires a key.
 
     Args:
-        app: application.
         keys: valid keys.
         metrics: counters of rejected requests.
         table: access rules of the routes.
     """
 
-    def __init__(self, app: ASGIApp, *, keys: KeyStore, metrics: Metrics, table: AccessTable) -> None:
-        self._app = app
+    def __init__(self, *, keys: KeyStore, metrics: Metrics, table: AccessTable) -> None:
         self._keys = keys
         self._metrics = metrics
         self._table = table
 
-    async def __call__(self, scope: ConnectionScope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        route = self._table.route(scope["path"])
+    def refusal(self, request: GuardedRequest) -> Response | None:
+        """Return the reply to a request without the required key; note the route and the key of others."""
+        route = self._table.route(request.scope["path"])
         if route is not None:
-            annotate(scope, route=route)
-        refusal = self._refusal(scope, route)
-        if refusal is not None:
-            reason, message = refusal
-            self._metrics.auth_failures.labels(reason).inc()
-            if reason == "scope":
-                body = ErrorBody(message, "permission_error", None, "missing_scope")
-                response = error_response(403, body)
-            else:
-                body = ErrorBody(message, "authentication_error", None, "invalid_api_key")
-                response = error_response(401, body, _CHALLENGE)
-            await response(scope, receive, send)
-        elif route is None:
-            await not_found(scope["path"])(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
+            request.fields["route"] = route
+        refusal = self._reason(request, route)
+        if refusal is None:
+            return None
+        reason, message = refusal
+        self._metrics.auth_failures.labels(reason).inc()
+        if reason == "scope":
+            return error_response(403, ErrorBody(message, "permission_error", None, "missing_scope"))
+        body = ErrorBody(message, "authentication_error", None, "invalid_api_key")
+        return error_response(401, body, _CHALLENGE)
 
-    def _refusal(self, scope: ConnectionScope, route: str | None) -> tuple[str, str] | None:
+    def _reason(self, request: GuardedRequest, route: str | None) -> tuple[str, str] | None:
         """Return the reason (a metric label) and the error message; None if allowed."""
         required = None if route is None else self._table.scopes[route]
         if route is not None and required is None:
             return None
         if not self._keys:
             return ("scope", _ADMIN_WITHOUT_KEYS) if required is KeyScope.ADMIN else None
-        presented = presented_key(scope)
+        presented = presented_key(request.scope)
         if not presented:
             return "missing", "a key is required: send `Authorization: Bearer KEY`"
         key = self._keys.find(presented)
         if key is None:
             return "unknown", "the key is unknown to this service"
-        annotate(scope, key=key.name)
+        request.owner = request.fields["key"] = key.name
         if required is not None and required not in key.scopes:
             return "scope", f"the key lacks the scope {required}, which this request requires"
         return None

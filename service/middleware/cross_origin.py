@@ -23,13 +23,14 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 from typing_extensions import override
 
-from service.api_errors import error_response
+from service.api_errors import error_response, not_found
 from service.api_keys import KeyStore
 from service.engine.metrics import Metrics
-from service.middleware.request_context import header
+from service.middleware.guarded_request import GuardedRequest
+from service.middleware.limits import header
 from service.schemas.replies import ErrorBody
 
 ANY = "*"
@@ -40,10 +41,9 @@ _SHOWN_CHARACTERS = 100
 
 @dataclass(eq=False)
 class CrossOriginGuard:
-    """Middleware that rejects browser requests from pages of other sites.
+    """Rejections of browser requests from pages of other sites.
 
     Attributes:
-        app: application.
         keys: the service's keys; with any, the origin of changes is not checked.
         metrics: counters of rejected requests.
         host: listening address.
@@ -52,7 +52,6 @@ class CrossOriginGuard:
         origins: origins whose pages may send changes, `*` for any.
     """
 
-    app: ASGIApp
     keys: KeyStore
     metrics: Metrics
     host: str
@@ -63,32 +62,27 @@ class CrossOriginGuard:
         self._is_loopback = is_loopback(self.host)
         self._allowed = frozenset(name.lower() for name in self.allowed_hosts)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
-        refusal = self._refusal(scope) if scope["type"] == "http" else None
-        if refusal is None:
-            await self.app(scope, receive, send)
-            return
-        status, body = refusal
-        self.metrics.auth_failures.labels(body.code).inc()
-        await error_response(status, body)(scope, receive, send)
-
-    def _refusal(self, scope: Scope) -> tuple[int, ErrorBody] | None:
-        """Return the HTTP status and the error; None if the request is allowed."""
+    def refusal(self, request: GuardedRequest) -> Response | None:
+        """Return the reply to a request of another site's page; None if the request is allowed."""
+        scope = request.scope
         host = (header(scope, b"host") or b"").decode("latin-1")
         if not self._is_allowed_host(_host_name(host)):
             message = (
                 f"host is {host[:_SHOWN_CHARACTERS]!r}, which is not allowed: add it to GRAMOPHONE_ALLOWED_HOSTS, or "
                 "configure API keys"
             )
-            return 421, ErrorBody(message, "invalid_request_error", None, "unknown_host")
+            return self._refused(421, ErrorBody(message, "invalid_request_error", None, "unknown_host"))
         if self.keys or scope["method"] in _SAFE_METHODS or self._is_same_origin(scope, host):
             return None
         message = (
             "a page of another site sent this request, and the service requires no key: add the site to "
             "GRAMOPHONE_CORS_ORIGINS, or configure API keys"
         )
-        return 403, ErrorBody(message, "permission_error", None, "foreign_page")
+        return self._refused(403, ErrorBody(message, "permission_error", None, "foreign_page"))
+
+    def _refused(self, status: int, body: ErrorBody) -> Response:
+        self.metrics.auth_failures.labels(body.code).inc()
+        return error_response(status, body)
 
     def _is_allowed_host(self, name: str) -> bool:
         """Return true if clients may use a host name for the service."""
@@ -143,13 +137,12 @@ class CrossOriginReplies(CORSMiddleware):
     """Middleware that lets pages of listed origins read replies; preflights of other pages get 403.
 
     Args:
-        app: application.
         origins: listed origins, `*` for any.
     """
 
-    def __init__(self, app: ASGIApp, *, origins: Collection[str]) -> None:
+    def __init__(self, *, origins: Collection[str]) -> None:
         super().__init__(
-            app,
+            not_found(""),  # the guard sets the application behind it
             allow_origins=tuple(origins),
             allow_methods=("GET", "POST", "PUT", "DELETE"),
             # any: clients send custom headers, such as x-stainless-…, and a header alone grants nothing
@@ -159,10 +152,9 @@ class CrossOriginReplies(CORSMiddleware):
             allow_private_network=True,
         )
 
-    @override
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_concerned = self.allow_origins or scope.get("method") == "OPTIONS"
-        await (super().__call__ if is_concerned else self.app)(scope, receive, send)
+    def is_concerned(self, scope: Scope) -> bool:
+        """Return whether a request may be a preflight, or its reply may be for a page of a listed origin."""
+        return bool(self.allow_origins) or scope["method"] == "OPTIONS"
 
     @override
     def preflight_response(self, request_headers: Headers) -> Response:

@@ -6,16 +6,16 @@ get 503, and requests delayed by the event loop 429, except for the health endpo
 
 import asyncio
 import math
-from typing import Any
+from typing import NamedTuple
 
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.responses import Response
+from starlette.types import Scope
 
 from models.errors import OverloadedError
 from service.api_errors import RETRY_AFTER_S, error_response
 from service.engine.job import Shares
 from service.engine.metrics import Metrics
-from service.middleware.request_context import annotate, context_of, header
 from service.schemas.replies import ErrorBody
 
 OVER_LIMIT = "crowded"
@@ -28,17 +28,25 @@ its connection was accepted."""
 RECEIVE_TIMEOUT = "late"
 """Key in a request's state: the exceeded time limit for receiving the request, in seconds."""
 
+HEALTH_PATHS = ("/health/", "/v2/health")
 _MAX_DELAY_S = 0.25
 _MIN_DELAYED = 32
 """Requests under way below which a delay is no overload, but a single long step."""
 
-_SHOWN_BYTES = 4096
 _SHOWN_ENCODING_BYTES = 40
 _MAX_DIGITS = 20
 _SHORT_BODY_BYTES = 1 << 16
 """Size up to which a body is always accepted, so that interactive requests are."""
 
 _CLOSE = {"connection": "close"}  # the rest of the body is not read
+
+
+def header(scope: Scope, name: bytes) -> bytes | None:
+    """Return the first header with a name; None if absent."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return bytes(value)
+    return None
 
 
 def content_length(scope: Scope) -> int:
@@ -73,111 +81,91 @@ class HeldBodies(Shares[str]):
         self.add(owner, count)
 
 
-class BodyLimit:
-    """Middleware that rejects compressed, slow and too large bodies, with or without `Content-Length`.
+class BodyLimit(NamedTuple):
+    """Rejections of encoded, slow and too large bodies, with or without `Content-Length`.
 
-    Args:
-        app: application.
+    Attributes:
         max_bytes: maximum size of a body.
         held: size of all bodies.
         log_bodies: true to log the beginning of bodies.
     """
 
-    def __init__(self, app: ASGIApp, *, max_bytes: int, held: HeldBodies, log_bodies: bool = False) -> None:
-        self._app = app
-        self._max_bytes = max_bytes
-        self._held = held
-        self._log_bodies = log_bodies
+    max_bytes: int
+    held: HeldBodies
+    log_bodies: bool = False
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        size, owner = content_length(scope), str(context_of(scope).get("key", ""))
-        num_received, is_complete = 0, False
+    def check_head(self, scope: Scope) -> None:
+        """Reject an encoded body, or one that is too large by `Content-Length`.
 
-        async def receive_limited() -> Message:
-            nonlocal num_received, is_complete
-            if is_complete:  # the next message is the disconnect, which has no time limit
-                return await receive()
-            encoding = header(scope, b"content-encoding") or b"identity"
-            if encoding != b"identity":
-                shown = encoding[:_SHOWN_ENCODING_BYTES].decode("latin-1")
-                reason = f"Content-Encoding is {shown!r}; encoded bodies are not supported"
-                raise HTTPException(415, reason, _CLOSE)
-            if size > self._max_bytes:
-                raise self._too_large(size)
-            message = await receive()
-            if message["type"] != "http.request":
-                return message
-            body = message.get("body", b"")
-            self._held.receive(owner, len(body), before=num_received)
-            num_received += len(body)
-            is_complete = not message.get("more_body", False)
-            if num_received > self._max_bytes:
-                raise self._too_large(num_received)
-            if not is_complete and (limit_s := scope["state"].get(RECEIVE_TIMEOUT)):
-                reason = f"only {num_received} bytes of the request body arrived within the time limit of {limit_s:g} s"
-                raise HTTPException(408, reason, _CLOSE)
-            if self._log_bodies and body and num_received == len(body):
-                annotate(scope, body=body[:_SHOWN_BYTES].decode(errors="replace"))
-            return message
+        Raises:
+            HTTPException: it is encoded, or too large.
+        """
+        encoding = header(scope, b"content-encoding") or b"identity"
+        if encoding != b"identity":
+            shown = encoding[:_SHOWN_ENCODING_BYTES].decode("latin-1")
+            raise HTTPException(
+                415, f"Content-Encoding is {shown!r}; encoded bodies are not supported", _CLOSE
+            )
+        self.check_size(content_length(scope))
 
-        try:
-            await self._app(scope, receive_limited, send)
-        finally:
-            self._held.add(owner, -num_received)
+    def check_size(self, size: int) -> None:
+        """Reject a body of at least `size` bytes if it is too large.
 
-    def _too_large(self, size: int) -> HTTPException:
-        return HTTPException(
-            413,
-            f"the request body has at least {size} bytes; the limit is {self._max_bytes}",
-            _CLOSE,
-        )
+        Raises:
+            HTTPException: it is too large.
+        """
+        if size > self.max_bytes:
+            reason = f"the request body has at least {size} bytes; the limit is {self.max_bytes}"
+            raise HTTPException(413, reason, _CLOSE)
+
+    @staticmethod
+    def check_time(scope: Scope, size: int) -> None:
+        """Reject an incomplete body, of which `size` bytes arrived, if its time limit is over.
+
+        Raises:
+            HTTPException: the time limit is over.
+        """
+        if limit_s := scope["state"].get(RECEIVE_TIMEOUT):
+            reason = f"only {size} bytes of the request body arrived within the time limit of {limit_s:g} s"
+            raise HTTPException(408, reason, _CLOSE)
 
 
 class ConnectionLimit:
-    """Middleware that replies 503 on connections over the limit, and 429 if requests wait for the loop.
+    """Replies 503 on connections over the limit, and 429 if requests wait for the loop.
 
     The health endpoints are exempt. Such a reply takes a quarter of the time of a short request.
 
     Args:
-        app: application.
         metrics: counters of rejected requests.
+
+    Attributes:
+        num_running: requests under way.
     """
 
-    def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:
-        self._app = app
+    def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._num_running = 0
+        self.num_running = 0
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
-        if scope["type"] != "http" or scope["path"].startswith(("/health/", "/v2/health")):
-            await self._app(scope, receive, send)
-            return
-        self._num_running += 1
-        try:
-            await (self._refusal(scope["state"]) or self._app)(scope, receive, send)
-        finally:
-            self._num_running -= 1
-
-    def _refusal(self, state: dict[str, Any]) -> ASGIApp | None:
+    def refusal(self, scope: Scope) -> Response | None:
         """Return the reply to a refused request; None for others."""
+        state = scope["state"]
+        if self.num_running <= _MIN_DELAYED and not state.get(OVER_LIMIT):
+            return None
         delay_s = asyncio.get_running_loop().time() - state.get(ARRIVAL_S, math.inf)
+        if delay_s <= _MAX_DELAY_S and not state.get(OVER_LIMIT):
+            return None
+        if scope["path"].startswith(HEALTH_PATHS):
+            return None
         if state.get(OVER_LIMIT):
             reason, status = "connections", 503
             message = "the service has reached its limit of open connections"
             body = ErrorBody(message, "service_unavailable_error", None, "too_many_connections")
-        elif delay_s > _MAX_DELAY_S and self._num_running > _MIN_DELAYED:
+        else:
             reason, status = "delay", 429
             message = (
-                f"this request has waited {delay_s:.2f} s to be read, with {self._num_running} others under way; "
+                f"this request has waited {delay_s:.2f} s to be read, with {self.num_running} others under way; "
                 f"the maximum is {_MAX_DELAY_S:g} s"
             )
             body = ErrorBody(message, "rate_limit_error", None, OverloadedError.code)
-        else:
-            return None
         self._metrics.rejected(reason)
         return error_response(status, body, {"retry-after": f"{RETRY_AFTER_S:.0f}", **_CLOSE})

@@ -36,6 +36,7 @@ from models.errors import (
 from models.reranking.formats.reader import format_by_name, format_name_of_media_type
 from service.api_errors import error_body, error_json
 from service.api_keys import KeyScope
+from service.operations.operation import Operation
 from service.schemas.replies import ErrorBody, ErrorReply
 from service.schemas.wire import parse_json
 
@@ -97,6 +98,7 @@ class Endpoint:
         body: model of its JSON body or a GET's query string, or a union; None without one.
         lines: JSON-lines variant; None without one.
         reply: type of its JSON reply, or a union; None for a file.
+        operation: the operation that answers it, if any.
     """
 
     method: str
@@ -105,6 +107,7 @@ class Endpoint:
     body: type[BaseModel] | UnionType | None
     lines: Lines | None
     reply: type | UnionType | None
+    operation: type[Operation[Any]] | None = None
 
 
 class EndpointRoute(APIRoute):
@@ -140,6 +143,7 @@ class EndpointRouter(APIRouter):
         reply: type | UnionType | None = None,
         media_types: tuple[str, ...] = (),
         statuses: Mapping[int, str] | None = None,
+        operation: type[Operation[Any]] | None = None,
     ) -> Callable[[Handler], Handler]:
         """Return a decorator that registers a handler, whose docstring describes the operation.
 
@@ -154,8 +158,9 @@ class EndpointRouter(APIRouter):
             reply: type of the JSON reply; None for a file.
             media_types: media types of the reply besides JSON and JSON lines.
             statuses: descriptions of statuses other than 200 and errors; replies have the same type.
+            operation: the operation that answers it.
         """
-        self.endpoints.append(Endpoint(method, path, scope, body, lines, reply))
+        self.endpoints.append(Endpoint(method, path, scope, body, lines, reply, operation))
         replies = _replies(reply, media_types, lines)
         for status, description in (statuses or {}).items():
             replies[status] = {"description": description} | ({"model": reply} if reply else {})
@@ -176,6 +181,25 @@ class EndpointRouter(APIRouter):
             return handler
 
         return register
+
+    def operation(
+        self, operation: type[Operation[Any]], path: str, *, name: str, method: str = "POST", **described: Any
+    ) -> None:
+        """Register an operation, whose docstring describes it.
+
+        Args:
+            operation: the operation.
+            path: path without parameters.
+            name: name of the operation in the OpenAPI document.
+            method: HTTP method.
+            described: see `endpoint`.
+        """
+
+        async def handler(request: Request) -> Response:
+            raise NotImplementedError(request.url.path)  # the guard has the operation answer
+
+        handler.__name__, handler.__doc__ = name, operation.__doc__
+        self.endpoint(method, path, body=operation.request, operation=operation, **described)(handler)
 
 
 _SCHEMAS = "#/components/schemas/"

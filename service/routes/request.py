@@ -1,16 +1,14 @@
-"""Common steps of all endpoints: resolve the model, run the work on the engine, write the reply.
+"""Steps common to requests: the application's services, bodies, results while the client is connected.
 
-Work is cancelled when the client disconnects. Short requests to an n-gram model run inline: handing
-them to the model thread takes longer. Requests with much work are bulk and yield to
-others. A newer autocomplete request of a session cancels older ones.
+Work is cancelled when the client disconnects. A newer autocomplete request of a session cancels older ones.
 """
 
 import asyncio
 import gc
 import traceback
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import ExitStack, aclosing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -20,22 +18,23 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Send
 
-from models.checkpoint.documents import CalibrationStore, ErrorTableStore, ProfileStore
-from models.errors import InvalidInputError, SupersededError
-from models.language_model import is_lookup
+from models.errors import SupersededError
 from service.engine.engine import Engine
-from service.engine.job import RequestOptions, Work, run_to_completion
-from service.engine.metrics import Metrics
+from service.engine.job import RequestOptions
 from service.hosting.loaded_model import LoadedModel
 from service.hosting.model_host import ModelHost, ModelReloader
-from service.hosting.state_store import StateStore
-from service.hosting.user_store import UserStore
-from service.middleware.request_context import add_counts, annotate, context_of, track_use
-from service.routes.endpoints import LINES_TYPE
+from service.middleware.guarded_request import GuardedRequest, guarded
+from service.operations.operation import BYTES_PER_TOKEN, Resources
 from service.schemas.replies import to_json
-from service.schemas.wire import ModelRequest, TimedRequest, parse_json, parse_query
-from service.use_cases.inputs import Dictionaries, Limits
-from service.use_cases.model_weights import ModelsRequest, WeightedModel
+from service.schemas.wire import parse_json
+
+B = TypeVar("B", bound=BaseModel)
+R = TypeVar("R")
+_WATCH_DELAY_S = 0.02
+"""Delay before a request is watched for a disconnect; most requests end earlier, which saves the watcher task."""
+
+_SHORT_BODY_BYTES = 1 << 16
+"""Maximum size of a body that is parsed on the event loop, in a few milliseconds."""
 
 
 class AutocompleteSessions:
@@ -75,57 +74,15 @@ class AutocompleteSessions:
                 del self._newest[owner, session]
 
 
-B = TypeVar("B", bound=BaseModel)
-S = TypeVar("S", bound=BaseModel)
-R = TypeVar("R")
-T = TypeVar("T")
-_WATCH_DELAY_S = 0.02
-"""Delay before a request is watched for a disconnect; most requests end earlier, which saves the watcher task."""
-
-# bench_heavy_company, bench_rerank, bench_states: limits of work for bulk and inline requests
-BULK_TOKENS = 1 << 12
-"""Work in tokens read above which a request is bulk and yields to other requests."""
-
-TOKENS_PER_PREDICTION = 16
-"""Approximate cost of a distribution and a choice from it, in tokens read."""
-
-ENTRIES_PER_TOKEN = 8
-"""Approximate number of reply entries, such as candidates, written in the time of reading one token."""
-
-BYTES_PER_TOKEN = 4
-"""Approximate bytes of a body per token, for admission before the text is tokenised."""
-
-COMPARISONS_PER_TOKEN = 16
-"""Approximate number of pairs of candidates compared in the time of reading one token."""
-
-INLINE_CONTINUATIONS = 64
-"""Maximum continuations that an n-gram model scores faster inline than on the model thread."""
-
-BULK_CONTINUATIONS = 512
-"""Maximum continuations or states of a request that is not bulk."""
-
-HANDLE_BYTES = 128
-"""Approximate body bytes per state with a following word; such a body is little work."""
-
-INLINE_CANDIDATES = 256
-"""Maximum candidates of a reply that is written faster inline than on the model thread."""
-
-_FEW_SEQUENCES = 8
-"""Maximum sequences that may generate long texts without being bulk, because their steps are short."""
-
-_INLINE_BYTES = 2048
-_SHORT_BODY_BYTES = 1 << 16
-"""Maximum size of a body that is parsed on the event loop, in a few milliseconds."""
-
-_ENTRIES_PER_PIECE = 512
-"""Reply entries per chunk; other requests run between chunks."""
-
-
-@dataclass(frozen=True, slots=True)
-class Services:
+@dataclass(frozen=True, kw_only=True)
+class Services(Resources):
     """Shared services of an application's routes.
 
     Attributes:
+        host: loaded models.
+        reloader: loader of models.
+        engine: model thread.
+        sessions: newest requests of autocomplete sessions.
         parsing: locks by API key, held while a long body is parsed, that of None by the one parsed now;
             so keys take turns.
     """
@@ -133,16 +90,7 @@ class Services:
     host: ModelHost
     reloader: ModelReloader
     engine: Engine
-    states: StateStore
-    profiles: ProfileStore
-    calibrations: CalibrationStore
-    errors: ErrorTableStore
-    users: UserStore
     sessions: AutocompleteSessions
-    metrics: Metrics
-    limits: Limits
-    languages: Mapping[str, str | None]
-    dictionaries: Dictionaries
     parsing: Mapping[str | None, asyncio.Lock]
 
 
@@ -152,58 +100,21 @@ def services_of(request: Request) -> Services:
     return services
 
 
-def resolve_model(request: Request, address: str | None, *, any_version: bool = False) -> LoadedModel:
-    """Return the loaded model at an address (None for the default), and add it to the log line.
-
-    With `any_version`, a model's served version replaces one that is not served.
+def resolve_model(request: Request, address: str | None) -> LoadedModel:
+    """Return the loaded model at an address (None for the default), in use until the request ends.
 
     Raises:
         ModelNotFoundError: the service does not serve the model.
         NotReadyError: the model is still loading, or could not be loaded.
     """
-    loaded = services_of(request).host.resolve(address, any_version=any_version)
-    use_model(request, loaded)
+    loaded = services_of(request).host.resolve(address)
+    guarded(request.scope).use_model(loaded)
     return loaded
-
-
-async def resolve_request(request: Request, wire: ModelRequest) -> LoadedModel:
-    """Return the loaded model of a request, with its members of classes.
-
-    Raises:
-        InvalidInputError: a class is unknown, or a member is invalid.
-        ModelNotFoundError, NotReadyError: see `resolve_model`.
-    """
-    return await _resolve(request, wire.model, wire)
-
-
-async def resolve_models(request: Request, wire: ModelsRequest) -> list[WeightedModel]:
-    """Return a request's loaded models and their weights, see `resolve_request`."""
-    if not wire.models:
-        return [WeightedModel(await resolve_request(request, wire))]
-    return [WeightedModel(await _resolve(request, one.model, wire), one.weight) for one in wire.models]
-
-
-async def _resolve(request: Request, address: str | None, wire: ModelRequest) -> LoadedModel:
-    loaded = resolve_model(request, address)
-    # on a thread: thousands of members take tens of milliseconds
-    return await asyncio.to_thread(loaded.with_slots, wire.slots) if wire.slots else loaded
-
-
-def use_model(request: Request, loaded: LoadedModel) -> None:
-    """Count a model as used until the request ends, and add it to the log line."""
-    track_use(request.scope, loaded)
-    annotate(request, model=loaded.address)
-
-
-def count_scored(request: Request, loaded: LoadedModel, tokens: int) -> None:
-    """Add scored tokens to a model's metrics and to the request's log line."""
-    services_of(request).metrics.scored_tokens.labels(loaded.address).inc(tokens)
-    add_counts(request, scored_tokens=tokens)
 
 
 def owner_of(request: Request) -> str:
     """Return a request's owner: the name of its API key, or an empty string without keys."""
-    return str(context_of(request.scope).get("key", ""))
+    return guarded(request.scope).owner
 
 
 def json_response(reply: Any, status: int = 200) -> Response:
@@ -212,59 +123,7 @@ def json_response(reply: Any, status: int = 200) -> Response:
     return Response(content, status, media_type="application/json")
 
 
-def request_options(
-    request: Request,
-    wire: TimedRequest | None,
-    body: bytes,
-    *,
-    count: int = 0,
-    work_each: int = 0,
-    predicted_each: int = 0,
-    bulk: bool | None = None,
-) -> RequestOptions:
-    """Return the options of a request's work; long work is bulk, even with a short body.
-
-    Args:
-        request: request, whose id is logged.
-        wire: parsed body, if it may have a timeout.
-        body: raw body; its length estimates the tokens.
-        count: number of samples, beams, contexts or candidates, work besides reading the body.
-        work_each: extra work per item in tokens read, such as a shared context; for the choice of bulk,
-            not admission.
-        predicted_each: distributions to predict per item, such as one per generated token.
-        bulk: true or false overrides the estimate of work; None uses it.
-    """
-    timeout_ms = None if wire is None else wire.timeout_ms
-    body_tokens, predicted = len(body) // BYTES_PER_TOKEN, count * predicted_each
-    work = body_tokens + count * work_each
-    if count > _FEW_SEQUENCES:
-        work += TOKENS_PER_PREDICTION * predicted
-    return RequestOptions(
-        request_id=request.state.request_id,
-        timeout_s=None if timeout_ms is None else timeout_ms / 1000,
-        bulk=work > BULK_TOKENS if bulk is None else bulk,
-        tokens=body_tokens + predicted,
-        owner=owner_of(request),
-    )
-
-
-def refuse_query_options(request: Request, options: type[BaseModel]) -> None:
-    """Reject query-string options of a JSON request; only JSON lines have them.
-
-    Raises:
-        InvalidInputError: the query string has an option.
-    """
-    if not request.scope["query_string"]:
-        return
-    for name in request.query_params:
-        if name in options.model_fields:
-            raise InvalidInputError(
-                f"{name} is in the query string, which is for options of JSON lines; put options of JSON into the body",
-                parameter=name,
-            )
-
-
-async def read_body(request: Request, parse: Callable[[bytes], R]) -> R:
+async def read_body(request: GuardedRequest, services: Services, parse: Callable[[bytes], R]) -> R:
     """Parse a request's body; a long one on a thread, and one at a time.
 
     Raises:
@@ -274,9 +133,8 @@ async def read_body(request: Request, parse: Callable[[bytes], R]) -> R:
     body = await request.body()
     if len(body) <= _SHORT_BODY_BYTES:
         return parse(body)
-    services = services_of(request)
-    async with services.parsing[owner_of(request)], services.parsing[None]:
-        terms = RequestOptions(bulk=True, tokens=len(body) // BYTES_PER_TOKEN, owner=owner_of(request))
+    async with services.parsing[request.owner], services.parsing[None]:
+        terms = RequestOptions(bulk=True, tokens=len(body) // BYTES_PER_TOKEN, owner=request.owner)
         services.engine.scheduler.admission.check_capacity(terms)
         gc.disable()  # a body's objects form no cycles, and each collection would visit them all
         try:
@@ -287,111 +145,7 @@ async def read_body(request: Request, parse: Callable[[bytes], R]) -> R:
 
 async def read_json(request: Request, kind: type[B]) -> B:
     """Parse the JSON body of a request, see `read_body`."""
-    return await read_body(request, partial(parse_json, kind))
-
-
-async def read_request(request: Request, body: type[B]) -> tuple[Services, bytes, B]:
-    """Return the application's services, the body, and the parsed JSON; see `read_body`."""
-    return services_of(request), await request.body(), await read_json(request, body)
-
-
-async def read_settings(request: Request, body: type[B], options: type[S]) -> B | S:
-    """Parse a request's JSON body, or the query-string options of a JSON-lines request.
-
-    Raises:
-        InvalidInputError: the body or an option is invalid, or a JSON request has query options.
-    """
-    media_type = request.headers.get("content-type", "").partition(";")[0]
-    if media_type.strip().lower() == LINES_TYPE:  # media types are case-insensitive
-        return parse_query(options, request.query_params)
-    refuse_query_options(request, options)
-    return await read_json(request, body)
-
-
-def runs_inline(loaded: LoadedModel, body: bytes) -> bool:
-    """Return true for short requests to n-gram models, which run inline, not on the model thread."""
-    return is_lookup(loaded.model) and len(body) <= _INLINE_BYTES
-
-
-def json_pieces(
-    reply: Any, name: str, items: Sequence[T], write: Callable[[T], Any], *, entries: int
-) -> Iterator[bytes]:
-    """Yield a reply as JSON in UTF-8, in chunks of bounded time.
-
-    Args:
-        reply: reply with one empty list.
-        name: name of the list.
-        items: items of the list.
-        write: converts an item to a list element; all have the same type.
-        entries: number of entries in all elements, such as candidates of all contexts.
-    """
-    return _pieces(to_json(reply), (name, items, write, entries))
-
-
-def reply_pieces(reply: Any, **entries: int) -> Iterator[bytes]:
-    """Yield a reply as JSON in UTF-8, in chunks of bounded time.
-
-    Args:
-        reply: reply, a dataclass.
-        entries: number of entries in each long list, such as suggestions of all issues, in the order
-            of the reply's fields.
-    """
-    lists = ((name, getattr(reply, name), lambda item: item, number) for name, number in entries.items())
-    return _pieces(to_json(replace(reply, **{name: [] for name in entries})), *lists)
-
-
-def _pieces(rest: bytes, *lists: tuple[str, Sequence[Any], Callable[[Any], Any], int]) -> Iterator[bytes]:
-    """Yield JSON with some empty lists, and their items; see `json_pieces`."""
-    for name, items, write, entries in lists:
-        before, rest = rest.split(f'"{name}":[]'.encode(), 1)
-        piece = before + f'"{name}":['.encode()
-        batch_size = max(1, _ENTRIES_PER_PIECE * len(items) // max(entries, 1))
-        for begin in range(0, len(items), batch_size):
-            if begin:
-                yield piece + b","
-                piece = b""
-            results = [write(item) for item in items[begin : begin + batch_size]]
-            kind: Any = type(results[0])
-            piece += to_json(results, list[kind])[1:-1]
-        rest = piece + b"]" + rest
-    yield rest
-
-
-async def run_request(
-    request: Request,
-    work: Work[Any, R],
-    write: Callable[[R], bytes | Iterator[bytes]],
-    terms: RequestOptions,
-    *,
-    inline: bool = False,
-) -> Response:
-    """Run the work of a request and return its result; cancel it when the client disconnects.
-
-    Args:
-        request: watched for a disconnect.
-        work: work for the model thread.
-        write: converts the result to JSON on the model thread, at once or in chunks, with other requests
-            between.
-        terms: options of the work.
-        inline: true to run the work at once on the event loop instead.
-    """
-
-    def written() -> "Work[Any, bytes]":  # quoted: else evaluated for each request
-        reply = write((yield from work))
-        if isinstance(reply, bytes):
-            return reply
-        chunks: list[bytes] = []
-        for chunk in reply:
-            if chunks:
-                yield None
-            chunks.append(chunk)
-        return b"".join(chunks)
-
-    engine = services_of(request).engine
-    if inline:  # shorter than a switch to the model thread
-        engine.scheduler.admission.check_capacity(terms)
-        return json_response(run_to_completion(written()))
-    return json_response(await while_connected(request.receive, engine.run(written(), terms)))
+    return await read_body(guarded(request.scope), services_of(request), partial(parse_json, kind))
 
 
 async def while_connected(receive: Receive, future: "asyncio.Future[R]") -> R:
@@ -425,7 +179,7 @@ async def while_connected(receive: Receive, future: "asyncio.Future[R]") -> R:
 
 
 async def start_stream(
-    request: Request, stream: AsyncGenerator[R, None], timeout_s: float | None = None
+    request: GuardedRequest, stream: AsyncGenerator[R, None], timeout_s: float | None = None
 ) -> AsyncGenerator[R, None]:
     """Return a stream after its first item or a time; earlier errors set the HTTP status.
 

@@ -6,12 +6,11 @@ little-endian float32.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
-from fastapi import Request
 from starlette.responses import Response
 from starlette.types import Message, Send
 
@@ -19,16 +18,13 @@ from models.arrays import FloatArray
 from models.errors import InvalidInputError, LanguageModelError
 from models.language_model import LOG_ZERO
 from service.api_errors import error_body, error_json
-from service.engine.job import Work
+from service.engine.engine import Engine
+from service.engine.job import RequestOptions, Work
 from service.hosting.loaded_model import LoadedModel
+from service.middleware.guarded_request import GuardedRequest
+from service.operations.operation import LinesOperation
 from service.routes.endpoints import BINARY_TYPE, EVENTS_TYPE, LINES_TYPE
-from service.routes.request import (
-    ClosingStream,
-    request_options,
-    services_of,
-    start_stream,
-)
-from service.schemas.wire import TimedRequest
+from service.routes.request import ClosingStream, start_stream
 from service.use_cases.constants import BYTES_PER_PIECE
 from service.use_cases.inputs import answer_each, read_batch
 
@@ -93,60 +89,47 @@ T = TypeVar("T")
 
 
 async def lines_response(
-    request: Request,
-    body: bytes,
+    request: GuardedRequest,
+    engine: Engine,
     lines: Iterator[L | InvalidInputError],
-    answer: Callable[[list[L]], Work[Any, Sequence[T | LanguageModelError]]],
-    write: Callable[[T], Iterable[bytes]],
-    *,
-    model: str,
-    wire: TimedRequest | None = None,
-    size: Callable[[L], int] = lambda _: 1,
+    operation: LinesOperation[L, T],
+    terms: RequestOptions,
 ) -> Response:
-    """Process a JSON-lines body in batches, as bulk work, and reply with lines.
+    """Answer a stream of lines in batches, and reply with lines.
 
     An error before the first piece sets the HTTP status; a later one is the last line.
 
     Args:
         request: watched for a disconnect.
-        body: raw body.
+        engine: model thread.
         lines: parsed lines, or errors of unparsable lines.
-        answer: use case of a batch of valid lines; if it fails, halves are answered apart.
-        write: converts an outcome to JSON, in one or more pieces.
-        model: address for the header `x-model`.
-        wire: parsed options, if they may have a timeout.
-        size: number of candidates or texts in a line.
+        operation: answers the lines of a batch; if it fails, halves are answered apart.
+        terms: options of the work.
     """
-    terms = request_options(request, wire, body, bulk=True)
-    work = write_lines(lines, answer, write, size)
-    pieces = await start_stream(request, services_of(request).engine.stream(work, terms))
-    return ClosingStream(_lines(pieces), media_type=LINES_TYPE, headers={"x-model": model})
+    pieces = await start_stream(request, engine.stream(write_lines(lines, operation), terms))
+    headers = {"x-model": operation.address}
+    return ClosingStream(_lines(pieces), media_type=LINES_TYPE, headers=headers)
 
 
-def write_lines(
-    lines: Iterator[L | InvalidInputError],
-    answer: Callable[[list[L]], Work[Any, Sequence[T | LanguageModelError]]],
-    write: Callable[[T], Iterable[bytes]],
-    size: Callable[[L], int],
-) -> Work[bytes, None]:
+def write_lines(lines: Iterator[L | InvalidInputError], operation: LinesOperation[L, T]) -> Work[bytes, None]:
     """Process lines in batches.
 
     Each event has complete lines, so a later error gets its own line.
     """
 
     def size_of(line: L | InvalidInputError) -> int:
-        return 1 if isinstance(line, InvalidInputError) else size(line)
+        return 1 if isinstance(line, InvalidInputError) else operation.size(line)
 
     while batch := (yield from read_batch(lines, size_of)):
         valid = [line for line in batch if not isinstance(line, InvalidInputError)]
-        answers = iter((yield from answer_each(answer, valid)) if valid else ())
+        answers = iter((yield from answer_each(operation.answer, valid)) if valid else ())
         written = bytearray()
         for line in batch:
             outcome = line if isinstance(line, InvalidInputError) else next(answers)
             if isinstance(outcome, LanguageModelError):
                 written += error_json(error_body(outcome))
             else:
-                for piece in write(outcome):
+                for piece in operation.line(outcome):
                     written += piece
                     if len(written) >= BYTES_PER_PIECE:
                         yield None  # others run during a long line, too
@@ -168,7 +151,11 @@ async def _lines(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, N
 
 
 async def float32_response(
-    request: Request, loaded: LoadedModel, rows: AsyncGenerator[FloatArray, None], *, shape: tuple[int, int]
+    request: GuardedRequest,
+    loaded: LoadedModel,
+    rows: AsyncGenerator[FloatArray, None],
+    *,
+    shape: tuple[int, int],
 ) -> Response:
     """Return a streamed response of float32 rows, once the first are available.
 

@@ -54,6 +54,9 @@ MAX_TREE_TOKENS = 1 << 15
 MAX_LOOKUP_TOKENS = 8192
 """Tokens looked up by one call of an n-gram model: about a millisecond."""
 
+MAX_LINE_CHARACTERS = 1 << 15
+"""Characters of texts that an n-gram model scores in one call from their bytes: about a millisecond."""
+
 MAX_PAIR_CHARACTERS = 1 << 18
 """Characters of documents and queries whose ids are in memory together."""
 

@@ -98,7 +98,11 @@ class Limits:
         Raises:
             ContextLengthError: it is too long.
         """
-        size = sum(len(piece) for piece in given if isinstance(piece, str))
+        size = 0
+        for piece in given:
+            size += len(piece) if isinstance(piece, str) else 0
+        if size <= MAX_CHARACTERS_AT_LEAST:
+            return
         limit = max(MAX_CHARACTERS_PER_TOKEN * self.max_tokens_per_sequence, MAX_CHARACTERS_AT_LEAST)
         if size > limit:
             raise ContextLengthError(
@@ -245,6 +249,8 @@ class ContextEncoder:
 
     def encode(self, context: TextOrIds, given: TextOrIds, *, parameter: str) -> EncodedText:
         """Encode a context and its continuation, see `encode_after`."""
+        if not context and isinstance(given, str):
+            return EncodedText(NO_TOKENS, encode(self._loaded, given, parameter=parameter))
         cut, head = 0, NO_TOKENS
         is_text = isinstance(context, str)
         if is_text == isinstance(given, str) and len(context) > (_LONG_CONTEXT if is_text else 0):

@@ -225,7 +225,7 @@ def score_next_texts(
 
     check_tokens(sum(map(len, texts)) // MAX_CHARACTERS_PER_TOKEN)
     pairs = [
-        ScoreItem(f"candidates[{index}]", text, context)
+        ScoreItem(f"candidates[{index}]", text, context).checked()
         for _, context in request.contexts
         for index, text in enumerate(texts)
     ]

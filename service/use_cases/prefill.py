@@ -33,6 +33,9 @@ def prefill(loaded: LoadedModel, contexts: Sequence[TokenIds], *, bos: bool) -> 
     Returns:
         A state of B rows, in the contexts' order.
     """
+    if not any(map(len, contexts)):
+        model = loaded.model
+        return model.initial_state(len(contexts)) if bos else model.empty_state(len(contexts))
     cache = loaded.prefix_cache
     if cache is None or len(contexts) > MAX_CACHED_CONTEXTS:
         return (yield from _prefill_all(loaded.model, contexts, bos=bos))

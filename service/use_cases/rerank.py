@@ -387,7 +387,7 @@ def rank_documents(
     pairs = []
     for index, text in enumerate(texts):
         context, query = split_at_space(loaded, text, request.query)
-        pairs.append(ScoreItem(f"documents[{index}]", query, context))
+        pairs.append(ScoreItem(f"documents[{index}]", query, context).checked())
     num_tokens, parts = 0, []
     for run in token_runs([pair.size() for pair in pairs], MAX_PAIR_CHARACTERS):
         sequences, scores = yield from score_pairs(loaded, pairs[run], limits)

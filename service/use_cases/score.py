@@ -41,6 +41,7 @@ from service.schemas.wire import (
     either,
     text_or_object,
 )
+from service.use_cases.constants import MAX_LINE_CHARACTERS
 from service.use_cases.inputs import (
     ContextEncoder,
     EncodedText,
@@ -107,7 +108,7 @@ class ScoreRequest(ScoreSettings):
         name = "token_ids" if self.texts is None else "texts"
         given: Sequence[TextOrIds] = self.texts or self.token_ids or []
         limits.check_count(len(given), parameter=name)
-        return [ScoreItem(f"{name}[{i}]", value, self.context) for i, value in enumerate(given)]
+        return [ScoreItem(f"{name}[{i}]", value, self.context).checked() for i, value in enumerate(given)]
 
 
 class ScoreLine(WireModel):
@@ -131,7 +132,7 @@ class ScoreLine(WireModel):
             InvalidInputError: it is empty.
         """
         name = "token_ids" if self.text is None else "text"
-        return ScoreItem(name, self.text or self.token_ids or "", self.context)
+        return ScoreItem(name, self.text or self.token_ids or "", self.context).checked()
 
 
 class SequenceScore(NamedTuple):
@@ -142,6 +143,8 @@ class SequenceScore(NamedTuple):
         num_bytes: size of the scored text in UTF-8.
         ids: scored tokens [T], `</s>` included if requested.
         log_probs: log-probability of each token [T].
+        logprob: sum of the log-probabilities, in double precision.
+        num_oov: number of `<unk>` tokens.
         ngram_lengths: length of the n-gram found per token [T]; empty unless requested of an n-gram model.
         context_lengths: last tokens that matter after each token [T]; as above.
     """
@@ -150,18 +153,10 @@ class SequenceScore(NamedTuple):
     num_bytes: int
     ids: TokenIds
     log_probs: FloatArray
-    ngram_lengths: TokenIds
-    context_lengths: TokenIds
-
-    @property
-    def logprob(self) -> float:
-        """Sum of the log-probabilities, in double precision."""
-        return float(self.log_probs.sum(dtype=np.float64))
-
-    @property
-    def num_oov(self) -> int:
-        """Number of `<unk>` tokens."""
-        return int(np.count_nonzero(self.ids == UNK))
+    logprob: float
+    num_oov: int
+    ngram_lengths: TokenIds = NO_TOKENS
+    context_lengths: TokenIds = NO_TOKENS
 
 
 def score(
@@ -175,6 +170,9 @@ def score(
     Raises:
         InvalidInputError: a sequence has nothing to score, is too long, or has an invalid id.
     """
+    in_one_call = _score_lines(loaded, items, settings, limits)
+    if in_one_call is not None:
+        return in_one_call
     prepare = partial(_prepare, ContextEncoder(loaded), loaded, settings, limits)
     sequences = yield from map_in_steps(items, prepare, size=ScoreItem.size)
     if settings.reports_tokens:
@@ -191,11 +189,47 @@ def score(
 
     def finish(item: ScoreItem) -> SequenceScore:
         sequence, log_probs = next(results)
-        values = sequence.text, log_probs, *_ngram_lengths(loaded, sequence, settings)
-        ordered: Any = [to_text_order(loaded, one, ends=settings.eos) for one in values]
-        return SequenceScore(item, _num_bytes(loaded, item, sequence.text), *ordered)
+        values: Any = sequence.text, log_probs, *_ngram_lengths(loaded, sequence, settings)
+        if loaded.reads_backward:
+            values = [to_text_order(loaded, one, ends=settings.eos) for one in values]
+        return _sequence_score(item, _num_bytes(loaded, item, sequence.text), *values)
 
     return (yield from map_in_steps(items, finish, size=ScoreItem.size))
+
+
+def _score_lines(
+    loaded: LoadedModel, items: Sequence[ScoreItem], settings: ScoreSettings, limits: Limits
+) -> list[SequenceScore] | None:
+    """Score texts without contexts in one kernel call; None for other sequences, models, or too many."""
+    texts, size = [], 0
+    for item in items:
+        if item.context or not isinstance(item.given, str):
+            return None
+        texts.append(item.given)
+        size += len(item.given)
+    scorer = loaded.line_scorer
+    if scorer is None or size > MAX_LINE_CHARACTERS or settings.reports_tokens:
+        return None
+    tokens, log_probs, offsets = scorer.score(texts, bos=settings.bos, eos=settings.eos)
+    scores = []
+    for item, text, begin, end in zip(items, texts, offsets, offsets[1:], strict=False):
+        if begin == end:
+            raise _nothing_error(item.parameter)
+        limits.check_length(end - begin, parameter=item.parameter)
+        values = tokens[begin:end], log_probs[begin:end]
+        scores.append(_sequence_score(item, len(text.encode()), *values))
+    return scores
+
+
+def _sequence_score(
+    item: ScoreItem, num_bytes: int, ids: TokenIds, log_probs: FloatArray, *lengths: TokenIds
+) -> SequenceScore:
+    logprob, num_oov = float(np.add.reduce(log_probs, dtype=np.float64)), int(np.count_nonzero(ids == UNK))
+    return SequenceScore(item, num_bytes, ids, log_probs, logprob, num_oov, *lengths)
+
+
+def _nothing_error(parameter: str) -> InvalidInputError:
+    return InvalidInputError(f"{parameter} has no token to score", parameter=parameter)
 
 
 def _prepare(
@@ -210,7 +244,7 @@ def _prepare(
     if settings.eos:
         text = np.append(text, EOS)
     if not len(text):
-        raise InvalidInputError(f"{item.parameter} has no token to score", parameter=item.parameter)
+        raise _nothing_error(item.parameter)
     limits.check_length(len(context) + len(text), parameter=item.parameter)
     return EncodedText(context, text)
 
@@ -243,15 +277,23 @@ def _ngram_lengths(
     return np.asarray(lengths[own], dtype=np.int64), model.context_lengths(before)[1:][own]
 
 
+def score_reply(loaded: LoadedModel, scores: Sequence[SequenceScore], detail: Detail) -> ScoreReply:
+    """Return a complete reply."""
+    results = [score_result(loaded, score, detail) for score in scores]
+    return ScoreReply(loaded.address, results, ScoreTotals(*_totals(*scores)))
+
+
 def score_totals(loaded: LoadedModel, scores: Sequence[SequenceScore]) -> ScoreReply:
     """Return a reply with the totals of scores, and no results."""
-    return ScoreReply(loaded.address, [], ScoreTotals(*_totals(scores)))
+    return ScoreReply(loaded.address, [], ScoreTotals(*_totals(*scores)))
 
 
 def score_result(loaded: LoadedModel, score: SequenceScore, detail: Detail) -> SequenceScoreResult:
     """Return the score of one sequence in wire format."""
+    if detail is Detail.NONE and not len(score.ngram_lengths):
+        return SequenceScoreResult(*_totals(score))
     return SequenceScoreResult(
-        *_totals([score]),
+        *_totals(score),
         token_scores(loaded, score.ids, score.log_probs) if detail is Detail.TOKEN else [],
         word_scores(loaded, score.ids, score.log_probs) if detail is Detail.WORD else [],
         ngram_order(loaded.model) if len(score.ngram_lengths) else None,
@@ -260,15 +302,15 @@ def score_result(loaded: LoadedModel, score: SequenceScore, detail: Detail) -> S
     )
 
 
-def _totals(scores: Sequence[SequenceScore]) -> tuple[float, int, int, float | None, float | None]:
-    logprob, num_tokens = sum(score.logprob for score in scores), sum(len(score.ids) for score in scores)
-    return (
-        logprob,
-        num_tokens,
-        sum(score.num_oov for score in scores),
-        perplexity(logprob, num_tokens),
-        bits_per_unit(logprob, sum(score.num_bytes for score in scores)),
-    )
+def _totals(*scores: SequenceScore) -> tuple[float, int, int, float | None, float | None]:
+    logprob: float = 0
+    num_tokens = num_oov = num_bytes = 0
+    for score in scores:
+        logprob += score.logprob
+        num_tokens += len(score.ids)
+        num_oov += score.num_oov
+        num_bytes += score.num_bytes
+    return logprob, num_tokens, num_oov, perplexity(logprob, num_tokens), bits_per_unit(logprob, num_bytes)
 
 
 def token_scores(
@@ -316,7 +358,7 @@ class QualityLine(WireModel):
         Raises:
             InvalidInputError: it is empty.
         """
-        return ScoreItem(parameter, self.text, name=self.id)
+        return ScoreItem(parameter, self.text, name=self.id).checked()
 
 
 _Text = Annotated[TextOrObject[str, QualityLine], text_or_object("text and id")]
@@ -350,7 +392,9 @@ class QualityRequest(QualitySettings, TimedRequest):
         """
         limits.check_count(len(self.texts), parameter="texts")
         return [
-            ScoreItem(f"texts[{index}]", given) if isinstance(given, str) else given.item(f"texts[{index}]")
+            ScoreItem(f"texts[{index}]", given).checked()
+            if isinstance(given, str)
+            else given.item(f"texts[{index}]")
             for index, given in enumerate(self.texts)
         ]
 

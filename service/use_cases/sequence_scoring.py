@@ -9,9 +9,8 @@ Lookup models score without padding.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, Self, TypeAlias, cast
 
 import numpy as np
 
@@ -83,18 +82,14 @@ def _score_one(loaded: LoadedModel, sequence: EncodedText, *, bos: bool) -> Work
     return cast("FloatArray", result.log_probs[0])
 
 
-@dataclass(frozen=True, slots=True)
-class ScoreItem:
+class ScoreItem(NamedTuple):
     """One sequence to score.
 
     Attributes:
         parameter: its name in the request, for messages.
-        given: the text or ids to score; not empty.
+        given: the text or ids to score; not empty, see `checked`.
         context: text or ids before it; may be empty.
         name: the client's id for it, if any.
-
-    Raises:
-        InvalidInputError: there is nothing to score.
     """
 
     parameter: str
@@ -102,11 +97,17 @@ class ScoreItem:
     context: TextOrIds = ""
     name: str | None = None
 
-    def __post_init__(self) -> None:
+    def checked(self) -> Self:
+        """Return the sequence.
+
+        Raises:
+            InvalidInputError: there is nothing to score.
+        """
         if not self.given:
             raise InvalidInputError(
                 f"{self.parameter} is empty; there is nothing to score", parameter=self.parameter
             )
+        return self
 
     def size(self) -> int:
         """Return the number of characters or ids."""

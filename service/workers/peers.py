@@ -37,9 +37,8 @@ from service.api_keys import KeyStore
 from service.engine.metrics import Metrics
 from service.http_client import ClientConnection, ConnectionPool, ExchangeError, encode_request
 from service.middleware.authentication import presented_key
-from service.middleware.limits import OVER_LIMIT, RECEIVE_TIMEOUT, HeldBodies, content_length
-from service.middleware.request_context import header
-from service.middleware.request_log import RequestLog
+from service.middleware.guard import REFUSAL
+from service.middleware.limits import OVER_LIMIT, RECEIVE_TIMEOUT, HeldBodies, content_length, header
 from service.routes.request import Services, while_connected
 from service.schemas.wire import check_json_size
 from service.workers.pool import WorkerPool
@@ -380,7 +379,8 @@ class AffinityRelay(PeerMiddleware):
                     "has died, it restarts without them"
                 )
                 reply = error_response(error_status(lost).status, error_body(lost), {"retry-after": "1"})
-                await RequestLog(reply, metrics=self.metrics)(scope, receive, send)
+                scope["state"][REFUSAL] = reply
+                await self.app(scope, receive, send)
         finally:
             self.held.add(key, -len(body))
 

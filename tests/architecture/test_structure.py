@@ -229,7 +229,7 @@ def test_everything_is_caught_in_few_places():
         "models/pretrained/folder.py": 1,
         "models/pretrained/tokenizer.py": 1,
         "service/engine/scheduler.py": 2,
-        "service/middleware/request_log.py": 1,
+        "service/middleware/guard.py": 1,
         "training/neural/distributed.py": 1,
         "training/neural/resume.py": 1,
         "training/scale/spark_engine.py": 1,

@@ -35,12 +35,12 @@ MODELS = "mixture,ngram@champion"
 HERE = Path(__file__).parent
 SERVE = "from service.app import serve; from service.settings import read_settings; serve(read_settings())"
 LEAK = """
-from service.middleware.limits import BodyLimit
-kept, answer = [], BodyLimit.__call__
+from service.middleware.guard import Guard
+kept, answer = [], Guard.__call__
 async def leaking(self, *given):
     kept.append(b"x" * {num_bytes})
     await answer(self, *given)
-BodyLimit.__call__ = leaking
+Guard.__call__ = leaking
 """
 
 

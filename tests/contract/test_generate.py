@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from service.routes import completions, streaming
+from service.routes import replies, streaming
 
 
 def ask(http, **body):
@@ -280,7 +280,7 @@ def test_phrases_are_favoured_and_unknown_ones_change_nothing(http, strategy):
 
 @pytest.fixture
 def frequent_heartbeats(monkeypatch):
-    for module in (completions, streaming):
+    for module in (replies, streaming):
         monkeypatch.setattr(module, "HEARTBEAT_S", 0.02)
 
 

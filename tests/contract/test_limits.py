@@ -254,7 +254,7 @@ def submitted(monkeypatch):
     """Record the jobs submitted to the engine."""
     jobs, submit = [], Scheduler.submit
     monkeypatch.setattr(Scheduler, "submit", lambda self, job: (jobs.append(job), submit(self, job))[1])
-    monkeypatch.setattr("service.routes.request.BULK_TOKENS", 600)  # small limits for small models
+    monkeypatch.setattr("service.operations.operation._BULK_WORK", 600)  # small limits for small models
     return jobs
 
 

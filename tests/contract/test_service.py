@@ -23,7 +23,7 @@ from service import app as composition
 from service import http_server
 from service.api_keys import create_key
 from service.app import create_app
-from service.middleware import request_log
+from service.middleware import tracing
 from service.settings import Settings, otel_variables
 from tests.support.http import answering, whole
 from tests.support.services import running
@@ -364,7 +364,7 @@ def test_a_bad_request_is_no_failure_of_the_service(traced, spans):
     ],
 )
 def test_the_endpoint_is_completed(endpoint, complete):
-    provider = request_log.make_tracer_provider(endpoint, {})
+    provider = tracing.make_tracer_provider(endpoint, {})
     (processor,) = provider._active_span_processor._span_processors
     assert processor.span_exporter._endpoint == complete
     provider.shutdown()
@@ -392,7 +392,7 @@ def exported(monkeypatch):
         with answering(collect) as url:
             for name, value in variables.items():
                 monkeypatch.setenv(name, value.format(url))
-            provider = request_log.make_tracer_provider(ours and ours.format(url), otel_variables())
+            provider = tracing.make_tracer_provider(ours and ours.format(url), otel_variables())
             provider.get_tracer("test").start_span("a").end()
             provider.shutdown()
         head, _, body = requests[0].partition(b"\r\n\r\n")
@@ -449,7 +449,7 @@ def test_a_timeout_of_opentelemetrys_own_replaces_ours(monkeypatch, variables, t
         return InMemorySpanExporter()
 
     monkeypatch.setattr(trace_exporter, "OTLPSpanExporter", export)
-    request_log.make_tracer_provider("http://c:4318", variables).shutdown()
+    tracing.make_tracer_provider("http://c:4318", variables).shutdown()
     assert given == [{"endpoint": "http://c:4318/v1/traces", "timeout": timeout_s}]
 
 
@@ -466,7 +466,7 @@ def test_a_timeout_of_opentelemetrys_own_replaces_ours(monkeypatch, variables, t
 def test_without_an_endpoint_or_disabled_there_are_no_traces(monkeypatch, variables, ours):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert request_log.make_tracer_provider(ours, otel_variables()) is None
+    assert tracing.make_tracer_provider(ours, otel_variables()) is None
 
 
 @pytest.mark.parametrize("name", ["GRAMOPHONE_OTLP_ENDPOINT", BASE, TRACES])
@@ -474,7 +474,7 @@ def test_set_but_not_installed_stops_the_start(monkeypatch, name):
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     ours, variables = ("http://c:4318", {}) if name.startswith("G") else (None, {name: "http://c:4318"})
     with pytest.raises(InvalidInputError, match=rf"^{name} is set.*gramophone-lm\[otel\]"):
-        request_log.make_tracer_provider(ours, variables)
+        tracing.make_tracer_provider(ours, variables)
 
 
 def test_unset_it_is_not_imported():

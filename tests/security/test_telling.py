@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from service.api_keys import KeyScope, create_key
-from service.middleware.request_context import header
+from service.middleware.limits import header
 from tests.support.http import asked, connect
 from tests.support.services import running_process
 

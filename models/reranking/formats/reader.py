@@ -317,10 +317,12 @@ def format_by_name(name: str, *, to_write: bool = False) -> Format:
     return FORMATS[name]
 
 
+_NAMES = {media_type: name for name, one in FORMATS.items() for media_type in one.media_types}
+
+
 def format_name_of_media_type(content_type: str) -> str | None:
     """Return the format name for a Content-Type; None if it is not a format's."""
-    media_type = content_type.partition(";")[0].strip().lower()
-    return next((name for name, one in FORMATS.items() if media_type in one.media_types), None)
+    return _NAMES.get(content_type.partition(";")[0].strip().lower())
 
 
 _HEAD_BYTES = 1 << 16

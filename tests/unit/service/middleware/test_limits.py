@@ -6,8 +6,27 @@ import json
 import pytest
 from starlette.exceptions import HTTPException
 
+from service.api_keys import KeyScope, KeyStore
 from service.engine.metrics import Metrics
-from service.middleware.limits import ARRIVAL_S, ConnectionLimit, HeldBodies
+from service.middleware.authentication import AccessTable, Authentication
+from service.middleware.cross_origin import CrossOriginGuard, CrossOriginReplies
+from service.middleware.guard import Guard
+from service.middleware.limits import ARRIVAL_S, BodyLimit, HeldBodies
+
+
+def guard(app, metrics):
+    """Guard of an application without keys."""
+    keys = KeyStore()
+    table = AccessTable({"/v1/score": KeyScope.INFER, "/health/live": None})
+    return Guard(
+        app,
+        operations={},
+        authentication=Authentication(keys=keys, metrics=metrics, table=table),
+        origins=CrossOriginGuard(keys=keys, metrics=metrics, host="0.0.0.0"),  # noqa: S104 - any name
+        cors=CrossOriginReplies(origins=()),
+        body_limit=BodyLimit(1 << 20, HeldBodies(1 << 20)),
+        metrics=metrics,
+    )
 
 
 def replies(count, *, delay_s, path="/v1/score"):
@@ -22,7 +41,7 @@ def replies(count, *, delay_s, path="/v1/score"):
         sent.append(message)
 
     async def main():
-        limit, arrival_s = ConnectionLimit(app, metrics=metrics), asyncio.get_running_loop().time() - delay_s
+        limit, arrival_s = guard(app, metrics), asyncio.get_running_loop().time() - delay_s
         scope = {
             "type": "http",
             "method": "POST",

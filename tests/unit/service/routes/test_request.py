@@ -8,60 +8,69 @@ import pytest
 
 from models.errors import InvalidInputError
 from service.engine.job import iter_outputs
-from service.routes.request import json_pieces, read_body, reply_pieces, request_options, to_json
+from service.operations.operation import BYTES_PER_TOKEN, Cost, LinesOperation, request_options
+from service.routes.request import read_body
 from service.routes.streaming import write_lines
-from service.schemas.replies import NextTokenReply, NextTokenResult, TokenScore
+from service.schemas.pieces import json_pieces, reply_pieces
+from service.schemas.replies import NextTokenReply, NextTokenResult, TokenScore, to_json
 from service.schemas.suggestions import CheckReply, SuggestedText, TextIssue, WordSurprisal
 
-REQUEST = SimpleNamespace(state=SimpleNamespace(request_id="1"), scope={"state": {"facts": {"key": "web"}}})
+ALONE = {}
 
 
-BODY_ALONE = {}
-
-
-def bulk(beside=BODY_ALONE, body_bytes=100):
-    return request_options(REQUEST, None, bytes(body_bytes), **beside).bulk
+def bulk(cost=ALONE, num_bytes=100):
+    return Cost(read=num_bytes // BYTES_PER_TOKEN, **cost).is_bulk
 
 
 @pytest.mark.parametrize(
-    "beside",
+    "cost",
     [
-        {"count": 64, "predicted_each": 16},  # num_beams, n or best_of
-        {"count": 3100, "predicted_each": 1},  # contexts
-        {"count": 32, "work_each": 4000 // 8, "predicted_each": 1},  # long rankings
-        {"count": 2 * 256 // 2, "predicted_each": 1},  # words after two contexts
-        {"count": 300, "work_each": 2000},  # candidates after a long context
-        {"count": 1000, "work_each": 1000 // 16},  # candidates compared pairwise
+        {"predicted": 64 * 16, "sequences": 64},  # num_beams, n or best_of
+        {"predicted": 3100},  # contexts
+        {"predicted": 32, "entries": 32 * 4000},  # long rankings
+        {"predicted": 2 * 256 // 2},  # words after two contexts
+        {"reread": 300 * 2000},  # candidates after a long context
+        {"compared": 1000 * 1000},  # candidates compared pairwise
     ],
 )
-def test_short_bodies_that_ask_for_much_give_way(beside):
-    assert bulk(beside)
+def test_short_bodies_with_much_work_are_bulk(cost):
+    assert bulk(cost)
 
 
 @pytest.mark.parametrize(
-    "beside",
+    "cost",
     [
-        BODY_ALONE,
-        {"count": 1, "predicted_each": 2000},  # a long text takes many short steps
-        {"count": 4, "predicted_each": 100},
-        {"count": 16, "predicted_each": 8},
-        {"count": 30, "work_each": 15},
-        {"count": 1, "work_each": 4000 // 8, "predicted_each": 1},
-        {"count": 256 // 2, "predicted_each": 1},
-        {"count": 100, "work_each": 100 // 16},
+        ALONE,
+        {"predicted": 2000, "sequences": 1},  # a long text takes many short steps
+        {"predicted": 400, "sequences": 4},
+        {"predicted": 16 * 8, "sequences": 16},
+        {"reread": 30 * 15},
+        {"predicted": 1, "entries": 4000},
+        {"predicted": 256 // 2},
+        {"compared": 100 * 100},
     ],
 )
-def test_what_people_wait_for_does_not(beside):
-    assert not bulk(beside)
+def test_work_of_interactive_requests_is_not_bulk(cost):
+    assert not bulk(cost)
 
 
-def test_long_bodies_give_way_as_well():
-    assert not bulk(body_bytes=1 << 14)
-    assert bulk(body_bytes=(1 << 14) + 4)
+def test_long_bodies_are_bulk():
+    assert not bulk(num_bytes=1 << 14)
+    assert bulk(num_bytes=(1 << 14) + 4)
 
 
-def test_admission_counts_the_tokens_of_the_body_and_those_to_be_predicted():
-    assert request_options(REQUEST, None, bytes(400), count=5, work_each=7, predicted_each=11).tokens == 155
+def test_admission_counts_the_tokens_of_the_body_and_the_predictions():
+    assert request_options(Cost(read=100, reread=35, predicted=55)).tokens == 155
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"read": 513}, {"predicted": 65}, {"entries": 257}, {"compared": 1}, {"reread": 4000}, {"bulk": True}],
+)
+def test_work_is_little_up_to_each_bound(more):
+    most = {"read": 512, "predicted": 64, "entries": 256}
+    assert Cost(**most).is_little
+    assert not Cost(**{**most, **more}).is_little
 
 
 def result(number):
@@ -95,16 +104,26 @@ def test_pieces_of_several_lists_are_the_whole_reply(words, issues):
     assert len(pieces) >= (words + 21 * issues) // 512
 
 
-def answered(lines):
-    """Outcomes of a batch; an empty line gives an error."""
-    yield from ()
-    return [line or InvalidInputError("empty") for line in lines]
+class Echo(LinesOperation):
+    """Operation that writes each line in brackets; an empty line gives an error."""
+
+    def __init__(self):
+        super().__init__(None)
+
+    def answer(self, lines):
+        yield from ()
+        return [line or InvalidInputError("empty") for line in lines]
+
+    def line(self, result):
+        return [b"[", result.encode(), b"]"]
+
+    cost = parse_lines = reply = None
 
 
 @pytest.mark.parametrize("size", [1, 100, 40_000])
 def test_lines_are_sent_whole_so_a_later_error_has_a_line_of_its_own(size):
     lines = [f"{i:05} {'x' * size}" if i % 7 else "" for i in range(1000)]
-    work = write_lines(iter(lines), answered, lambda line: [b"[", line.encode(), b"]"], lambda _: 1)
+    work = write_lines(iter(lines), Echo())
     pieces = [output.value for output in iter_outputs(work) if not output.last]
     assert {piece[-1:] for piece in pieces} == {b"\n"}
     assert 1 < len(pieces) <= len(lines)
@@ -116,16 +135,15 @@ def test_lines_are_sent_whole_so_a_later_error_has_a_line_of_its_own(size):
 
 
 def test_work_belongs_to_the_key_of_its_request():
-    options = request_options(REQUEST, None, bytes(100_000))
+    options = request_options(Cost(read=25_000), owner="web")
     assert (options.owner, options.party) == ("web", ("web", True))
 
 
-def long_request(key, services):
+def long_request(key):
     async def body():
         return key.encode() + bytes(1 << 17)
 
-    app = SimpleNamespace(state=SimpleNamespace(services=services))
-    return SimpleNamespace(app=app, body=body, scope={"state": {"facts": {"key": key}}})
+    return SimpleNamespace(body=body, owner=key)
 
 
 def test_keys_take_turns_while_long_bodies_are_parsed():
@@ -135,9 +153,9 @@ def test_keys_take_turns_while_long_bodies_are_parsed():
     parsed = []
 
     async def main():
-        waiting = [long_request(key, services) for key in ["busy"] * 4 + ["other"]]
+        waiting = map(long_request, ["busy"] * 4 + ["other"])
         await asyncio.gather(
-            *(read_body(request, lambda body: parsed.append(body[:5])) for request in waiting)
+            *(read_body(request, services, lambda body: parsed.append(body[:5])) for request in waiting)
         )
 
     asyncio.run(main())

@@ -1,0 +1,192 @@
+"""A request behind the guard: its bounded body, its reply's headers, and what its log line and trace tell.
+
+Fields of the log line: `route`, `key`, `model`, `prompt_tokens`, `scored_tokens`, `generated_tokens`,
+`queue_ms`, `trace_id`.
+
+The models that a request uses are released when it is answered or abandoned; an unloaded model is
+freed only then.
+"""
+
+import importlib.metadata
+import random
+import re
+import time
+from typing import Any
+
+from starlette.requests import ClientDisconnect
+from starlette.types import Message, Receive, Scope, Send
+
+from service.hosting.loaded_model import LoadedModel
+from service.middleware.limits import BodyLimit, header
+
+_KEY = "guarded"
+"""Key in the state of a request's scope: the guarded request."""
+
+WHOLE_REPLY = "whole_reply"
+"""Key in a request's state: function that sends a reply, given its head and body, in one write; see `http_protocol`."""
+
+_VALID_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
+_ID_HEADER = b"x-request-id"
+_POLICY = b"content-security-policy"
+_HEADERS = [
+    (b"x-gramophone-version", importlib.metadata.version("gramophone-lm").encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+]
+_SHOWN_BYTES = 4096
+_DEFAULT_POLICY = (_POLICY, b"default-src 'none'; frame-ancestors 'none'")
+"""Default policy: a reply that a browser displays cannot load anything."""
+
+_HEAD = b"".join(
+    [
+        b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n",
+        *(b"%b: %b\r\n" % header for header in [*_HEADERS, _DEFAULT_POLICY]),
+        b"x-request-id: %b\r\n",
+    ]
+)
+"""Status line and headers of a complete JSON reply, given its length and the request's id."""
+
+
+class GuardedRequest:
+    """A request and its reply, between the guard and an application.
+
+    Args:
+        scope: connection scope; the request is in its state.
+        receive: source of the body.
+        send: receiver of the reply.
+        limit: bounds of the body.
+
+    Attributes:
+        request_id: the client's id, or a random one.
+        fields: fields of the log line: names, numbers, or texts that clients cannot choose.
+        owner: name of the API key; empty without keys.
+        status: status of the reply; 0 before it begins.
+        is_complete: whether the end of the reply was sent.
+        num_received: bytes of the body received.
+    """
+
+    __slots__ = (
+        "_body", "_limit", "_models", "_receive", "_send", "fields", "is_complete", "is_received", "num_received",
+        "owner", "request_id", "scope", "status",
+    )  # fmt: skip
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, limit: BodyLimit) -> None:
+        given_id = header(scope, _ID_HEADER)
+        is_valid = given_id is not None and _VALID_ID.fullmatch(given_id)
+        self.request_id = given_id.decode() if given_id and is_valid else f"{random.getrandbits(128):032x}"
+        self.scope = scope
+        self.fields: dict[str, Any] = {}
+        self.owner = ""
+        self.status = 0
+        self.is_complete = self.is_received = False
+        self.num_received = 0
+        self._body: bytes | None = None
+        self._limit, self._receive, self._send = limit, receive, send
+        self._models: list[LoadedModel] = []
+        state = scope.setdefault("state", {})
+        state["request_id"], state[_KEY] = self.request_id, self
+
+    async def receive(self) -> Message:
+        """Return the next part of the body, or the disconnect.
+
+        Raises:
+            HTTPException: the body is encoded, too long or too slow, or its client holds too much memory.
+        """
+        if self.is_received:  # the next message is the disconnect, which has no time limit
+            return await self._receive()
+        self._limit.check_head(self.scope)
+        message = await self._receive()
+        if message["type"] == "http.request":
+            body, self.is_received = message.get("body", b""), not message.get("more_body", False)
+            self._limit.held.receive(self.owner, len(body), before=self.num_received)
+            if self._limit.log_bodies and body and not self.num_received:
+                self.annotate(body=body[:_SHOWN_BYTES].decode(errors="replace"))
+            self.num_received += len(body)
+            self._limit.check_size(self.num_received)
+            if not self.is_received:
+                self._limit.check_time(self.scope, self.num_received)
+        return message
+
+    async def body(self) -> bytes:
+        """Return the complete body.
+
+        Raises:
+            ClientDisconnect: the client has disconnected before its end.
+            HTTPException: see `receive`.
+        """
+        if self._body is None:
+            parts = []
+            while not self.is_received:
+                message = await self.receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect
+                parts.append(message.get("body", b""))
+            self._body = parts[0] if len(parts) == 1 else b"".join(parts)
+        return self._body
+
+    async def send(self, message: Message) -> None:
+        """Send a part of the reply, with the headers of all replies."""
+        if message["type"] == "http.response.start":
+            self.status = int(message["status"])  # an enum member would be logged by name
+            headers = [*message["headers"], *_HEADERS, (_ID_HEADER, self.request_id.encode())]
+            if all(name != _POLICY for name, _ in headers):
+                headers.append(_DEFAULT_POLICY)
+            message["headers"] = headers
+        elif not message.get("more_body", False):
+            self.is_complete = True
+        await self._send(message)
+
+    async def reply(self, content: bytes) -> None:
+        """Send a complete JSON reply with status 200."""
+        self.status = 200
+        send_whole = self.scope["state"].pop(WHOLE_REPLY, None)
+        if send_whole is not None:
+            self.is_complete = True
+            await send_whole(_HEAD % (len(content), self.request_id.encode()), content)
+            return
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(content)),
+            *_HEADERS,
+            (_ID_HEADER, self.request_id.encode()),
+            _DEFAULT_POLICY,
+        ]
+        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+        self.is_complete = True
+        await self._send({"type": "http.response.body", "body": content})
+
+    def header(self, name: bytes) -> str:
+        """Return the first header with a name; empty if absent."""
+        return (header(self.scope, name) or b"").decode("latin-1")
+
+    def annotate(self, **fields: str | float) -> None:
+        """Add fields to the log line."""
+        self.fields.update(fields)
+
+    def add_counts(self, **numbers: float) -> None:
+        """Increase counters of the log line, such as a stream's tokens."""
+        for name, number in numbers.items():
+            self.fields[name] = self.fields.get(name, 0) + number
+
+    def use_model(self, loaded: LoadedModel) -> None:
+        """Count a model as used until the request ends, and add it to the log line."""
+        self._models.append(loaded)
+        loaded.use.in_flight += 1
+        loaded.use.last_s = time.time()
+        self.fields["model"] = loaded.address
+
+    def end(self) -> None:
+        """Release the body and the models of an answered or abandoned request, including streams."""
+        if self.num_received:
+            self._limit.held.add(self.owner, -self.num_received)
+        while self._models:
+            self._models.pop().use.in_flight -= 1
+        state = self.scope["state"]  # circles of references would wait for the garbage collector
+        state.pop(_KEY, None)
+        state.pop(WHOLE_REPLY, None)
+
+
+def guarded(scope: Scope) -> GuardedRequest:
+    """Return the guarded request of a scope."""
+    request: GuardedRequest = scope["state"][_KEY]
+    return request

@@ -1,0 +1,1 @@
+"""Operations: the endpoints' work on requests, without HTTP; one file a topic."""

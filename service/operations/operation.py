@@ -1,0 +1,349 @@
+"""An operation: an endpoint's work on one request, with its models, its cost, its run and its reply.
+
+The service answers operations over HTTP (`service.routes.replies`), the command line in its own process
+(`service.local.ask`). Both give an operation a `Call`: who asks, and what may be used for the answer.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+
+from pydantic import BaseModel
+
+from models.arrays import FloatArray
+from models.checkpoint.documents import CalibrationStore, ErrorTableStore, ProfileStore
+from models.errors import InvalidInputError, LanguageModelError
+from models.language_model import is_lookup
+from service.engine.job import RequestOptions, Work
+from service.engine.metrics import Metrics
+from service.hosting.loaded_model import LoadedModel
+from service.hosting.state_store import StateStore
+from service.hosting.user_store import UserStore
+from service.schemas.wire import parse_json, parse_query
+from service.use_cases.inputs import Dictionaries, Limits
+from service.use_cases.states import OwnedStateStore
+
+L = TypeVar("L")
+R = TypeVar("R")
+T = TypeVar("T")
+
+BYTES_PER_TOKEN = 4
+"""Approximate bytes of a body per token, for admission before the text is tokenised."""
+
+TOKENS_PER_PREDICTION = 16
+"""Approximate cost of a distribution and a choice from it, in tokens read."""
+
+_ENTRIES_PER_TOKEN = 8
+"""Approximate number of reply entries, such as candidates, written in the time of reading one token."""
+
+_COMPARISONS_PER_TOKEN = 16
+"""Approximate number of pairs of candidates compared in the time of reading one token."""
+
+# bench_heavy_company, bench_rerank, bench_states: limits of work for bulk and inline requests
+_BULK_WORK = 1 << 12
+"""Work in tokens read above which a request is bulk and yields to other requests."""
+
+_FEW_SEQUENCES = 8
+"""Maximum sequences that may generate long texts without being bulk, because their steps are short."""
+
+_INLINE_TOKENS, _INLINE_PREDICTIONS, _INLINE_ENTRIES = 512, 64, 256
+"""Bounds of requests to n-gram models that are answered faster at once than through the model thread."""
+
+
+class Cost(NamedTuple):
+    """Upper bounds of an operation's work, from the validated request.
+
+    Attributes:
+        read: tokens to read.
+        reread: tokens read again, such as a context common to several texts.
+        predicted: next-token distributions.
+        entries: entries of the reply, such as candidates or tokens with their scores.
+        compared: pairs of candidates compared.
+        sequences: sequences decoded side by side; None if no distribution depends on another.
+        bulk: true or false for requests that are bulk, or not, at any size.
+    """
+
+    read: int = 0
+    reread: int = 0
+    predicted: int = 0
+    entries: int = 0
+    compared: int = 0
+    sequences: int | None = None
+    bulk: bool | None = None
+
+    @property
+    def is_bulk(self) -> bool:
+        """True if interactive requests take precedence."""
+        if self.bulk is not None:
+            return self.bulk
+        work = self.read + self.reread + self.entries // _ENTRIES_PER_TOKEN
+        work += self.compared // _COMPARISONS_PER_TOKEN
+        if self.sequences is None or self.sequences > _FEW_SEQUENCES:
+            work += TOKENS_PER_PREDICTION * self.predicted
+        return work > _BULK_WORK
+
+    @property
+    def is_little(self) -> bool:
+        """True if an n-gram model does the work in less time than a change of threads takes."""
+        return (
+            self.read <= _INLINE_TOKENS
+            and self.predicted <= _INLINE_PREDICTIONS
+            and self.entries <= _INLINE_ENTRIES
+            and not self.compared
+            and not self.is_bulk
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """Stores and settings that operations use besides models.
+
+    Attributes:
+        limits: limits of one request.
+        profiles: profiles of re-ranking.
+        calibrations: precision of checks by threshold.
+        errors: tables of spelling errors.
+        states: stored model states.
+        users: accepted words of autocomplete users.
+        metrics: counters of prompts and generated tokens.
+        languages: models of LanguageTool's languages.
+        dictionaries: Hunspell dictionaries by name.
+    """
+
+    limits: Limits
+    profiles: ProfileStore
+    calibrations: CalibrationStore
+    errors: ErrorTableStore
+    states: StateStore
+    users: UserStore
+    metrics: Metrics
+    languages: Mapping[str, str | None] = field(default_factory=dict)
+    dictionaries: Dictionaries = field(default_factory=dict)
+
+
+class Call(ABC):
+    """Request of a client, as an operation sees it.
+
+    Attributes:
+        resources: what the operation may use.
+        owner: owner of stored states and users: the name of the API key, or an empty string.
+        request_id: id of the request in the log.
+        num_bytes: size of the body.
+    """
+
+    resources: Resources
+    owner: str
+    request_id: str
+    num_bytes: int
+
+    @abstractmethod
+    def resolve(self, address: str | None, *, any_version: bool = False) -> LoadedModel:
+        """Return the loaded model at an address (None for the default), in use until the request ends.
+
+        With `any_version`, a model's served version replaces one that is not served.
+
+        Raises:
+            ModelNotFoundError: the service does not serve the model.
+            NotReadyError: the model is still loading, or could not be loaded.
+        """
+
+    @abstractmethod
+    def use_model(self, loaded: LoadedModel) -> None:
+        """Count a model as used until the request ends, and name it in the log."""
+
+    @abstractmethod
+    def count_scored(self, loaded: LoadedModel, tokens: int) -> None:
+        """Count scored tokens of a model."""
+
+    def count_prompt(self, loaded: LoadedModel, tokens: int) -> None:
+        """Count tokens read as contexts."""
+        self.resources.metrics.prompt_tokens.labels(loaded.address).inc(tokens)
+        self.annotate(prompt_tokens=tokens)
+
+    @abstractmethod
+    def annotate(self, **fields: str | float) -> None:
+        """Add fields to the log line."""
+
+    @property
+    def limits(self) -> Limits:
+        """Limits of the request."""
+        return self.resources.limits
+
+    @property
+    def states(self) -> OwnedStateStore:
+        """The owner's stored states."""
+        return OwnedStateStore(self.resources.states, self.owner)
+
+    @property
+    def num_tokens(self) -> int:
+        """Approximate number of tokens in the body."""
+        return self.num_bytes // BYTES_PER_TOKEN
+
+
+class Operation(ABC, Generic[R]):
+    """Work on one request; made on the event loop, where it resolves its models.
+
+    Args:
+        call: the client's request.
+        given: its validated body.
+
+    Attributes:
+        call: the client's request.
+        models: the loaded models.
+        slots: members of classes that the models get; None for their own.
+        session: name of a session whose newest request replaces older ones; None without one.
+    """
+
+    request: ClassVar[Any]
+    """Model of the body, or a union."""
+
+    may_run_inline: bool = False
+    """Whether little work on n-gram models is done at once, without a change of threads."""
+
+    session: str | None = None
+    slots: Mapping[str, Any] | None = None
+
+    def __init__(self, call: Call, *models: LoadedModel) -> None:
+        self.call, self.models = call, models
+
+    @classmethod
+    def parse(cls, body: bytes) -> Any:
+        """Validate a body.
+
+        Raises:
+            InvalidInputError: it is invalid.
+        """
+        return parse_json(cls.request, body)
+
+    @classmethod
+    def of(cls, call: Call, given: Any) -> "Operation[Any]":
+        """Return the operation for a validated request."""
+        return cls(call, given)
+
+    @abstractmethod
+    def cost(self) -> Cost:
+        """Return upper bounds of the work."""
+
+    @abstractmethod
+    def run(self) -> Work[Any, R]:
+        """Do the work."""
+
+    @abstractmethod
+    def reply(self, result: R) -> bytes | Iterator[bytes]:
+        """Return the reply in JSON, at once or in parts, with other requests between."""
+
+    def prepare(self) -> Iterable[Callable[[], Any]]:
+        """Yield steps before the work that may take long, for a thread; what is between them is not."""
+        # thousands of members take tens of milliseconds
+        return [self._replace_members] if self.slots else ()
+
+    def _replace_members(self) -> None:
+        self.models = tuple(loaded.with_slots(self.slots) for loaded in self.models)
+
+    def runs_inline(self, cost: Cost) -> bool:
+        """Return whether the work takes less time than a change of threads."""
+        if not (self.may_run_inline and cost.is_little):
+            return False
+        return bool(self.models) and all(is_lookup(loaded.model) for loaded in self.models)
+
+
+class LinesOperation(Operation[Sequence[T]], Generic[L, T]):
+    """Operation on a list of items, or on a stream of lines with an item each, answered in batches.
+
+    Attributes:
+        items: items of a JSON body; empty for a stream.
+    """
+
+    settings: ClassVar[type[BaseModel]]
+    """Model of the settings: the query string, if the body is a stream."""
+
+    items: Sequence[L]
+
+    @classmethod
+    def parse_settings(cls, query: Mapping[str, str]) -> Any:
+        """Validate the settings of a stream.
+
+        Raises:
+            InvalidInputError: a setting is unknown or invalid.
+        """
+        return parse_query(cls.settings, query)
+
+    @abstractmethod
+    def parse_lines(self, body: bytes, form: str) -> Iterator[L | InvalidInputError]:
+        """Yield the items of a stream in a format, lazily, or the errors of unparsable ones."""
+
+    @abstractmethod
+    def answer(self, items: Sequence[L]) -> Work[Any, Sequence[T | LanguageModelError]]:
+        """Answer items together; an invalid one fails all."""
+
+    @abstractmethod
+    def line(self, result: T) -> Iterable[bytes]:
+        """Return an item's reply line, in one or more parts."""
+
+    def size(self, item: L) -> int:  # noqa: ARG002 - for items of several parts
+        """Return the number of candidates or texts in an item."""
+        return 1
+
+    @property
+    def address(self) -> str:
+        """Address of the main model."""
+        return self.models[0].address
+
+    def run(self) -> Work[Any, Any]:
+        """Answer the items of a JSON body."""
+        return self.answer(self.items)
+
+
+class EventsOperation(Operation[R], Generic[T, R]):
+    """Operation whose work also yields events, for a stream.
+
+    Attributes:
+        streams: whether the client asked for the events.
+        ends_with_result: whether the reply is the last event.
+    """
+
+    streams: bool = False
+    ends_with_result: bool = True
+
+    @abstractmethod
+    def event(self, event: T) -> bytes:
+        """Return an event's JSON."""
+
+
+class RowsOperation(Operation[R]):
+    """Operation that also replies with raw numbers, float32 [B, K]."""
+
+    @abstractmethod
+    def shape(self) -> tuple[int, int]:
+        """Return the shape of all rows, B and K."""
+
+    @abstractmethod
+    def rows(self) -> Work[FloatArray, None]:
+        """Yield batches of rows [·, K]."""
+
+
+def write_reply(operation: Operation[R]) -> Work[Any, bytes]:
+    """Do an operation's work, and write its reply."""
+    reply = operation.reply((yield from operation.run()))
+    if isinstance(reply, bytes):
+        return reply
+    parts: list[bytes] = []
+    for part in reply:
+        if parts:
+            yield None
+        parts.append(part)
+    return b"".join(parts)
+
+
+def request_options(
+    cost: Cost, *, request_id: str = "", owner: str = "", timeout_ms: int | None = None
+) -> RequestOptions:
+    """Return the scheduling options of work that costs so much."""
+    return RequestOptions(
+        request_id=request_id,
+        timeout_s=None if timeout_ms is None else timeout_ms / 1000,
+        bulk=cost.is_bulk,
+        tokens=cost.read + cost.predicted,
+        owner=owner,
+    )

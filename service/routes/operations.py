@@ -1,0 +1,233 @@
+"""The endpoints of all operations, and of users' accepted words."""
+
+import asyncio
+from typing import Annotated
+
+from fastapi import Path, Query, Request
+from starlette.responses import Response
+
+from models.completion.user_model import split_word_sequences
+from models.reranking.formats.reader import FORMATS
+from service.engine.job import run_to_completion
+from service.operations.generate import Completions, Generate
+from service.operations.next_token import NextToken
+from service.operations.rerank import Rerank, Tune
+from service.operations.score import Quality, Score
+from service.operations.states import AdvanceStates, NextOfStates, OpenStates
+from service.operations.suggestions import Autocomplete, Check, LanguageToolCheck
+from service.operations.tokenize import Detokenize, Tokenize
+from service.routes.endpoints import BINARY_TYPE, EVENTS_TYPE, FORM_TYPE, EndpointRouter, Lines
+from service.routes.request import json_response, owner_of, read_json, resolve_model, services_of
+from service.schemas.replies import (
+    AdvanceReply,
+    DocumentsReply,
+    FreeReply,
+    GenerateReply,
+    NextReply,
+    NextTextReply,
+    NextTokenReply,
+    NextWordReply,
+    OpenStatesReply,
+    QualityReply,
+    RankedListResult,
+    RerankReply,
+    ScoreReply,
+    SequenceScoreResult,
+    TextQualityResult,
+)
+from service.schemas.suggestions import (
+    AutocompleteReply,
+    CheckReply,
+    ForgottenReply,
+    LanguageToolLanguage,
+    LanguageToolReply,
+    UserPair,
+    UserReply,
+    UserWord,
+    UserWords,
+)
+from service.use_cases.accepted_words import (
+    NAME_PATTERN,
+    AcceptedRequest,
+    ImportRequest,
+    check_user_name,
+)
+from service.use_cases.completions import CompletionReply
+from service.use_cases.rerank_request import CandidateListIn, RerankSettings
+from service.use_cases.score import QualityLine, QualitySettings, ScoreLine, ScoreSettings
+from service.use_cases.states import FreeRequest
+from service.use_cases.tokenize import DetokenizeReply, TokenizeReply, TokenizerInfo, tokenizer_info
+from service.use_cases.tune import TuneReply
+
+router = EndpointRouter()
+_User = Annotated[
+    str,
+    Path(
+        description="Name of a user; a user belongs to the API key that created it.",
+        examples=["ann"],
+        json_schema_extra={"pattern": NAME_PATTERN},
+    ),
+]
+_OptionalAddress = Annotated[
+    str | None,
+    Query(
+        description="`name`, `name@7` or `name@champion`; the default model if omitted.",
+        examples=["mixture"],
+    ),
+]
+
+router.operation(
+    Score,
+    "/v1/score",
+    name="score_texts",
+    tag="Score",
+    reply=ScoreReply,
+    lines=Lines(ScoreLine, SequenceScoreResult, ScoreSettings),
+)
+router.operation(
+    Quality,
+    "/v1/quality",
+    name="rate_texts",
+    tag="Check",
+    reply=QualityReply,
+    lines=Lines(QualityLine, TextQualityResult, QualitySettings),
+)
+router.operation(
+    NextToken,
+    "/v1/next-token",
+    name="next_token",
+    tag="Predict",
+    reply=NextTokenReply | NextTextReply | NextWordReply,
+    media_types=(BINARY_TYPE,),
+)
+router.operation(
+    Rerank,
+    "/v1/rerank",
+    name="rerank_lists",
+    tag="Re-rank",
+    reply=RerankReply | DocumentsReply,
+    lines=Lines(
+        CandidateListIn,
+        RankedListResult,
+        RerankSettings,
+        {"weights": "lm=0.5,am=1", "mixture": "ngram=0.3,lstm=0.7", "models": "old=ngram"},
+        tuple(
+            media_type for form in FORMATS.values() for media_type in form.media_types if form.name != "jsonl"
+        ),
+    ),
+)
+router.operation(Tune, "/v1/rerank/tune", name="tune_weights", tag="Re-rank", reply=TuneReply)
+router.operation(
+    Generate,
+    "/v1/generate",
+    name="generate_text",
+    tag="Generate",
+    reply=GenerateReply,
+    media_types=(EVENTS_TYPE,),
+)
+router.operation(
+    Completions,
+    "/v1/completions",
+    name="create_completion",
+    tag="OpenAI",
+    reply=CompletionReply,
+    media_types=(EVENTS_TYPE,),
+)
+router.operation(Tokenize, "/tokenize", name="tokenize_text", tag="Tokenise", reply=TokenizeReply)
+router.operation(Detokenize, "/detokenize", name="detokenize_ids", tag="Tokenise", reply=DetokenizeReply)
+
+
+@router.endpoint("GET", "/tokenizer_info", tag="Tokenise", reply=TokenizerInfo)
+async def get_tokenizer_info(request: Request, model: _OptionalAddress = None) -> Response:
+    """Describe a model's tokenizer: its type, control tokens and vocabulary size."""
+    work = tokenizer_info(resolve_model(request, model), services_of(request).limits)
+    return json_response(await asyncio.to_thread(run_to_completion, work))
+
+
+router.operation(Autocomplete, "/v1/autocomplete", name="complete", tag="Complete", reply=AutocompleteReply)
+
+
+@router.endpoint(
+    "POST", "/v1/autocomplete/users/{user}/accepted", tag="Complete", body=AcceptedRequest, reply=UserReply
+)
+async def accept(request: Request, user: _User) -> Response:
+    """Learn a user's accepted words and word pairs; the weight of older ones decays."""
+    wire = await read_json(request, AcceptedRequest)
+    learnt = split_word_sequences(wire.text, wire.context)
+    users, owner = services_of(request).users, owner_of(request)
+    model = await asyncio.to_thread(users.learn, owner, check_user_name(user), learnt)
+    return json_response(UserReply(user, len(model), model.num_pairs))
+
+
+@router.endpoint("GET", "/v1/autocomplete/users/{user}", tag="Complete", reply=UserWords)
+async def export(request: Request, user: _User) -> Response:
+    """Export a user's stored words and word pairs."""
+    words, pairs = services_of(request).users.find(owner_of(request), user).export()
+    return json_response(
+        UserWords(user, [UserWord(*word) for word in words], [UserPair(*pair) for pair in pairs])
+    )
+
+
+@router.endpoint("PUT", "/v1/autocomplete/users/{user}", tag="Complete", body=ImportRequest, reply=UserReply)
+async def restore(request: Request, user: _User) -> Response:
+    """Replace a user's stored words and word pairs, for example by an export."""
+    users = services_of(request).users
+    model = (await read_json(request, ImportRequest)).personal(users.bounds)
+    model = await asyncio.to_thread(users.put, owner_of(request), check_user_name(user), model)
+    return json_response(UserReply(user, len(model), model.num_pairs))
+
+
+@router.endpoint("DELETE", "/v1/autocomplete/users/{user}", tag="Complete", reply=ForgottenReply)
+async def forget(request: Request, user: _User) -> Response:
+    """Delete a user's words."""
+    users, owner = services_of(request).users, owner_of(request)
+    forgotten = await asyncio.to_thread(users.forget, owner, check_user_name(user))
+    return json_response(ForgottenReply(user, forgotten))
+
+
+router.operation(Check, "/v1/check", name="check_text", tag="Check", reply=CheckReply)
+router.operation(
+    LanguageToolCheck,
+    "/v2/check",
+    name="languagetool_check",
+    tag="Check",
+    body_type=FORM_TYPE,
+    reply=LanguageToolReply,
+)
+router.operation(
+    LanguageToolCheck,
+    "/v2/check",
+    name="languagetool_check",
+    method="GET",
+    tag="Check",
+    reply=LanguageToolReply,
+)
+
+
+@router.endpoint("GET", "/v2/languages", tag="Check", reply=list[LanguageToolLanguage])
+async def languagetool_languages(request: Request) -> Response:
+    """List the languages of `/v2/check`, as LanguageTool does."""
+    codes = services_of(request).languages
+    return json_response([LanguageToolLanguage(code, code.partition("-")[0], code) for code in codes])
+
+
+router.operation(OpenStates, "/v1/states", name="open_", tag="States", reply=OpenStatesReply)
+router.operation(AdvanceStates, "/v1/states/advance", name="advance", tag="States", reply=AdvanceReply)
+router.operation(
+    NextOfStates,
+    "/v1/states/next",
+    name="next_",
+    tag="States",
+    reply=NextReply,
+    media_types=(BINARY_TYPE,),
+)
+
+
+@router.endpoint("POST", "/v1/states/free", tag="States", body=FreeRequest, reply=FreeReply)
+async def free(request: Request) -> Response:
+    """Free states; unknown handles are ignored."""
+    services, wire = services_of(request), await read_json(request, FreeRequest)
+    services.limits.check_count(len(wire.states), parameter="states")
+    services.states.check_process(wire.states, parameter="states[]")
+    freed = services.states.free(owner_of(request), wire.states)
+    return json_response(FreeReply(freed))

@@ -1,0 +1,169 @@
+"""Answers to operations: JSON, JSON lines, server-sent events or raw numbers.
+
+Short requests to an n-gram model run at once: handing them to the model thread takes longer. Requests with much work
+are bulk and yield to others.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from starlette.datastructures import QueryParams
+from starlette.responses import Response
+from typing_extensions import override
+
+from models.errors import InvalidInputError
+from models.reranking.formats.reader import format_name_of_media_type
+from service.engine.job import RequestOptions, run_to_completion
+from service.hosting.loaded_model import LoadedModel
+from service.middleware.guarded_request import GuardedRequest
+from service.operations.operation import (
+    Call,
+    Cost,
+    EventsOperation,
+    LinesOperation,
+    Operation,
+    RowsOperation,
+    request_options,
+    write_reply,
+)
+from service.routes.endpoints import BINARY_TYPE, Endpoint, Lines
+from service.routes.request import Services, read_body, start_stream, while_connected
+from service.routes.streaming import HEARTBEAT_S, EventStream, float32_response, lines_response
+
+_JSON_LINES = "jsonl"
+
+
+class HttpCall(Call):
+    """Call of a request over HTTP.
+
+    Args:
+        services: services of the application.
+        request: the request.
+        num_bytes: size of its body.
+    """
+
+    def __init__(self, services: Services, request: GuardedRequest, num_bytes: int) -> None:
+        self.resources, self._host, self._request = services, services.host, request
+        self.owner, self.request_id, self.num_bytes = request.owner, request.request_id, num_bytes
+
+    @override
+    def resolve(self, address: str | None, *, any_version: bool = False) -> LoadedModel:
+        loaded = self._host.resolve(address, any_version=any_version)
+        self._request.use_model(loaded)
+        return loaded
+
+    @override
+    def use_model(self, loaded: LoadedModel) -> None:
+        self._request.use_model(loaded)
+
+    @override
+    def count_scored(self, loaded: LoadedModel, tokens: int) -> None:
+        self.resources.metrics.scored(loaded.address, tokens)
+        self._request.add_counts(scored_tokens=tokens)
+
+    @override
+    def annotate(self, **fields: str | float) -> None:
+        self._request.annotate(**fields)
+
+
+async def answer(endpoint: Endpoint, services: Services, request: GuardedRequest) -> None:
+    """Answer a request by its endpoint's operation; cancel the work when the client disconnects."""
+    kind: Any = endpoint.operation
+    form = None if endpoint.lines is None else _stream_format(endpoint.lines, request)
+    if form is not None:
+        given = kind.parse_settings(QueryParams(request.scope["query_string"]))
+        body = await request.body()
+    elif endpoint.method == "GET":
+        body = request.scope["query_string"]
+        given = kind.parse(body)
+    else:
+        if endpoint.lines is not None and request.scope["query_string"]:
+            _refuse_query_options(request, kind)
+        given = await read_body(request, services, kind.parse)
+        body = await request.body()
+    operation: Operation[Any] = kind.of(HttpCall(services, request, len(body)), given)
+    for step in operation.prepare():
+        await asyncio.to_thread(step)
+    cost, timeout_ms = operation.cost(), getattr(given, "timeout_ms", None)
+    if form is not None:
+        cost = cost._replace(bulk=True)
+    terms = request_options(cost, request_id=request.request_id, owner=request.owner, timeout_ms=timeout_ms)
+    if form is not None and isinstance(operation, LinesOperation):
+        lines = operation.parse_lines(body, form)
+        reply = await lines_response(request, services.engine, lines, operation, terms)
+    elif isinstance(operation, EventsOperation) and operation.streams:
+        reply = await _event_stream(request, services, operation, terms)
+    elif isinstance(operation, RowsOperation) and BINARY_TYPE in request.header(b"accept"):
+        rows = services.engine.stream(operation.rows(), terms)
+        reply = await float32_response(request, operation.models[0], rows, shape=operation.shape())
+    else:
+        await request.reply(await _result(request, services, operation, cost, terms))
+        return
+    await reply(request.scope, request.receive, request.send)
+
+
+async def _result(
+    request: GuardedRequest, services: Services, operation: Operation[Any], cost: Cost, terms: RequestOptions
+) -> bytes:
+    """Run an operation: at once, or on the model thread while the client is connected."""
+    if operation.session is not None:
+        services.sessions.supersede(request.owner, operation.session)  # before admission, to free a place
+    if operation.runs_inline(cost):
+        services.engine.scheduler.admission.check_capacity(terms)
+        return run_to_completion(write_reply(operation))
+    future = services.engine.run(write_reply(operation), terms)
+    if operation.session is None:
+        return await while_connected(request.receive, future)
+    with services.sessions.newest(request.owner, operation.session, future):
+        return await while_connected(request.receive, future)
+
+
+def _stream_format(lines: Lines, request: GuardedRequest) -> str | None:
+    """Return the format of a body that is a stream of lines or lists; None for JSON."""
+    form = format_name_of_media_type(request.header(b"content-type"))
+    return form if form == _JSON_LINES or lines.list_types else None
+
+
+def _refuse_query_options(request: GuardedRequest, kind: type[LinesOperation[Any, Any]]) -> None:
+    """Reject query-string options of a JSON request; only JSON lines have them.
+
+    Raises:
+        InvalidInputError: the query string has an option.
+    """
+    for name in QueryParams(request.scope["query_string"]):
+        if name in kind.settings.model_fields:
+            raise InvalidInputError(
+                f"{name} is in the query string, which is for options of JSON lines; put options of JSON into the body",
+                parameter=name,
+            )
+
+
+async def _event_stream(
+    request: GuardedRequest, services: Services, operation: EventsOperation[Any, Any], terms: RequestOptions
+) -> Response:
+    """Reply with an event per part of a choice; the last may be the result."""
+    address, metrics = operation.models[0].address, services.metrics
+    first_token, inter_token = metrics.first_token.labels(address), metrics.inter_token.labels(address)
+    began_s = time.perf_counter()
+    sent_s: dict[int, float] = {}  # time of the last token of each choice
+    # an early error sets the HTTP status; the client never waits without heartbeats
+    work = services.engine.stream(write_reply(operation), terms)
+    items = await start_stream(request, work, HEARTBEAT_S)
+
+    async def payloads() -> AsyncGenerator[bytes, None]:
+        async for item in items:
+            if isinstance(item, bytes):  # the reply
+                if operation.ends_with_result:
+                    yield item
+                continue
+            choice, num_generated, _ = item
+            if num_generated:
+                now_s = time.perf_counter()
+                latency = inter_token if choice.index in sent_s else first_token
+                latency.observe(now_s - sent_s.get(choice.index, began_s))
+                sent_s[choice.index] = now_s
+            yield operation.event(item)
+
+    return EventStream(payloads())
