@@ -18,6 +18,7 @@ from service.engine.batching import (
     SliceResult,
     check_no_nan,
     gather_states,
+    materialize,
     split_array,
     split_budget,
     split_rows,
@@ -42,39 +43,46 @@ class ImmediateBatch(CallBatch[ModelCall, ModelCall]):
                 break
             calls.append(call)
             rows += len(call.state)
-        state, counts = gather_states([call.state for call in calls]), [len(call.state) for call in calls]
-        answers = _ANSWERS[type(calls[0])](calls, state, counts)
-        return SliceResult(rows, rows, list(zip(calls, answers, strict=True)))
+        return SliceResult(rows, rows, list(zip(calls, _ANSWERS[type(calls[0])](calls), strict=True)))
 
 
-def _answer_steps(calls: Sequence[Step], state: Any, counts: Sequence[int]) -> list[Any]:
-    """Compute a state and log-probabilities [R, V] for each call, of R rows of the joint state."""
+def _answer_steps(calls: Sequence[Step]) -> list[Any]:
+    """Compute a state and log-probabilities [R, V] for each call."""
     model = calls[0].model
-    after = model.advance(state, np.concatenate([call.tokens for call in calls]))
+    after = model.advance(
+        gather_states([call.state for call in calls]), np.concatenate([call.tokens for call in calls])
+    )
     log_probs = check_no_nan(to_numpy(model.next_log_probs(after)))
+    counts = [len(call.tokens) for call in calls]
     return list(zip(split_rows(after, counts), split_array(log_probs, counts), strict=True))
 
 
-def _answer_predictions(calls: Sequence[Predict], state: Any, counts: Sequence[int]) -> list[Any]:
+def _answer_predictions(calls: Sequence[Predict]) -> list[Any]:
     """Compute log-probabilities [R, V] for each call."""
-    return split_array(check_no_nan(to_numpy(calls[0].model.next_log_probs(state))), counts)
+    states = [call.state for call in calls]
+    log_probs = check_no_nan(to_numpy(calls[0].model.next_log_probs(gather_states(states))))
+    return split_array(log_probs, [len(state) for state in states])
 
 
-def _answer_rankings(calls: Sequence[Rank], state: Any, counts: Sequence[int]) -> list[Any]:
+def _answer_rankings(calls: Sequence[Rank]) -> list[Any]:
     """Compute the most probable tokens of each call's R rows."""
-    ranked = cast("TopKPredictor[Any]", calls[0].model).top_k(state, calls[0].count)
+    states = [call.state for call in calls]
+    ranked = cast("TopKPredictor[Any]", calls[0].model).top_k(gather_states(states), calls[0].count)
     check_no_nan(ranked.log_probs)
+    counts = [len(state) for state in states]
     columns = (split_array(column, counts) for column in ranked)
     return [TopTokens(ids, log_probs) for ids, log_probs in zip(*columns, strict=True)]
 
 
-def _answer_ragged(calls: Sequence[ScoreRagged], state: Any, _counts: Sequence[int]) -> list[Any]:
-    """Compute log-probabilities [N] for a call; calls of this kind are not merged."""
-    [call] = calls
-    return [cast("RaggedScorer[Any]", call.model).score_ragged(state, call.tokens, call.offsets)]
+def _answer_ragged(calls: Sequence[ScoreRagged]) -> list[Any]:
+    """Compute log-probabilities [N] for each call."""
+    return [
+        cast("RaggedScorer[Any]", call.model).score_ragged(materialize(call.state), call.tokens, call.offsets)
+        for call in calls
+    ]
 
 
-_ANSWERS: Mapping[type[ModelCall], Callable[[Sequence[Any], Any, Sequence[int]], list[Any]]] = {
+_ANSWERS: Mapping[type[ModelCall], Callable[[Sequence[Any]], list[Any]]] = {
     Step: _answer_steps,
     Predict: _answer_predictions,
     Rank: _answer_rankings,
