@@ -130,11 +130,7 @@ class Connection(ClientConnection):
         return connection
 
     async def send(self, request: Request) -> Reply:
-        """Send a request and return its complete reply.
-
-        Raises:
-            ExchangeError: the reply is missing or incomplete.
-        """
+        """Send a request and return its complete reply; see `exchange`."""
         return await self.exchange(self._target.encode(request))
 
     async def exchange(self, data: bytes) -> Reply:

@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -149,19 +150,16 @@ def generate(
             for number, line in enumerate(ask.sample_lines(loaded, request, lines), start=1):
                 write(f"{line}\n".encode())
                 progress("sampling lines", number, lines)
-        return
-    if as_json:
+    elif as_json:
         print_json(ask.generate(loaded, request))
-        return
-    if options.n > 1:  # generated in parallel, so printed only when complete
+    elif options.n > 1:  # generated in parallel, so printed only when complete
         for choice in ask.generate(loaded, request)["choices"]:
             typer.echo(options.prompt + choice["text"])
-        return
-    pieces = ask.stream_text(loaded, request)  # rejects an invalid request before any output
-    typer.echo(options.prompt, nl=False)
-    for text in pieces:
-        typer.echo(text, nl=False)
-    typer.echo()
+    else:
+        pieces = ask.stream_text(loaded, request)  # rejects an invalid request before any output
+        for text in chain([options.prompt], pieces):
+            typer.echo(text, nl=False)
+        typer.echo()
 
 
 class _RerankOptions(NamedTuple):

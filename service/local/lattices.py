@@ -9,6 +9,7 @@ from typing import BinaryIO, TypeAlias
 
 import numpy as np
 
+from models.arrays import Int64s
 from models.errors import InvalidInputError, UnsupportedParameterError
 from models.files import atomic_writer, split_words
 from models.lattices.files import LatticeFormat
@@ -103,13 +104,10 @@ def write_best(
     With references, the word error rates of the first pass's and the best strings, and of the oracle paths, are
     printed to standard error.
     """
-    metric, num_referred = make_metric("wer"), 0
-    errors = np.zeros(
-        (3, 2), np.int64
-    )  # errors and words of the first pass, the best strings and the oracle paths
+    metric = make_metric("wer")
+    errors = list[list[Int64s]]()  # of each lattice: errors and words of the first, best and oracle strings
 
     def counted() -> Iterator[CandidateList]:
-        nonlocal num_referred, errors
         for rescored in lattices:
             one = nbest_candidates(rescored, count)
             if one.references:
@@ -117,8 +115,7 @@ def write_best(
                 of_texts = metric.statistics(texts, one.references)
                 right = map(split_words, one.references)
                 oracle = min((oracle_errors(rescored.lattice, words), -len(words)) for words in right)
-                errors += [*of_texts, np.abs(oracle)]
-                num_referred += 1
+                errors.append([*of_texts, np.abs(oracle)])
             yield one
 
     if output_format == TEXT:
@@ -127,5 +124,5 @@ def write_best(
                 write(f"{item.name or ''} {item.candidates[0].text}".strip().encode() + b"\n")
     else:
         write_lists(counted(), target, output_format)
-    if num_referred:
-        tell_scores(metric, errors, f"{num_referred:,} lattices", "rescored")
+    if errors:
+        tell_scores(metric, np.sum(errors, axis=0), f"{len(errors):,} lattices", "rescored")
