@@ -17,6 +17,7 @@ import typer
 from models.errors import FormatError, InvalidInputError
 from models.files import DECOMPRESSION_ERRORS, check_text, decompressed
 from service.cli.options import (
+    MIXTURE_HELP,
     FurtherModelsOption,
     JsonOption,
     ListSource,
@@ -202,12 +203,7 @@ class _RerankOptions(NamedTuple):
 @ask_app.command()
 @with_option_groups
 def rerank(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="Model: NAME, NAME@7 or NAME@champion; or a mixture: ngram=0.3,lstm=0.7; - for the profile's."
-        ),
-    ],
+    model: Annotated[str, typer.Argument(help=f"{MIXTURE_HELP}; - for the profile's.")],
     source: ListSource,
     settings: _RerankOptions,
     *,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 EXIT_BAD_INPUT, EXIT_FAILED = 2, 1
 DEFAULT_REGISTRY = "registry"
+MIXTURE_HELP = "Model: NAME, NAME@7 or NAME@champion; or a mixture: ngram=0.3,lstm=0.7"
 CORPUS_HELP = "Text file, also .gz, .xz, .zst or .bz2; may be repeated."
 _FORMATS, _WRITTEN_FORMATS = ", ".join(FORMAT_NAMES), ", ".join(WRITTEN_FORMAT_NAMES)
 lists_app = typer.Typer(

@@ -17,6 +17,7 @@ from service.cli.lattice import LatticeOptions
 from service.cli.options import (
     DEFAULT_REGISTRY,
     EXIT_FAILED,
+    MIXTURE_HELP,
     FurtherModelsOption,
     JsonOption,
     ListSource,
@@ -82,12 +83,7 @@ class _TuneOptions(NamedTuple):
 @tune_app.command()
 @with_option_groups
 def tune(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="Model: NAME, NAME@7 or NAME@champion; or a mixture: ngram=0.3,lstm=0.7; - for no model."
-        ),
-    ],
+    model: Annotated[str, typer.Argument(help=f"{MIXTURE_HELP}; - for no model.")],
     source: ListSource,
     *,
     more: Annotated[
