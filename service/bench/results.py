@@ -18,6 +18,12 @@ from pydantic import BaseModel, Field
 from service.bench.plan import Arrivals, ClosedLoop, Load, LoadSettings, OpenLoop
 
 TIMEOUT = "timeout"
+MAX_LATE_SHARE = 0.25
+"""Maximum valid lateness of the generator, as a share of the 99th percentile of latency."""
+MAX_WAITED_SHARE = 0.01
+"""Maximum valid share of requests that wait for a connection; more make the actual load too low."""
+MAX_CPU_SHARE = 0.9
+"""Maximum valid CPU use as a share of one core; above it, the single-threaded generator is saturated."""
 
 
 @dataclass(slots=True)
@@ -155,23 +161,12 @@ class Percentiles(BaseModel):
         return self.max if self.p99 is None else self.p99
 
 
-MAX_LATE_SHARE = 0.25
-"""Maximum valid lateness of the generator, as a share of the 99th percentile of latency."""
-MAX_WAITED_SHARE = 0.01
-"""Maximum valid share of requests that wait for a connection; more make the actual load too low."""
-MAX_CPU_SHARE = 0.9
-"""Maximum valid CPU use as a share of one core; above it, the single-threaded generator is saturated."""
-
-
 def validity_problems(
     recording: Recording, latency: Percentiles | None, lateness: Percentiles | None
 ) -> list[str]:
     """Return why the figures do not describe the service; empty if they do.
 
-    Args:
-        recording: recording of the run.
-        latency: latency of the replies.
-        lateness: time from a request's due time to its start in the generator.
+    The lateness is the time from a request's due time to its start in the generator.
     """
     found = []
     if latency is not None and lateness is not None:

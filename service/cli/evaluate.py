@@ -17,6 +17,7 @@ from service.cli.options import (
     with_option_groups,
 )
 
+evaluate_app = typer.Typer()
 _TASK_OPTIONS = {
     "perplexity": {"unit", "context", "window", "detail", "against", "sample", "overlap", "dynamic", "slots"},
     "autocomplete": {"unit", "context", "against", "sample", "casing", "fuzzy", "learn", "report", "slots"},
@@ -98,9 +99,6 @@ class _EvaluateOptions(NamedTuple):
     ] = False
 
 
-evaluate_app = typer.Typer()
-
-
 @evaluate_app.command()
 @with_option_groups
 def evaluate(
@@ -123,6 +121,7 @@ def evaluate(
     Keystrokes: every character and line end is a key, and so is a completion, which also writes a space. Completions
     are ranked as in the service, in the case that is typed.
     """
+    from service.console import evaluation
     from training import commands
 
     values: dict[str, Any] = {**options._asdict(), "slots": published.slots}
@@ -141,8 +140,9 @@ def evaluate(
     if task == "check":
         from training.evaluation.spelling import run_check_task
 
-        result = run_check_task(model, **arguments)
+        show, result = evaluation.show_check_evaluation, run_check_task(model, **arguments)
     elif task == "autocomplete":
+        show = evaluation.show_autocomplete_evaluation
         result = commands.run_evaluate_autocomplete(model, **arguments)
     else:
         if options.dynamic and (options.context == "document" or given & {"window", "against"}):
@@ -151,18 +151,8 @@ def evaluate(
                 "or --against",
                 parameter="dynamic",
             )
-        result = commands.run_evaluate(model, **arguments)
-    if as_json:
-        print_json(result)
-        return
-    from service.console import evaluation
-
-    show = {
-        "perplexity": evaluation.show_evaluation,
-        "autocomplete": evaluation.show_autocomplete_evaluation,
-        "check": evaluation.show_check_evaluation,
-    }
-    show[task](result)
+        show, result = evaluation.show_evaluation, commands.run_evaluate(model, **arguments)
+    print_json(result) if as_json else show(result)
 
 
 @evaluate_app.command("fit-errors")

@@ -30,16 +30,13 @@ class DecodeCallBatch(CallBatch[Decode, DecodeSlot]):
         batch = self._batch = self._form_batch(fitting)
         num_rows = len(batch)
         self._batch = batch.step(model)
-        answers = []
-        if self._batch is not batch:
-            answers = [(call, slot.result) for call, slot in under_way.items() if slot.done]
+        ended = under_way.items() if self._batch is not batch else ()
+        answers = [(call, slot.result) for call, slot in ended if slot.done]
         return SliceResult(num_rows, num_rows, answers)
 
     def _form_batch(self, slots: list[DecodeSlot]) -> DecodeBatch:
-        batch = self._batch
-        if batch is None:
-            return DecodeBatch.of(slots)
-        if slots[: len(batch.slots)] == batch.slots:
-            return batch.with_slots(slots[len(batch.slots) :])
-        batch.dissolve()
+        if (batch := self._batch) is not None:
+            if slots[: len(batch.slots)] == batch.slots:
+                return batch.with_slots(slots[len(batch.slots) :])
+            batch.dissolve()
         return DecodeBatch.of(slots)

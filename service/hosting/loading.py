@@ -38,6 +38,24 @@ from service.engine.constants import NEXT_TOKEN_CACHE_DIVISOR
 from service.hosting.loaded_model import HostedModel, LoadedModel
 from service.hosting.memory import check_budget, estimate_bytes, loaded_bytes
 
+BATCHES = (1, 2, 17, 64)
+"""Batch sizes: single; smallest batch; odd and above the width of a vector; large."""
+
+_WIDTH, _TOP = 5, 10
+LOAD_ERRORS = (
+    LanguageModelError,
+    ImportError,
+    OSError,
+    MemoryError,
+    RuntimeError,  # includes torch's errors, such as a device out of memory
+    ArithmeticError,
+    LookupError,
+    AttributeError,
+    TypeError,
+    ValueError,
+)
+"""Errors that a damaged or unsupported version may raise in loading and warm-up."""
+
 _log = structlog.get_logger(__name__)
 
 
@@ -63,13 +81,6 @@ def read_precisions(text: str) -> dict[str, Precision]:
     return {"": "auto", **precisions}
 
 
-BATCHES = (1, 2, 17, 64)
-"""Batch sizes: single; smallest batch; odd and above the width of a vector; large."""
-
-_WIDTH = 5
-_TOP = 10
-
-
 def warm_up(model: LanguageModel[Any]) -> None:
     """Run all operations of a model at several batch sizes; its errors propagate."""
     vocab_size = len(model.vocabulary)
@@ -88,21 +99,6 @@ def warm_up(model: LanguageModel[Any]) -> None:
         score_sequences(model, state, tokens, lengths)
         prefill_sequences(model, state.select(np.arange(batch)[::-1].copy()), tokens, lengths)
     model.next_log_probs(model.empty_state(1))
-
-
-LOAD_ERRORS = (
-    LanguageModelError,
-    ImportError,
-    OSError,
-    MemoryError,
-    RuntimeError,  # includes torch's errors, such as a device out of memory
-    ArithmeticError,
-    LookupError,
-    AttributeError,
-    TypeError,
-    ValueError,
-)
-"""Errors that a damaged or unsupported version may raise in loading and warm-up."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -96,10 +96,8 @@ class StateStore:
 
     def __post_init__(self) -> None:
         self._lock = threading.RLock()
-        # with the last use, oldest first
-        self._owned: dict[
-            str, OrderedDict[str, tuple[StoredState, float]]
-        ] = {}  # with the last use, oldest first
+        # by owner and handle, with the last use, oldest first
+        self._owned: dict[str, OrderedDict[str, tuple[StoredState, float]]] = {}
         self._counts, self._sizes = Shares[str](self.max_states), Shares[str](self.max_bytes)
         self._unloaded: dict[str, str | None] = {}  # addresses by tag; None for versions without states
         self._num_sharing: Counter[tuple[str, PhraseAutomaton[int]]] = Counter()

@@ -111,11 +111,9 @@ class UserStore:
 
     def count(self) -> float:
         """Return the number of users; NaN if the file cannot be read."""
-        try:
-            with self._reading() as reader:
-                return float(reader.execute("SELECT count(*) FROM users").fetchone()[0])
-        except UsersUnavailableError:
-            return math.nan
+        with contextlib.suppress(UsersUnavailableError), self._reading() as reader:
+            return float(reader.execute("SELECT count(*) FROM users").fetchone()[0])
+        return math.nan
 
     def get(self, owner: str, user: str) -> UserModel:
         """Return the personal model of a user; an empty one if the user is unknown.

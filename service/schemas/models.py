@@ -22,6 +22,9 @@ from service.schemas import with_examples
 from service.schemas.replies import ModelCard
 from service.schemas.wire import LengthExponent, Weight, WireModel, schema_only
 
+Address = Annotated[str, Field(min_length=1, max_length=201)]
+"""Address of a model in a request."""
+
 
 def model_card(host: ModelHost, hosted: HostedModel) -> ModelCard:
     """Return the description of one model."""
@@ -163,15 +166,12 @@ class AliasReply:
     """address of the version that serves the alias now; null if none does."""
 
 
-_MAX_ADDRESS_LENGTH = 201
-
-
 class LoadRequest(WireModel):
     """Body of POST /admin/models/load."""
 
     model_config = with_examples({"model": "lstm@1", "wait": True})
 
-    model: Annotated[str, Field(min_length=1, max_length=_MAX_ADDRESS_LENGTH)]
+    model: Address
     """Address to load and serve: `name`, `name@7` or `name@champion`."""
 
     wait: bool = False
@@ -183,7 +183,7 @@ class UnloadRequest(WireModel):
 
     model_config = with_examples({"model": "lstm@1"})
 
-    model: Annotated[str, Field(min_length=1, max_length=_MAX_ADDRESS_LENGTH)]
+    model: Address
     """Address to stop serving."""
 
 

@@ -432,15 +432,26 @@ def read_rerank_query(query: Mapping[str, str]) -> RerankSettings:
     fields: dict[str, Any] = dict(query)
     if "weights" in fields:
         fields["weights"] = parse_weights(fields["weights"], parameter="weights")
+    fields = parse_models(fields)
+    if "phrases" in fields:
+        fields["phrases"] = parse_phrases(fields["phrases"])
+    return parse_query(RerankSettings, fields)
+
+
+def parse_models(query: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as in a body: the pairs of `mixture` and of `models` become lists of objects.
+
+    Raises:
+        InvalidInputError: one of the two is not pairs.
+    """
+    fields = dict(query)
     if "mixture" in fields:
         parts = parse_weights(fields["mixture"], parameter="mixture")
         fields["mixture"] = [{"model": model, "weight": weight} for model, weight in parts.items()]
     if "models" in fields:
         named = parse_names(fields["models"], parameter="models")
         fields["models"] = [{"name": name, "model": model} for name, model in named.items()]
-    if "phrases" in fields:
-        fields["phrases"] = parse_phrases(fields["phrases"])
-    return parse_query(RerankSettings, fields)
+    return fields
 
 
 class _PhrasesIn(WireModel):

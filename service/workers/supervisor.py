@@ -33,8 +33,34 @@ from service.api_keys import file_stamp
 from service.hosting.model_host import ModelHost
 from service.workers.pool import HEARTBEAT_INTERVAL_S, SharedStatus, WorkerPool
 
-_log = structlog.get_logger(__name__)
 _PREFIX = "gramophone-"
+_STOP = (signal.SIGTERM, signal.SIGINT)
+_AWAITED = (*_STOP, signal.SIGHUP, signal.SIGCHLD)
+"""Signals that the supervisor blocks and waits for."""
+
+_FIRST_DELAY_S = 0.5
+_MAX_DELAY_S = 30.0
+_MAX_NAME_LENGTH = 59
+_MAX_FOLDER_BYTES = 98
+"""Maximum bytes of a folder's path: a socket's may have 107, nine of them for its file name."""
+
+_MAX_MISSED_HEARTBEATS = 5
+_STABLE_S = 60.0
+"""Lifetime after which a dead worker is restarted without delay."""
+
+_MAX_WAIT_S = 3600.0
+"""Maximum time until the next look for due tasks if no signal arrives."""
+
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of random name is made in it
+_MIN_SHARED_MEMORY_BYTES = 1 << 30
+_ALWAYS = ("models.ngram.model",)
+_NEURAL = ("models.neural.int8.model", "models.cache.model", "models.mixture")
+_FLOAT32 = ("torch", "models.neural.model")
+_WEIGHTS = ".safetensors"
+_YES = 100
+"""Exit code of a child whose probe is true; errors have lower codes."""
+
+_log = structlog.get_logger(__name__)
 
 
 class LockedFolder:
@@ -70,27 +96,6 @@ def _remove_leftovers(parent: Path, kind: str) -> None:
                 with locked_folder(path, wait=False):
                     shutil.rmtree(path)
                 _log.info("removed the folder of a killed service", folder=str(path))
-
-
-_STOP = (signal.SIGTERM, signal.SIGINT)
-_AWAITED = (*_STOP, signal.SIGHUP, signal.SIGCHLD)
-"""Signals that the supervisor blocks and waits for."""
-
-_FIRST_DELAY_S = 0.5
-_MAX_DELAY_S = 30.0
-_MAX_NAME_LENGTH = 59
-_MAX_FOLDER_BYTES = 98
-"""Maximum bytes of a folder's path: a socket's may have 107, nine of them for its file name."""
-
-_MAX_MISSED_HEARTBEATS = 5
-_STABLE_S = 60.0
-"""Lifetime after which a dead worker is restarted without delay."""
-
-_MAX_WAIT_S = 3600.0
-"""Maximum time until the next look for due tasks if no signal arrives."""
-
-_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of random name is made in it
-_MIN_SHARED_MEMORY_BYTES = 1 << 30
 
 
 @dataclass(slots=True)
@@ -186,14 +191,11 @@ class Supervisor:
 
     def _start(self, number: int) -> WorkerPool | None:
         """Fork a worker; return its pool in the worker, None in the supervisor."""
-        pid = os.fork()
-        if not pid:
-            return self._as_worker(number)
         slot = self._slots[number]
-        slot.pid, slot.since_s, slot.due_s = pid, time.monotonic(), None
-        return None
-
-    def _as_worker(self, number: int) -> WorkerPool:
+        is_restarted = slot.since_s > 0
+        if pid := os.fork():
+            slot.pid, slot.since_s, slot.due_s = pid, time.monotonic(), None
+            return None
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the handler that reloads the keys is installed
         # Ctrl-C reaches all processes, and the supervisor then sends SIGTERM
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -207,24 +209,22 @@ class Supervisor:
             folder=self._folder.path,
             weights=self._weights.path,
             lifeline=self._lifeline,
-            is_restarted=self._slots[number].since_s > 0,
+            is_restarted=is_restarted,
         )
 
     def _start_due(self) -> WorkerPool | None:
         now_s = time.monotonic()
         for number, slot in enumerate(self._slots):
-            if slot.due_s is not None and now_s >= slot.due_s and self._stopping is None:
-                try:
-                    pool = self._start(number)
-                except OSError as error:  # out of memory or processes; the other workers continue
-                    slot.delay_s = _next_delay_s(slot.delay_s)
-                    slot.due_s = now_s + slot.delay_s
-                    _log.error(
-                        "worker cannot be started", of=number, reason=str(error), again_in_s=slot.delay_s
-                    )
-                    continue
-                if pool is not None:
+            if slot.due_s is None or now_s < slot.due_s or self._stopping is not None:
+                continue
+            try:
+                if pool := self._start(number):
                     return pool
+            except OSError as error:  # out of memory or processes; the other workers continue
+                slot.delay_s = _next_delay_s(slot.delay_s)
+                slot.due_s = now_s + slot.delay_s
+                _log.error("worker cannot be started", of=number, reason=str(error), again_in_s=slot.delay_s)
+            else:
                 self._status.restarts[number] += 1
                 _log.info("worker restarted", of=number, pid=slot.pid)
         return None
@@ -353,14 +353,6 @@ def _shared_memory_folder() -> Path | None:
     return _SHARED_MEMORY if is_large_enough and os.access(_SHARED_MEMORY, os.W_OK) else None
 
 
-_ALWAYS = ("models.ngram.model",)
-_NEURAL = ("models.neural.int8.model", "models.cache.model", "models.mixture")
-_FLOAT32 = ("torch", "models.neural.model")
-_WEIGHTS = ".safetensors"
-_YES = 100
-"""Exit code of a child whose probe is true; errors have lower codes."""
-
-
 def prepare(host: ModelHost) -> bool:
     """Compile the kernels that a host's models need; return whether one of them is a neural network."""
     wait(host.compile_kernels())
@@ -373,11 +365,9 @@ def prepare(host: ModelHost) -> bool:
 
 
 def preload(*, networks: bool, float32: bool) -> None:
-    """Import models' modules, and exclude them from garbage collection, which writes to shared pages.
+    """Import the modules of n-gram models, and of networks that compute in int8 or float32.
 
-    Args:
-        networks: True if any model is a neural network.
-        float32: True if networks are set to compute in float32.
+    They are excluded from garbage collection, which writes to shared pages.
     """
     for name in (*_ALWAYS, *(_NEURAL if networks else ()), *(_FLOAT32 if networks and float32 else ())):
         importlib.import_module(name)

@@ -23,7 +23,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from models.errors import FormatError, InvalidInputError
 from models.files import ASCII_WHITESPACE, split_words
@@ -231,8 +231,8 @@ class References:
         return FormatError(self._path, problem, hint=hint)
 
 
-def attach_references(items: Iterable[ListOrBadLine], files: Sequence[References]) -> Iterator[ListOrBadLine]:
-    """Replace the references of lists by those in the files, which must match."""
+def attach_references(items: Iterable[Any], files: Sequence[References]) -> Iterator[Any]:
+    """Replace the references of lists, or of lattices, by those in the files, which must match."""
     for item in items:
         if isinstance(item, BadLine):
             for file in files:
