@@ -46,11 +46,11 @@ from service.middleware.cross_origin import CrossOriginGuard, CrossOriginReplies
 from service.middleware.guard import Answer, Guard
 from service.middleware.limits import BodyLimit, HeldBodies
 from service.middleware.tracing import Tracing, make_tracer_provider
+from service.operations.inputs import Dictionaries
 from service.routes import endpoints, models, operations, playground
 from service.routes.replies import answer
 from service.routes.request import AutocompleteSessions, Services
 from service.settings import Settings, otel_variables
-from service.use_cases.inputs import Dictionaries
 from service.workers.broadcast import Broadcast
 from service.workers.peers import AffinityRelay, Peer, peer_endpoints
 from service.workers.pool import WorkerPool

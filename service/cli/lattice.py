@@ -173,7 +173,7 @@ def lattice(
         tuned_weights,
         write_best,
     )
-    from service.use_cases.rerank_request import parse_phrases, parse_weights
+    from service.operations.rerank_request import parse_phrases, parse_weights
 
     search = options.search()
     target = open_target(output)

@@ -13,7 +13,7 @@ from models.reranking.metrics.metric import format_score
 from service.console.tables import ProgressLine, format_number, print_table
 
 if TYPE_CHECKING:
-    from service.use_cases.tune import TuneReply
+    from service.operations.tune import TuneReply
 
 
 _console = Console()

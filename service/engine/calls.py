@@ -1,6 +1,6 @@
 """Batches of each kind of model call, and scheduling rules of calls.
 
-A use case yields a call of `models.calls` and is resumed with the answer, which does not depend on
+An operation yields a call of `models.calls` and is resumed with the answer, which does not depend on
 the other calls in the batch.
 """
 

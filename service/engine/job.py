@@ -1,6 +1,6 @@
 """Jobs of the scheduler, and shares of their owners.
 
-A use case is a generator function that yields a `ModelCall`, to be resumed with its result, an event
+An operation is a generator function that yields a `ModelCall`, to be resumed with its result, an event
 for the client, or None to let other jobs run, and returns its result.
 """
 
@@ -47,7 +47,7 @@ class Job:
     """Work of one request.
 
     Attributes:
-        work: generator of the use case, started and resumed on the model thread only.
+        work: generator of the operation, started and resumed on the model thread only.
         deliver: called on the model thread with each event, then with the result or the exception that
             ended the work; not after cancellation.
         deadline_s: end of the time limit on the scheduler's clock.

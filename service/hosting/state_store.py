@@ -273,3 +273,16 @@ class StateStore:
 
 def _indexed_name(parameter: str, index: int) -> str:
     return parameter.replace("[]", f"[{index}]", 1)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedStateStore:
+    """State store of a request.
+
+    Attributes:
+        store: the service's store.
+        owner: owner of the states.
+    """
+
+    store: StateStore
+    owner: str

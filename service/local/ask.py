@@ -1,6 +1,6 @@
 """In-process queries of a published model, and re-ranking of n-best list files.
 
-The service's schemas and use cases are called without HTTP, so command-line values are validated
+The service's schemas and operations are called without HTTP, so command-line values are validated
 like HTTP requests.
 """
 
@@ -38,24 +38,24 @@ from models.scoring.model_weights import WeightedModel
 from models.scoring.texts import Limits
 from service.hosting.loaded_model import LoadedModel
 from service.local.streams import good_items, open_target
-from service.schemas.replies import GenerateReply, NextTokenReply, NextWordReply, to_json
-from service.schemas.wire import parse_json
-from service.use_cases import check as checking
-from service.use_cases.autocomplete import AutocompleteRequest
-from service.use_cases.autocomplete import autocomplete as complete_text
-from service.use_cases.generate import ChoiceChunk, GenerateRequest, GenerateResult
-from service.use_cases.generate import generate as generate_text
-from service.use_cases.inputs import WordLists, answer_each, read_batch
-from service.use_cases.next_token import (
+from service.operations import check as checking
+from service.operations.autocomplete import AutocompleteRequest
+from service.operations.autocomplete import autocomplete as complete_text
+from service.operations.generate import ChoiceChunk, GenerateRequest, GenerateResult
+from service.operations.generate import generate as generate_text
+from service.operations.inputs import WordLists, answer_each, read_batch
+from service.operations.next_token import (
     NextTokenRequest,
     next_token_result,
     rank_next_tokens,
     rank_next_words,
 )
-from service.use_cases.rerank import RankedList, list_chunks, rerank
-from service.use_cases.rerank_request import RerankItem, RerankJob, read_rerank_query
-from service.use_cases.score import ScoreRequest, score_reply
-from service.use_cases.score import score as score_texts
+from service.operations.rerank import RankedList, list_chunks, rerank
+from service.operations.rerank_request import RerankItem, RerankJob, read_rerank_query
+from service.operations.score import ScoreRequest, score_reply
+from service.operations.score import score as score_texts
+from service.schemas.replies import GenerateReply, NextTokenReply, NextWordReply, to_json
+from service.schemas.wire import parse_json
 
 Json = dict[str, Any]
 NO_MODEL = "-"

@@ -38,8 +38,8 @@ from models.errors import LanguageModelError
 from models.words import is_word_character
 from service.hosting.loaded_model import LoadedModel
 from service.local import ask
-from service.use_cases.check import MAX_CHARACTERS, MAX_DICTIONARY
-from service.use_cases.inputs import WordLists
+from service.operations.check import MAX_CHARACTERS, MAX_DICTIONARY
+from service.operations.inputs import WordLists
 
 NAME = "gramophone"
 ADD_TO_DICTIONARY = "gramophone.addToDictionary"

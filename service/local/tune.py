@@ -31,9 +31,9 @@ from models.scoring.candidate_features import ScoringModels, score_candidates
 from service.hosting.loaded_model import LoadedModel
 from service.local.ask import NO_MODEL, UNLIMITED, main_model, model_loader
 from service.local.lattices import LatticeWeights, rescore_lattices, tuned_weights
+from service.operations.rerank_request import parse_models
+from service.operations.tune import TuneReply, TuneSettings, tune_and_evaluate
 from service.schemas.wire import parse_query
-from service.use_cases.rerank_request import parse_models
-from service.use_cases.tune import TuneReply, TuneSettings, tune_and_evaluate
 
 _BATCH_LISTS = 128
 

@@ -18,7 +18,7 @@ from models.reranking.metrics.metric import format_score
 from models.reranking.tuning.cross_fitting import TuningOutcome, candidate_totals
 from models.reranking.tuning.mert import LOSS_TOLERANCE, line_loss
 from models.reranking.tuning.problem import Floats, Ints, spread_by_list
-from service.use_cases.tune import TuneReply
+from service.operations.tune import TuneReply
 
 _LEVELS = _FIRST, _TUNED, _ORACLE = (
     ("first pass", "second"),

@@ -16,16 +16,16 @@ from models.calls import Work
 from models.checkpoint.documents import CalibrationStore, ErrorTableStore, ProfileStore
 from models.errors import InvalidInputError, LanguageModelError
 from models.language_model import is_lookup
+from models.scoring.model_weights import WeightedModel
 from models.scoring.texts import Limits
 from models.text_model import TextModel
 from service.engine.job import RequestOptions
 from service.engine.metrics import Metrics
 from service.hosting.loaded_model import LoadedModel
-from service.hosting.state_store import StateStore
+from service.hosting.state_store import OwnedStateStore, StateStore
 from service.hosting.user_store import UserStore
+from service.operations.inputs import Dictionaries, ModelsRequest
 from service.schemas.wire import parse_json, parse_query
-from service.use_cases.inputs import Dictionaries
-from service.use_cases.states import OwnedStateStore
 
 L = TypeVar("L")
 R = TypeVar("R")
@@ -249,6 +249,24 @@ class Operation(ABC, Generic[R]):
         if not (self.may_run_inline and cost.is_little):
             return False
         return bool(self.models) and all(is_lookup(loaded.model) for loaded in self.models)
+
+
+class ModelsOperation(Operation[R]):
+    """Operation of one model, or of several with weights."""
+
+    def __init__(self, call: Call, given: ModelsRequest) -> None:
+        if given.models:
+            models = [call.resolve(one.model) for one in given.models]
+            self._weights = [one.weight for one in given.models]
+        else:
+            models, self._weights = [call.resolve(given.model)], [1.0]
+        super().__init__(call, *models)
+        self.slots = given.slots
+
+    @property
+    def weighted(self) -> list[WeightedModel]:
+        """The models and their weights."""
+        return list(map(WeightedModel, self.models, self._weights))
 
 
 class LinesOperation(Operation[Sequence[T]], Generic[L, T]):

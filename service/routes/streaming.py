@@ -23,11 +23,11 @@ from service.engine.engine import Engine
 from service.engine.job import RequestOptions
 from service.hosting.loaded_model import LoadedModel
 from service.middleware.guarded_request import GuardedRequest
+from service.operations.constants import BYTES_PER_PIECE
+from service.operations.inputs import answer_each, read_batch
 from service.operations.operation import LinesOperation
 from service.routes.endpoints import BINARY_TYPE, EVENTS_TYPE, LINES_TYPE
 from service.routes.request import ClosingStream, start_stream
-from service.use_cases.constants import BYTES_PER_PIECE
-from service.use_cases.inputs import answer_each, read_batch
 
 HEARTBEAT_S = 10.0
 """Interval of heartbeat comments, because proxies close silent connections."""

@@ -1,6 +1,6 @@
 """Validation of requests: parses bytes into a pydantic model, with errors that name the field and the value.
 
-Bounds that use cases check with their own messages appear in the schema only; they are imported
+Bounds that operations check with their own messages appear in the schema only; they are imported
 from the modules that check them.
 """
 
@@ -58,7 +58,7 @@ W = TypeVar("W", bound=BaseModel)
 
 
 def schema_only(**keywords: Any) -> Any:
-    """Return a field with JSON Schema keywords that the use case checks, not pydantic."""
+    """Return a field with JSON Schema keywords that the operation checks, not pydantic."""
     return Field(json_schema_extra=keywords)
 
 

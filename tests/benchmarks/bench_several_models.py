@@ -21,7 +21,7 @@ from models.calls import run_to_completion
 from models.prefix_cache import NextTokenCache
 from models.scoring.model_weights import WeightedModel
 from service.local.ask import UNLIMITED, load_published
-from service.use_cases.autocomplete import AutocompleteRequest, autocomplete
+from service.operations.autocomplete import AutocompleteRequest, autocomplete
 from training.progress import Progress
 from training.texts import read_default_corpus
 

@@ -14,7 +14,7 @@ from models.reranking.tuning.cross_fitting import cross_fit, tuning_data
 from models.reranking.tuning.fitting import TuningSettings
 from models.scoring.candidate_features import ScoringModels
 from service.local.ask import UNLIMITED
-from service.use_cases.tune import TuneSettings, tune_and_evaluate
+from service.operations.tune import TuneSettings, tune_and_evaluate
 from tests.support.nbest_lists import RECOGNISED, recognised, words_alone, words_in_steps
 from tests.support.written_lists import format_lists
 

@@ -19,7 +19,7 @@ from models.scoring.texts import Limits
 from models.text_model import TextModel
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import EOS, Vocabulary
-from service.use_cases.autocomplete import AutocompleteRequest, autocomplete
+from service.operations.autocomplete import AutocompleteRequest, autocomplete
 from tests.reference.decoding import WORD, Branching, Pieces, masses
 from tests.support.fake_models import FakeModel, fake_vocabulary
 from tests.support.text_models import drive, learnt_pieces, piece_model, searched, state_after

@@ -18,8 +18,8 @@ from models.scoring.candidate_features import ScoringModels, score_candidates
 from models.scoring.sequences import build_tree, may_be_cheaper, score_tree, tree_is_cheaper
 from models.scoring.texts import Limits
 from models.text_model import TextModel
-from service.use_cases.rerank import rerank
-from service.use_cases.rerank_request import RerankItem, RerankJob, RerankSettings
+from service.operations.rerank import rerank
+from service.operations.rerank_request import RerankItem, RerankJob, RerankSettings
 from tests.support import families
 from tests.support.nbest_lists import problem
 

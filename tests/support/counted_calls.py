@@ -6,7 +6,7 @@ from models.calls import ModelCall, run_call
 
 
 def calls_by_step(work):
-    """Run a use case; return the number of function calls of each of its steps, without those of the model."""
+    """Run an operation; return the number of function calls of each of its steps, without those of the model."""
     counts, answer = [], None
     while True:
         calls = 0

@@ -30,7 +30,7 @@ def load():
 
 @pytest.fixture
 def finish():
-    """Function that runs a use case and returns its result and number of steps."""
+    """Function that runs an operation and returns its result and number of steps."""
 
     def run(work):
         steps, answer = 0, None

@@ -12,7 +12,7 @@ from models.reranking.candidates import Candidate, CandidateList
 from models.scoring.candidate_features import ScoringModels
 from service.local.ask import UNLIMITED
 from service.local.tune_report import mark_errors, tuning_page
-from service.use_cases.tune import TuneSettings, tune_and_evaluate
+from service.operations.tune import TuneSettings, tune_and_evaluate
 from tests.support.nbest_lists import words_in_steps
 
 QUICK = TuneSettings(restarts=1, resamples=4, bootstrap_samples=200)

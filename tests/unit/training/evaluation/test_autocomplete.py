@@ -15,7 +15,7 @@ from models.text_model import TextModel
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import BOS, EOS, UNK, Vocabulary
 from service.console.evaluation import show_autocomplete_evaluation
-from service.use_cases.autocomplete import AutocompleteRequest, autocomplete
+from service.operations.autocomplete import AutocompleteRequest, autocomplete
 from tests.support.fake_models import FakeModel, RememberingModel, fake_vocabulary
 from training.commands import run_evaluate_autocomplete, run_train
 from training.evaluation.autocomplete import TypingContexts, Typist, sample_lines, typing_line

@@ -1,4 +1,4 @@
-"""The completions use case: prompts, prompt scores, token texts and offsets."""
+"""The completions operation: prompts, prompt scores, token texts and offsets."""
 
 import dataclasses
 
@@ -15,13 +15,13 @@ from models.language_model import TopTokens, score_sequences
 from models.scoring.texts import Limits
 from models.text_model import TextModel
 from models.vocabulary import BOS, EOS, UNK
-from service.schemas.replies import Usage
-from service.use_cases.completions import (
+from service.operations.completions import (
     CompletionRequest,
     EntryBuilder,
     complete_prompts,
     no_entries,
 )
+from service.schemas.replies import Usage
 from tests.support import families
 from tests.support.pretrained import pretrained
 from training.progress import Progress

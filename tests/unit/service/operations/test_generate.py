@@ -19,8 +19,8 @@ from models.phrases import Phrase
 from models.scoring.texts import Limits
 from models.text_model import TextModel
 from models.vocabulary import EOS
-from service.use_cases.completions import CompletionRequest
-from service.use_cases.generate import GenerateRequest
+from service.operations.completions import CompletionRequest
+from service.operations.generate import GenerateRequest
 from tests.support import families
 
 LIMITS = Limits(max_texts=100, max_tokens_per_sequence=1000, max_new_tokens=1000)

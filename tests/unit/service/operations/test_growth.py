@@ -13,8 +13,8 @@ from models.scoring.model_weights import WeightedModel
 from models.scoring.texts import Limits
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import Vocabulary
-from service.use_cases.autocomplete import AutocompleteRequest, autocomplete
-from service.use_cases.generate import GenerateRequest, generate
+from service.operations.autocomplete import AutocompleteRequest, autocomplete
+from service.operations.generate import GenerateRequest, generate
 from tests.support.counted_calls import calls_by_step
 from tests.unit.conftest import loaded
 

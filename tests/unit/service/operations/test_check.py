@@ -1,4 +1,4 @@
-"""The check use case: refusals, priority, every family."""
+"""The check operation: refusals, priority, every family."""
 
 from dataclasses import replace
 from itertools import takewhile
@@ -10,7 +10,7 @@ from models.checking.error_model import GivenSpan
 from models.errors import ContextLengthError, InvalidInputError
 from models.scoring.model_weights import WeightedModel
 from models.scoring.texts import Limits
-from service.use_cases.check import CheckRequest, check
+from service.operations.check import CheckRequest, check
 from tests.support.families import NAMES, model, tokenizer
 from tests.support.text_models import check as check_directly
 from tests.unit.conftest import loaded
@@ -59,7 +59,7 @@ def test_the_engine_is_told_what_is_told_without_it(name):
 
 
 def steps_until_a_call(work):
-    """Number of steps of a use case before its first call of the model."""
+    """Number of steps of an operation before its first call of the model."""
     return len(list(takewhile(lambda step: step is None, work)))
 
 

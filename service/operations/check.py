@@ -1,19 +1,21 @@
 """Spelling and word check: probable errors of a text, and suggestions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import log
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeVar
 
+import structlog
 from pydantic import Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
+from typing_extensions import override
 
 from models.calls import Work, map_in_steps
 from models.checking.calibration import Calibration
 from models.checking.check import check_text
 from models.checking.error_model import CheckSettings, ErrorTable, GivenSpan
 from models.checking.lexicon import UserDictionary
-from models.errors import InvalidInputError, UnsupportedParameterError
+from models.errors import InvalidInputError, LanguageModelError, UnsupportedParameterError
 from models.files import count_words
 from models.language_model import LOG_ZERO
 from models.scoring.model_weights import (
@@ -21,11 +23,19 @@ from models.scoring.model_weights import (
     shares,
 )
 from models.scoring.texts import Limits
+from models.text_model import TextModel
 from models.words import dictionary_key
+from service.operations.inputs import ModelsRequest, WordLists, find_dictionaries
+from service.operations.operation import Call, Cost, ModelsOperation
 from service.schemas import with_examples
-from service.schemas.suggestions import CheckReply, SuggestedText, TextIssue, WordSurprisal
+from service.schemas.pieces import reply_pieces
+from service.schemas.suggestions import (
+    CheckReply,
+    SuggestedText,
+    TextIssue,
+    WordSurprisal,
+)
 from service.schemas.wire import TextOrObject, WireModel, either, text_or_object
-from service.use_cases.inputs import ModelsRequest, WordLists
 
 DEFAULT_THRESHOLD = 0.5
 MAX_DICTIONARY = 10_000
@@ -247,3 +257,81 @@ def check(
     by_model = shares(mean.tolist(), models)
     reply = CheckReply(address, threshold, precision, words, issues, bits, per_word, by_model, calibrated_on)
     return reply, num_tokens
+
+
+T = TypeVar("T")
+_log = structlog.get_logger(__name__)
+
+
+class Check(ModelsOperation[tuple[CheckReply, list[int]]]):
+    """Find probable errors from the text on both sides of each word, and suggest corrections.
+
+    The check finds unknown words and known words that are wrong in their context. Alternatives of a word are words of
+    similar spelling, missing or extra spaces, and the request's `candidates`; models without word tokens only consider
+    strings near the words with the highest surprisal.
+    """
+
+    request = CheckRequest
+
+    def __init__(self, call: Call, given: CheckRequest) -> None:
+        self.given = given
+        super().__init__(call, given)
+
+    @override
+    def prepare(self) -> Iterator[Callable[[], Any]]:
+        yield from super().prepare()
+        yield self._read_documents
+
+    def _read_documents(self) -> None:
+        self._calibration, self._errors = read_documents(
+            self.call, self.models, needed=self.given.precision is not None
+        )
+
+    @override
+    def cost(self) -> Cost:
+        read = self.call.num_tokens
+        return Cost(read, reread=(len(self.models) - 1) * read)
+
+    @override
+    def run(self) -> Work[Any, tuple[CheckReply, list[int]]]:
+        word_lists = find_dictionaries(self.call.resources.dictionaries, self.given.dictionaries)
+        return check(self.weighted, self.given, self._calibration, self.call.limits, word_lists, self._errors)
+
+    @override
+    def reply(self, result: tuple[CheckReply, list[int]]) -> Iterator[bytes]:
+        reply, num_tokens = result
+        for loaded, number in zip(self.models, num_tokens, strict=True):
+            self.call.count_scored(loaded, number)
+        num_entries = (1 + self.given.max_suggestions) * len(reply.issues)
+        return reply_pieces(reply, words=len(reply.words), issues=num_entries)
+
+
+def read_documents(
+    call: Call, models: Sequence[TextModel], *, needed: bool = False
+) -> tuple[Calibration | None, dict[str, ErrorTable | None]]:
+    """Build the models' checkers; return a single model's calibration, and tables of errors by address.
+
+    For a thread: the model thread stays free, and the registry may be remote. A damaged document is
+    logged and not used, unless it is a calibration that the request needs.
+    """
+    _ = [model.checker for model in models]  # the first use builds it
+
+    def read(kind: str, store: Callable[[str], T | None], address: str, *, needed: bool = False) -> T | None:
+        try:
+            return store(address)
+        except LanguageModelError as error:
+            if needed:
+                raise
+            _log.warning(f"{kind} not read", model=address, reason=str(error))
+            return None
+
+    resources = call.resources
+    addresses = {loaded.address for loaded in models}
+    tables = {one: read("table of errors", resources.errors.read, one) for one in addresses}
+    if len(models) > 1:
+        return None, tables
+
+    def find(address: str) -> Calibration | None:
+        return resources.calibrations.read(address, any_version=needed)
+
+    return read("calibration", find, models[0].address, needed=needed), tables

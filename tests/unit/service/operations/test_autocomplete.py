@@ -13,8 +13,8 @@ from models.scoring.texts import Limits
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import Vocabulary
 from models.words import match_beginning
+from service.operations.autocomplete import AutocompleteRequest, autocomplete
 from service.routes.request import AutocompleteSessions
-from service.use_cases.autocomplete import AutocompleteRequest, autocomplete
 from tests.unit.conftest import loaded
 
 LIMITS = Limits(max_texts=10, max_tokens_per_sequence=1000, max_new_tokens=1)

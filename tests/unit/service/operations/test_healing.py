@@ -13,8 +13,8 @@ from models.decoding.parameters import DecodingParameters
 from models.errors import UnsupportedParameterError
 from models.scoring.texts import Limits
 from models.vocabulary import EOS, UNK
-from service.use_cases.completions import CompletionRequest, complete_prompts
-from service.use_cases.generate import GenerateRequest, generate
+from service.operations.completions import CompletionRequest, complete_prompts
+from service.operations.generate import GenerateRequest, generate
 from tests.matrix.zoo import tokenizer
 
 LIMITS = Limits(max_texts=100, max_tokens_per_sequence=1000, max_new_tokens=100)

@@ -26,6 +26,7 @@ from models.reranking.ranking import MAX_POSTERIOR_SCALE, LogLinearModel, Profil
 from models.scoring.candidate_features import MAX_MODELS, ScoreMode, ScoringModels, scoring_models
 from models.scoring.texts import Limits
 from service.hosting.loaded_model import LoadedModel
+from service.operations.score import Detail, DetailName
 from service.schemas import with_examples
 from service.schemas.wire import (
     LengthExponent,
@@ -43,7 +44,6 @@ from service.schemas.wire import (
     schema_only,
     text_or_object,
 )
-from service.use_cases.score import Detail, DetailName
 
 _MAX_SESSION = 2048
 """Maximum characters of a session, which consists of one handle per model."""
@@ -130,7 +130,7 @@ class CandidateListIn(WireModel):
         return self.session is not None or self.commit is not None
 
     def item(self) -> RerankItem:
-        """Convert the list to an item of the use case."""
+        """Convert the list to an item of the operation."""
         given = CandidateList(self.id, self.context, tuple(self.candidates), continuation=self.continuation)
         return RerankItem(given, Turn(self.session, self.commit) if self._has_turn else None)
 

@@ -1,7 +1,7 @@
-"""Sizes of the use cases' steps and batches; the comment above each group names its benchmark.
+"""Sizes of the operations' steps and batches; the comment above each group names its benchmark.
 
 A step is the work done before other requests run, a few milliseconds at most: larger steps delay
-interactive requests, smaller ones cost throughput. Limits on requests are in their use cases.
+interactive requests, smaller ones cost throughput. Limits on requests are in their operations.
 """
 
 # bench_service and bench_completion

@@ -7,6 +7,7 @@ from functools import cached_property, partial
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, JsonValue
+from typing_extensions import override
 
 from models.calls import Work, map_in_steps
 from models.errors import InvalidInputError
@@ -53,7 +54,12 @@ from models.reranking.tuning.problem import Ints
 from models.scoring.candidate_features import MAX_MODELS, ScoringModels, score_candidates, scoring_models
 from models.scoring.texts import Limits
 from service.hosting.loaded_model import LoadedModel
+from service.operations.constants import LISTS_AT_ONCE
+from service.operations.operation import Call, Cost, Operation
+from service.operations.rerank import MAX_COMPARED
+from service.operations.rerank_request import CandidateIn, Mixture, TunedModel, main_models
 from service.schemas import with_examples
+from service.schemas.replies import to_json
 from service.schemas.wire import (
     LengthExponent,
     Probability,
@@ -63,9 +69,6 @@ from service.schemas.wire import (
     schema_only,
     shared_fields,
 )
-from service.use_cases.constants import LISTS_AT_ONCE
-from service.use_cases.rerank import MAX_COMPARED
-from service.use_cases.rerank_request import CandidateIn, Mixture, TunedModel, main_models
 
 MAX_CANDIDATES = 65_536
 """Maximum candidates of all lists of one request; the command line has no limit."""
@@ -95,7 +98,7 @@ class ReferredListIn(WireModel):
     _one_of = either("reference", "references", neither="")
 
     def given(self) -> CandidateList:
-        """Convert the list to one of the use case."""
+        """Convert the list to one of the operation."""
         references = tuple(self.references or ()) if self.reference is None else (self.reference,)
         return CandidateList(self.id, self.context, tuple(self.candidates), references, self.continuation)
 
@@ -357,7 +360,7 @@ def tune_and_evaluate(
         settings: settings of tuning.
         models: scoring models that the weights apply to.
         lists: candidate lists; ignored without references.
-        features_of: use case that computes candidates' features, of all lists with references.
+        features_of: work that computes candidates' features, of all lists with references.
         limits: of one text with its context.
         searched: called after each resample, at most `settings.search.num_resamples` times.
 
@@ -398,3 +401,30 @@ def _check(
             f"a list has {longest} candidates; at most {MAX_COMPARED} are accepted for {CONSENSUS} features",
             parameter="features",
         )
+
+
+class Tune(Operation[TuneReply]):
+    """Tune weights for /v1/rerank on lists with references, and estimate their gain on held-out lists.
+
+    If the gain over the first pass is not significant, the reply recommends the first pass. The request yields to all
+    other requests and takes seconds to minutes, so set `timeout_ms` and check the service's own limit.
+    """
+
+    request = TuneRequest
+
+    def __init__(self, call: Call, given: TuneRequest) -> None:
+        self.given = given
+        self._scoring = given.resolve_models(call.resolve)
+        super().__init__(call, *self._scoring.all)
+
+    @override
+    def cost(self) -> Cost:
+        return Cost(self.call.num_tokens, bulk=True)
+
+    @override
+    def run(self) -> Work[Any, TuneReply]:
+        return tune(self._scoring, self.given, self.call.limits)
+
+    @override
+    def reply(self, result: TuneReply) -> bytes:
+        return to_json(result)

@@ -22,7 +22,7 @@ from models.scoring.model_weights import (
 from models.scoring.texts import Limits
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import BOS, UNK, Vocabulary
-from service.use_cases.autocomplete import AutocompleteRequest, autocomplete
+from service.operations.autocomplete import AutocompleteRequest, autocomplete
 from tests.unit.conftest import loaded
 
 LIMITS = Limits(max_texts=10, max_tokens_per_sequence=1000, max_new_tokens=1)

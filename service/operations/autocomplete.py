@@ -1,24 +1,30 @@
 """Completions of the word being typed, by models and by the words of their user: POST /v1/autocomplete."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from typing import Annotated, Any, Literal
 
+import structlog
 from pydantic import Field, StringConstraints
+from typing_extensions import override
 
 from models.calls import Work
 from models.completion.prefix import join_words, needs_space, split_prefix
 from models.completion.ranking import RankingSettings, rank_completions
 from models.completion.user_model import UserModel
+from models.errors import UsersUnavailableError
+from models.language_model import is_lookup
 from models.prefix_cache import NextTokenEntry
 from models.scoring.model_weights import WeightedModel, shares
 from models.scoring.texts import Limits
 from models.text_model import TextModel
+from service.operations.accepted_words import UserName
+from service.operations.inputs import ModelsRequest
+from service.operations.operation import Call, Cost, ModelsOperation
 from service.schemas import with_examples
+from service.schemas.replies import to_json
 from service.schemas.suggestions import AutocompleteReply, CompletionCandidate
 from service.schemas.wire import TextOrObject, WireModel, shared_fields, text_or_object
-from service.use_cases.accepted_words import UserName
-from service.use_cases.inputs import ModelsRequest
 
 _ROWS_FOR_CORRECTIONS = 32
 """Rows that take as long as the search for mistyped prefixes."""
@@ -159,3 +165,72 @@ def autocomplete(
     address = max(zip(weights, models, strict=True), key=itemgetter(0))[1].loaded.address
     by_model = shares(weights, models)
     return AutocompleteReply(address, given_prefix, typed.start, candidates, ranking.unexplored, by_model)
+
+
+_log = structlog.get_logger(__name__)
+_TOKENS_PER_ROW = 6
+"""Work of a row of a search, of which a keystroke reads hundreds without being bulk: a user is waiting."""
+
+_CACHED_BODY_BYTES = 4096
+"""Maximum body size in bytes for which cached predictions are looked up."""
+
+
+class Autocomplete(ModelsOperation[AutocompleteReply]):
+    """Complete the word being typed, or predict the next word or phrase.
+
+    Probabilities are exact: they sum over all tokenisations of a word, as far as `max_steps` allows. A newer request
+    of the same `session` cancels older ones.
+    """
+
+    request = AutocompleteRequest
+
+    def __init__(self, call: Call, given: AutocompleteRequest) -> None:
+        self.given, self.session = given, given.session
+        super().__init__(call, given)
+        self._user = _personal_model(call, given.user)
+        self._cached: NextTokenEntry | None = None
+
+    @override
+    def prepare(self) -> Iterator[Callable[[], Any]]:
+        yield from super().prepare()
+        if self.slots:
+            yield lambda: [loaded.token_trie for loaded in self.models]
+        if len(self.models) > 1 and not all("checker" in vars(loaded) for loaded in self.models):
+            yield lambda: [loaded.checker for loaded in self.models]  # the first use builds it
+
+    @override
+    def cost(self) -> Cost:
+        rows = max_search_rows(self.weighted, self.given)
+        return Cost(self.call.num_tokens, reread=_TOKENS_PER_ROW * rows, predicted=rows, sequences=1)
+
+    @override
+    def runs_inline(self, cost: Cost) -> bool:
+        # a keystroke within a word may need no model step
+        loaded, *others = self.models
+        if others or cost.predicted:
+            return False
+        if self.call.num_bytes <= _CACHED_BODY_BYTES:
+            self._cached = cached_next_tokens(loaded, self.given)
+        return self._cached is not None or (cost.is_little and is_lookup(loaded.model))
+
+    @override
+    def run(self) -> Work[Any, AutocompleteReply]:
+        return autocomplete(self.weighted, self.given, self.call.limits, user=self._user, cached=self._cached)
+
+    @override
+    def reply(self, result: AutocompleteReply) -> bytes:
+        return to_json(result)
+
+
+def _personal_model(call: Call, user: str | None) -> UserModel | None:
+    """Return a user's personal model.
+
+    If it cannot be read, this is logged and there is none: typing goes on.
+    """
+    if user is None:
+        return None
+    try:
+        return call.resources.users.get(call.owner, user)
+    except UsersUnavailableError as error:
+        _log.warning("completed without the user's words", reason=str(error))
+        return None

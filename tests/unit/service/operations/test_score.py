@@ -18,15 +18,15 @@ from models.scoring.sequences import build_tree, may_be_cheaper, score_sequence_
 from models.scoring.texts import ContextEncoder, EncodedText, Limits
 from models.states import materialize
 from models.vocabulary import UNK
-from service.use_cases import next_token as next_token_module
-from service.use_cases.generate import GenerateRequest, generate
-from service.use_cases.next_token import (
+from service.operations import next_token as next_token_module
+from service.operations.generate import GenerateRequest, generate
+from service.operations.next_token import (
     NextTokenRequest,
     next_distributions,
     rank_next_tokens,
     rank_next_words,
 )
-from service.use_cases.score import Detail, ScoreItem, ScoreSettings, score
+from service.operations.score import Detail, ScoreItem, ScoreSettings, score
 
 LIMITS = Limits(max_texts=10_000, max_tokens_per_sequence=100_000, max_new_tokens=100)
 

@@ -9,13 +9,17 @@ space that a tokenizer puts before the first word. A part of a character is `<0x
 SentencePiece, else `bytes:\xe2\x82`; names are unique within a vocabulary.
 """
 
+import time
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import repeat
 from typing import Annotated, Any, NamedTuple
 
+import structlog
 from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import override
 
 from models.calls import Work, map_in_steps
 from models.decoding.choices import (
@@ -35,8 +39,16 @@ from models.scoring.texts import MAX_CHARACTERS_PER_TOKEN, Limits, TextOrIds, ch
 from models.text_model import TextModel
 from models.tokenizers import Detokenizer
 from models.vocabulary import BOS, EOS
+from service.operations.constants import PROMPT_TOKENS_PER_STEP
+from service.operations.generate import (
+    ChoiceChunk,
+    ChoicesOperation,
+    GenerateResult,
+    decoding_parameters,
+)
+from service.operations.operation import TOKENS_PER_PREDICTION, Call, Cost
 from service.schemas import with_examples
-from service.schemas.replies import Usage
+from service.schemas.replies import Usage, to_json
 from service.schemas.wire import (
     Biases,
     ModelRequest,
@@ -53,8 +65,6 @@ from service.schemas.wire import (
     named_contexts,
     schema_only,
 )
-from service.use_cases.constants import PROMPT_TOKENS_PER_STEP
-from service.use_cases.generate import ChoiceChunk, GenerateResult, decoding_parameters
 
 DEFAULT_MAX_TOKENS = 16
 MAX_LOGPROBS = 20
@@ -529,3 +539,53 @@ def _score_prompts(
             offsets = prompt.entries.text_offset
             starts = loaded.tokenizer.token_starts(prompt.text).tolist()
             offsets[: len(starts)] = starts[: len(offsets)]
+
+
+_log = structlog.get_logger(__name__)
+_MAX_NAMES_LOGGED, _MAX_NAME_CHARACTERS = 20, 64
+_FINGERPRINT_CHARACTERS = 12
+
+
+class Completions(ChoicesOperation):
+    """Continue texts or score them, with OpenAI's completions API.
+
+    With `stream`, the reply has an event per token of each choice, then `[DONE]`; comments keep an idle connection
+    alive. An error after the first event is an event with `error`.
+    """
+
+    request = CompletionRequest
+
+    def __init__(self, call: Call, given: CompletionRequest) -> None:
+        self.given, self._parameters = given, given.parameters(call.limits)
+        if given.model_extra:
+            names = sorted(given.model_extra)[:_MAX_NAMES_LOGGED]
+            ignored = [name[:_MAX_NAME_CHARACTERS] for name in names]
+            _log.debug("fields ignored", fields=ignored, request_id=call.request_id)
+        super().__init__(call, call.resolve(given.model))
+        self.slots, self.streams = given.slots, bool(given.stream)
+        self.ends_with_result = given.stream_options is not None and bool(given.stream_options.include_usage)
+        self._id, self._created = f"cmpl-{uuid.uuid4().hex}", int(time.time())
+
+    @override
+    def cost(self) -> Cost:
+        read, predicted, rows = self.call.num_tokens, 0, len(self.given.prompts)
+        if self._parameters is not None:
+            rows *= self._parameters.num_samples
+            predicted = rows * self._parameters.max_tokens
+        # with `echo` and `logprobs`, each token of the prompts is predicted, one after the other
+        echoed = TOKENS_PER_PREDICTION * read if self.given.echo and self.given.logprobs else 0
+        return Cost(read, reread=echoed, predicted=predicted, sequences=rows)
+
+    @override
+    def run(self) -> Work[ChoiceChunk, GenerateResult]:
+        return complete_prompts(self.models[0], self.given, self._parameters, self.call.limits)
+
+    @override
+    def _written(self, choices: list[Any], usage: Any) -> bytes:
+        loaded = self.models[0]
+        # model version and tokenizer: with the request, they determine the reply
+        fingerprint = f"{loaded.address}-{loaded.tokenizer.fingerprint[:_FINGERPRINT_CHARACTERS]}"
+        reply = CompletionReply(
+            self._id, OBJECT_TYPE, self._created, loaded.address, fingerprint, choices, usage
+        )
+        return to_json(reply)

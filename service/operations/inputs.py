@@ -14,8 +14,8 @@ from models.errors import (
     LanguageModelError,
     StatesFullError,
 )
+from service.operations.constants import CANDIDATES_PER_BATCH, CANDIDATES_PER_STEP, LINES_PER_BATCH
 from service.schemas.wire import ModelRequest, WireModel
-from service.use_cases.constants import CANDIDATES_PER_BATCH, CANDIDATES_PER_STEP, LINES_PER_BATCH
 
 _MAX_MODELS = 8
 L = TypeVar("L")

@@ -6,12 +6,13 @@ Source: the API's description, https://languagetool.org/http-api/.
 import importlib.metadata
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from operator import itemgetter
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, StringConstraints, ValidationError
+from typing_extensions import override
 
 from models.calls import Work, map_in_steps
 from models.checking.error_model import ErrorTable
@@ -19,14 +20,16 @@ from models.errors import InvalidInputError
 from models.scoring.model_weights import WeightedModel
 from models.scoring.texts import Limits
 from models.text_model import TextModel
+from service.operations.check import DEFAULT_THRESHOLD, CheckRequest, check, read_documents
+from service.operations.inputs import WordLists, dictionaries_of_languages
+from service.operations.operation import Call, Cost, Operation
+from service.schemas.pieces import reply_pieces
 from service.schemas.suggestions import (
     LanguageToolMatch,
     LanguageToolReply,
     TextIssue,
 )
-from service.schemas.wire import WireModel, either, invalid_input, parse_json
-from service.use_cases.check import DEFAULT_THRESHOLD, CheckRequest, check
-from service.use_cases.inputs import WordLists
+from service.schemas.wire import WireModel, either, invalid_input, parse_form, parse_json
 
 # ruff: noqa: N815 - LanguageTool's names
 
@@ -299,3 +302,51 @@ def _sentence(text: str, start: int, end: int) -> str:
         first = found.end()
     following = _SENTENCE_END.search(text, end, last)
     return text[first : following.end() if following else last].strip()
+
+
+class LanguageToolCheck(Operation[LanguageToolReply]):
+    """Find probable errors, with LanguageTool's API, for its existing clients: editors, browsers, LibreOffice.
+
+    Positions count UTF-16 code units. The models of the languages are those of `GRAMOPHONE_LANGUAGES`, the dictionaries
+    those of `GRAMOPHONE_DICTIONARIES`. GET has the fields in the query string.
+    """
+
+    request = LanguageToolRequest
+
+    def __init__(self, call: Call, given: LanguageToolRequest) -> None:
+        self.given, languages = given, call.resources.languages
+        self._codes = choose_languages(languages, given.language)
+        super().__init__(call, *(call.resolve(languages[code]) for code in self._codes))
+
+    @override
+    @classmethod
+    def parse(cls, body: bytes) -> LanguageToolRequest:
+        return parse_form(LanguageToolRequest, body)
+
+    @override
+    def prepare(self) -> Iterator[Callable[[], Any]]:
+        yield self._read_documents
+
+    def _read_documents(self) -> None:
+        _, self._errors = read_documents(self.call, self.models)
+
+    @override
+    def cost(self) -> Cost:
+        read = self.call.num_tokens
+        return Cost(read, reread=(len(self.models) - 1) * read)
+
+    @override
+    def run(self) -> Work[Any, LanguageToolReply]:
+        dictionaries, codes = self.call.resources.dictionaries, [*self._codes, self.given.language]
+        return check_languages(
+            self.given,
+            dict(zip(self._codes, self.models, strict=True)),
+            self.call.limits,
+            self.call.count_scored,
+            dictionaries_of_languages(dictionaries, codes),
+            self._errors,
+        )
+
+    @override
+    def reply(self, result: LanguageToolReply) -> Iterator[bytes]:
+        return reply_pieces(result, matches=16 * len(result.matches))
