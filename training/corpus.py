@@ -14,7 +14,7 @@ An encoded corpus is one array of all sentences' token ids, with offsets.
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -85,29 +85,74 @@ class Corpus(NamedTuple):
     sources: list[str]
 
 
-def read_corpus(paths: Sequence[Path], *, unit: str, progress: Progress) -> Corpus:
+def read_corpus(paths: Sequence[Path], *, unit: str, stream: bool = False, progress: Progress) -> Corpus:
     """Read files as sentences.
 
     Args:
         paths: the files; at least one.
         unit: `line`: each non-blank line is a sentence. `paragraph`: paragraphs, separated by
             blank lines, are split into sentences.
+        stream: read the sentences again block by block for each pass, instead of keeping them in memory.
         progress: counts bytes read from disk.
 
     Raises:
-        FormatError: a file is missing, empty, binary, damaged or not UTF-8.
+        FormatError: a file is missing, empty, binary, damaged or not UTF-8, or must be read again and is a pipe.
         InvalidInputError: the unit is unknown.
     """
     if unit not in UNITS:
         raise InvalidInputError(
             f"corpus.unit is {unit!r}; it must be {' or '.join(UNITS)}", parameter="corpus.unit"
         )
+    if stream:
+        check_rereadable(paths)
     digest = hashlib.sha256()
-    sentences: list[str] = []
     with progress.stage("reading text", sum(p.stat().st_size for p in paths if p.is_file())):
-        for path in paths:
-            sentences += read_sentences(path, unit=unit, digest=digest, progress=progress)
+        read = (
+            s for path in paths for s in read_sentences(path, unit=unit, digest=digest, progress=progress)
+        )
+        sentences: Sentences = (
+            FileSentences(paths, unit=unit, indices=range(sum(1 for _ in read))) if stream else list(read)
+        )
     return Corpus(sentences, digest.hexdigest(), [path.name for path in paths])
+
+
+class FileSentences:
+    """Sentences of files at evenly spaced indices, read block by block.
+
+    Args:
+        files: files to read in order, again for each pass.
+        unit: `line` or `paragraph`; see `read_corpus`.
+        indices: range of sentence indices.
+    """
+
+    def __init__(self, files: Sequence[Path], *, unit: str, indices: range) -> None:
+        self._files = files
+        self._unit = unit
+        self._indices = indices
+        self._stamps = [_file_stamp(file) for file in files]
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def __getitem__(self, part: slice) -> "FileSentences":
+        return FileSentences(self._files, unit=self._unit, indices=self._indices[part])
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the sentences in order.
+
+        Raises:
+            FormatError: a file has changed since the first pass.
+        """
+        sentences = (s for file in self._files for s in read_sentences(file, unit=self._unit))
+        yield from islice(sentences, self._indices.start, self._indices.stop, self._indices.step)
+        for file, stamp in zip(self._files, self._stamps, strict=True):
+            if _file_stamp(file) != stamp:
+                raise FormatError(file, "was changed while it was read", hint="run the command again")
+
+
+def _file_stamp(file: Path) -> tuple[int, int, int]:
+    found = file.stat()
+    return found.st_mtime_ns, found.st_ino, found.st_size
 
 
 def read_sentences(
@@ -274,6 +319,12 @@ class EncodedCorpus(NamedTuple):
         lengths = np.diff(self.offsets)
         mirrored = np.repeat(self.offsets[:-1] + self.offsets[1:] - 1, lengths) - np.arange(len(self.tokens))
         return self._replace(tokens=self.tokens[mirrored])
+
+    def token_hash(self) -> str:
+        """Return the SHA-256 (hex) of the tokens and sentence ends."""
+        digest = hashlib.sha256(self.tokens.tobytes())
+        digest.update(self.offsets.tobytes())
+        return digest.hexdigest()
 
     @classmethod
     def from_sentences(

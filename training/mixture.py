@@ -25,7 +25,6 @@ from models.mixture import MixtureModel, find_context_matcher
 from models.ngram.model import NGramModel
 from models.tokenizers import Tokenizer
 from models.vocabulary import BOS
-from training.cache_fitting import CacheGridScores, ChosenCache, adapt_cache, choose_cache, score_with_caches
 from training.corpus import EncodedCorpus
 from training.ensemble import divide_minutes, networks_at_once, train_side_by_side, training_waves
 from training.evaluation.evaluate import (
@@ -35,7 +34,15 @@ from training.evaluation.evaluate import (
     score_corpus,
     summarise_scores,
 )
-from training.mixture_weights import fit_weights, fit_weights_by_context
+from training.mixture_fitting import (
+    CacheGridScores,
+    ChosenCache,
+    adapt_cache,
+    choose_cache,
+    fit_weights,
+    fit_weights_by_context,
+    score_with_caches,
+)
 from training.progress import Progress
 from training.recipe import MixtureSettings, PartSettings, Recipe, merge_tables, parse_recipe, recipe_table
 from training.single_model import (
@@ -69,9 +76,9 @@ class PartScores(NamedTuple):
     caches: CacheGridScores | None
 
 
-def first_featured_part(models: Sequence[LanguageModel[Any]]) -> int | None:
-    """Return the index of the first model with features; None if none has."""
-    return next((number for number, model in enumerate(models) if feature_size(model)), None)
+def _cached_part(models: Sequence[LanguageModel[Any]]) -> int:
+    """Return the index of the model whose features a cache has: the first with some, else the first."""
+    return next((number for number, model in enumerate(models) if feature_size(model)), 0)
 
 
 def score_parts(
@@ -92,7 +99,7 @@ def score_parts(
         progress: reports each pass over the text.
     """
     settings = recipe.mixture
-    cached_part = (first_featured_part(models) or 0) if with_caches else None
+    cached_part = _cached_part(models) if with_caches else None
     caches, targets = None, []
     for index, model in enumerate(models):
         if index == cached_part:
@@ -100,8 +107,9 @@ def score_parts(
             targets.append(caches.targets)
         else:
             targets.append(score_corpus(model, corpus, context=settings.fitted_context, progress=progress))
-    matcher_index = find_context_matcher(models) if settings.weights == "by-order" else None
-    lengths = None if matcher_index is None else corpus_context_lengths(models[matcher_index], corpus)
+    lengths = None
+    if settings.weights == "by-order" and (matcher := find_context_matcher(models)) is not None:
+        lengths = corpus_context_lengths(models[matcher], corpus)
     return PartScores(corpus, targets, lengths, caches)
 
 
@@ -149,7 +157,7 @@ def mix_dynamically(
     log_probs = [targets.log_probs for targets in valid.targets]
     cache, cached_part = None, None
     if valid.caches is not None and recipe.has_cache_inside:  # the inner stage comes first
-        cached_part = first_featured_part(models) or 0
+        cached_part = _cached_part(models)
         cache = choose_cache(valid.caches, log_probs[cached_part])
         log_probs[cached_part] = cache.log_probs
     weights = _fit_weights(np.stack(log_probs, axis=1), valid.context_lengths, models)
@@ -194,13 +202,13 @@ def _fit_weights(
     log_probs: Float32s, lengths: Int64s | None, models: Sequence[LanguageModel[Any]]
 ) -> dict[str, Any]:
     """Fit λ for all tokens, `weights` [M], and by context length, if given, `weights_by_context` [C, M]."""
-    common = fit_weights(log_probs)
-    if lengths is None:
-        return {"weights": list(common)}
-    matcher: Any = models[find_context_matcher(models) or 0]
-    size = matcher.num_context_lengths
-    table = fit_weights_by_context(log_probs, lengths, num_lengths=size, weights=common)
-    return {"weights": list(common), "weights_by_context": [list(row) for row in table]}
+    weights: dict[str, Any] = {"weights": list(common := fit_weights(log_probs))}
+    if lengths is not None:
+        matcher: Any = models[find_context_matcher(models) or 0]
+        size = matcher.num_context_lengths
+        table = fit_weights_by_context(log_probs, lengths, num_lengths=size, weights=common)
+        weights["weights_by_context"] = list(map(list, table))
+    return weights
 
 
 def _mix(parts: Sequence[Float32s], weights: Mapping[str, Any], lengths: Int64s | None) -> Float32s:

@@ -8,7 +8,7 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
@@ -100,11 +100,7 @@ def published_result(
 ) -> dict[str, Any]:
     """Return a published version's address, directory, notes and figures, as commands print them.
 
-    Args:
-        registry: registry of the version.
-        version: the published version.
-        seconds: training time in seconds.
-        first_notes: notes to list before the notes on the figures.
+    The training took `seconds`; `first_notes` come before the notes on the figures.
     """
     metrics = json.loads(registry.read_file(version, "metrics.json"))
     notes = [*first_notes, *filter(None, [fitted_note(metrics)]), *card_notes(metrics)]
@@ -118,11 +114,7 @@ def describe_model(
 ) -> CheckpointDescription:
     """Assemble figures, provenance and model card of a trained model.
 
-    Args:
-        name: name of the published model.
-        trained: the model.
-        run: its training run.
-        part_names: names of its parts; by default, their titles or addresses.
+    `part_names` replaces the titles or addresses of its parts.
     """
     parts = _part_figures(trained, part_names)
     valid, direction = run.encoded.valid, trained.recipe.reading_direction
@@ -133,7 +125,7 @@ def describe_model(
         "context": trained.context,
         "data": dict(run.data),
         **({"overlap": dict(run.overlap)} if run.overlap else {}),
-        **_fitted_on(trained.recipe, run.data["valid"]["sources"]),
+        **{key: list(run.data["valid"]["sources"]) for key in _fitted_keys(trained.recipe)},
         **int8_facts(trained.model, read, context=trained.context, progress=SILENT),
         **({"parts": parts} if parts else {}),
         **({"history": [record._asdict() for record in trained.history]} if trained.history else {}),
@@ -151,7 +143,7 @@ def describe_model(
         provenance=provenance,
         golden=golden_sentences(valid),
         direction=direction,
-        histories={p.title: p.history for p in _with_parts(trained) if p.history},
+        histories=dict(_histories(trained)),
         extra_files=_token_counts(run),
     )
 
@@ -207,7 +199,7 @@ def corpus_facts(corpus: Corpus) -> dict[str, Any]:
 
 def _part_figures(trained: Trained, names: Sequence[str] = ()) -> list[dict[str, Any]]:
     """Return name, weight, cost and figures of every part, with nested entries for its parts."""
-    names = names or [part_title(part) for part in trained.parts]
+    names = names or list(map(part_title, trained.parts))
     inner = [_part_figures(part) if isinstance(part, Trained) else [] for part in trained.parts]
     weights = trained.facts.get("weights", ())
     return [
@@ -228,24 +220,23 @@ def _part_figures(trained: Trained, names: Sequence[str] = ()) -> list[dict[str,
 def _token_counts(run: RunContext) -> dict[str, bytes]:
     """Return the file of the training text's token counts; empty if nothing was trained."""
     train, counts = run.encoded.train, run.token_counts
-    if counts is None:
-        if not train.num_sentences:
-            return {}
+    if counts is None and train.num_sentences:
         counts = token_counts(train, len(run.tokenizer.vocabulary))
+    if counts is None:
+        return {}
     buffer = io.BytesIO()
     np.save(buffer, counts, allow_pickle=False)
     return {COUNTS_FILE: buffer.getvalue()}
 
 
-def _fitted_on(recipe: Recipe, sources: Sequence[str]) -> dict[str, list[str]]:
-    """Return the metrics keys of quantities fitted on the validation text, with its files."""
-    ngram = recipe.ngram
-    fitted = {
-        "weights_fitted_on": recipe.family == "mixture",
-        "discounts_fitted_on": recipe.family == "ngram" and ngram.discounts == "held-out",
-        "lambdas_fitted_on": recipe.family == "ngram" and ngram.smoothing == "jelinek-mercer",
-    }
-    return {key: list(sources) for key, is_so in fitted.items() if is_so}
+def _fitted_keys(recipe: Recipe) -> Iterator[str]:
+    """Yield the metrics keys of quantities fitted on the validation text; their values are its files."""
+    if recipe.family == "mixture":
+        yield "weights_fitted_on"
+    if recipe.family == "ngram" and recipe.ngram.discounts == "held-out":
+        yield "discounts_fitted_on"
+    if recipe.family == "ngram" and recipe.ngram.smoothing == "jelinek-mercer":
+        yield "lambdas_fitted_on"
 
 
 def _has_embedded_parts(trained: Trained) -> bool:
@@ -272,11 +263,13 @@ def _part_directory(
     return scratch
 
 
-def _with_parts(trained: Trained) -> list[Trained]:
-    return [
-        trained,
-        *(inner for part in trained.parts if isinstance(part, Trained) for inner in _with_parts(part)),
-    ]
+def _histories(trained: Trained) -> Iterator[tuple[str, Sequence[HistoryRecord]]]:
+    """Yield the records of a model and its parts that have some, by title."""
+    if trained.history:
+        yield trained.title, trained.history
+    for part in trained.parts:
+        if isinstance(part, Trained):
+            yield from _histories(part)
 
 
 def _version_of(library: str) -> str | None:

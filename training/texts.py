@@ -131,10 +131,10 @@ def read_texts(
     test: Sequence[Path],
     *,
     unit: str,
-    read: Callable[..., Corpus] = read_corpus,
+    stream: bool = False,
     progress: Progress,
 ) -> Texts:
-    """Read the files of a run, training files with `read`; without files, read the default corpus.
+    """Read the files of a run; without files, read the default corpus.
 
     Without validation files, the last twentieth of training sentences is held
     out, at most 5,000. They are consecutive, so adjacent sentences do not leak.
@@ -147,7 +147,7 @@ def read_texts(
         if valid or test:
             raise InvalidInputError("--valid and --test need --corpus", parameter="corpus")
         return Texts(*read_default_corpus(progress))
-    corpus = read(train, unit=unit, progress=progress)
+    corpus = read_corpus(train, unit=unit, stream=stream, progress=progress)
     if valid:
         held_out = read_corpus(valid, unit=unit, progress=progress)
     else:

@@ -9,6 +9,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -27,18 +28,16 @@ from training.evaluation.evaluate import (
     DEFAULT_WINDOW_TOKENS,
     Context,
     CorpusScores,
+    context_texts,
     evaluate,
     group_figures,
-    running_text,
     score_corpus,
     summarise_scores,
-    windows,
 )
 from training.progress import Progress
 
 _POWERS_OF_TEN = 10 ** np.arange(1, 18)
 _POWERS_OF_TWO = 2 ** np.arange(62)
-
 
 TokenGroups: TypeAlias = list[dict[str, Any]]
 """Groups of a text's predicted tokens: figures of `group_figures`, and the `name`, such as `10-99`."""
@@ -53,8 +52,7 @@ def by_frequency(targets: CorpusScores, counts: npt.NDArray[np.integer[Any]]) ->
     """
     of_each = counts[targets.tokens]
     powers = np.searchsorted(_POWERS_OF_TEN, of_each, side="right")
-    top = int(powers.max(initial=0))
-    bands = [f"{10**k}-{10 ** (k + 1) - 1}" for k in range(top + 1)]
+    bands = [f"{10**k}-{10 ** (k + 1) - 1}" for k in range(int(powers.max(initial=0)) + 1)]
     names = ["unknown", "0", *bands, "end of sentence"]
     group = np.where(of_each > 0, 2 + powers, 1)
     group[targets.tokens == UNK] = 0
@@ -184,26 +182,13 @@ def sampled_distributions(
 def _sampled_texts(
     corpus: EncodedCorpus, positions: TokenIds, options: EvaluationOptions
 ) -> list[_SampledText]:
-    if not len(positions):
-        return []
-    if options.context == "stream":
-        text = running_text(corpus)
-        return [_SampledText(np.array([BOS]), text, np.flatnonzero(text != BOS)[positions])]
-    if options.context == "sentence":
-        starts = corpus.offsets + np.arange(len(corpus.offsets))  # with one `</s>` per sentence
-        owners = np.searchsorted(starts, positions, side="right") - 1
-        numbers, first = np.unique(owners, return_index=True)
-        groups = np.split(positions, first[1:])
-        return [
-            _SampledText(np.array([BOS]), corpus.sentence(number).astype(np.int64), group - starts[number])
-            for number, group in zip(numbers.tolist(), groups, strict=True)
-        ]
-    texts, begin = [], 0
-    for preceding, text in windows(corpus, options.window):
-        inside = positions[np.searchsorted(positions, begin) : np.searchsorted(positions, begin + len(text))]
-        if len(inside):
-            texts.append(_SampledText(preceding, text, inside - begin))
-        begin += len(text)
+    texts, done = [], 0
+    for before, text in context_texts(corpus, options.context, options.window):
+        predicted = np.flatnonzero(text != BOS)
+        first, end = np.searchsorted(positions, [done, done + len(predicted)])
+        if first < end:
+            texts.append(_SampledText(before, text, predicted[positions[first:end] - done]))
+        done += len(predicted)
     return texts
 
 
@@ -222,13 +207,9 @@ def _states_at_stops(model: LanguageModel[Any], texts: Sequence[_SampledText]) -
 
 def _rebatch_states(states: Iterator[Any], rows: int) -> Iterator[Any]:
     """Concatenate states into batches of at least `rows` rows, for which an output layer is faster."""
-    pending: list[Any] = []
-    for state in states:
-        pending.append(state)
-        if sum(map(len, pending)) >= rows:
-            yield pending[0].concatenate(pending[1:])
-            pending = []
-    if pending:
+    while pending := list(islice(states, 1)):
+        while sum(map(len, pending)) < rows and (state := next(states, None)) is not None:
+            pending.append(state)
         yield pending[0].concatenate(pending[1:])
 
 
@@ -258,13 +239,12 @@ def mean_over_positions(
     with progress.stage(title, len(models) * len(positions)):
         read = (sampled_distributions(model, corpus, positions, options, progress) for model in models)
         values = np.concatenate([np.zeros(0), *(quantity(*rows) for rows in zip(*read, strict=True))])
-    count = len(values)
-    mean = error = bits = None
+    count, found = len(values), dict.fromkeys(("nats", "bits", "standard_error_bits"))
     if count and np.isfinite(values).all():
         mean = float(values.mean())
-        bits = mean / math.log(2)
         error = float(values.std(ddof=1)) / math.sqrt(count) / math.log(2) if count > 1 else None
-    return {"nats": mean, "bits": bits, "standard_error_bits": error, "positions": count}
+        found = {"nats": mean, "bits": mean / math.log(2), "standard_error_bits": error}
+    return {**found, "positions": count}
 
 
 def entropies_of(rows: Float64s) -> Float64s:
@@ -308,20 +288,17 @@ def log_prob_difference(
     lengths = np.diff(corpus.offsets) + (context != "document")
     differences = a.log_probs.astype(np.float64) - b.log_probs
     count, sentences = len(differences), len(lengths)
-    found: dict[str, float | None] = dict.fromkeys(("nats_per_token", "standard_error", "low", "high"))
-    found["sentences"] = sentences
-    if not count or not np.isfinite(differences).all():
-        return found
-    mean = float(differences.sum()) / count
-    found["nats_per_token"] = mean
-    if sentences < 2:
-        return found
-    owners = np.repeat(np.arange(sentences), lengths)
-    residuals = np.bincount(owners, differences, minlength=sentences) - mean * lengths
-    variance = float(residuals @ residuals) * sentences / (sentences - 1)
-    error = math.sqrt(variance) / count
-    low, high = mean - _TWO_SIDED_95 * error, mean + _TWO_SIDED_95 * error
-    return {**found, "standard_error": error, "low": low, "high": high}
+    mean = error = low = high = None
+    if count and np.isfinite(differences).all():
+        mean = float(differences.sum()) / count
+    if mean is not None and sentences > 1:
+        owners = np.repeat(np.arange(sentences), lengths)
+        residuals = np.bincount(owners, differences, minlength=sentences) - mean * lengths
+        variance = float(residuals @ residuals) * sentences / (sentences - 1)
+        error = math.sqrt(variance) / count
+        low, high = mean - _TWO_SIDED_95 * error, mean + _TWO_SIDED_95 * error
+    found = {"nats_per_token": mean, "standard_error": error, "low": low, "high": high}
+    return {**found, "sentences": sentences}
 
 
 def divergences_of(a: Float64s, b: Float64s) -> Float64s:
@@ -428,10 +405,8 @@ def check_comparable(a: Checkpoint, b: Checkpoint) -> None:
 def training_counts(directory: Path, vocab_size: int) -> Int64s | None:
     """Read the token counts of a checkpoint's training text [V]; None if missing or of another size."""
     path = directory / COUNTS_FILE
-    if not path.is_file():
-        return None
-    counts: Int64s = np.load(path, allow_pickle=False)
-    return counts if counts.shape == (vocab_size,) else None
+    counts: Int64s | None = np.load(path, allow_pickle=False) if path.is_file() else None
+    return counts if counts is not None and counts.shape == (vocab_size,) else None
 
 
 INT8_TOKENS = 20_000
@@ -460,7 +435,7 @@ def int8_facts(
     if single and integers:
         cost = integers / single - 1
         facts |= {"cost": cost, "default": cost <= MAX_INT8_COST}
-    return {"int8": {**facts, **({"problems": problems} if problems else {})}}
+    return {"int8": facts | ({"problems": problems} if problems else {})}
 
 
 _STEPS, _FIRST_STEPS = 20, 3

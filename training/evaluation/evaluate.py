@@ -70,9 +70,7 @@ def score_corpus(
     with progress.stage(f"scoring with the {model.family}, {context} context", corpus.num_tokens):
         if context == "sentence":
             return _score_sentences(model, corpus, progress)
-        if context == "document":
-            return _score_long(model, windows(corpus, window), progress)
-        return _score_long(model, [(np.array([BOS]), running_text(corpus))], progress)
+        return _score_long(model, context_texts(corpus, context, window), progress)
 
 
 def _score_sentences(model: LanguageModel[Any], corpus: EncodedCorpus, progress: Progress) -> CorpusScores:
@@ -131,14 +129,34 @@ def read_stream(
     The progress counts tokens.
     """
     state = model.advance(model.empty_state(1), np.array([BOS]))
-    for start in range(0, len(text), CHUNK_TOKENS):
-        chunk = text[start : start + CHUNK_TOKENS]
+    for chunk in chunks(text, progress):
         reading = read_sequences(
             model, state, chunk[None], np.asarray([len(chunk)]), want._replace(state=True)
         )
         state = reading.state
         yield chunk, reading
+
+
+def chunks(text: TokenIds, progress: Progress) -> Iterator[TokenIds]:
+    """Yield consecutive chunks [T] of a text; the progress counts the predicted tokens of those read."""
+    for start in range(0, len(text), CHUNK_TOKENS):
+        chunk = text[start : start + CHUNK_TOKENS]
+        yield chunk
         progress.advance(int((chunk != BOS).sum()))
+
+
+def context_texts(
+    corpus: EncodedCorpus, context: Context, window: int
+) -> Iterator[tuple[TokenIds, TokenIds]]:
+    """Yield the texts of a corpus whose states are independent, each after the tokens before it."""
+    start = np.array([BOS])
+    if context == "stream":
+        yield start, running_text(corpus)
+    elif context == "document":
+        yield from windows(corpus, window)
+    else:
+        for index in range(corpus.num_sentences):
+            yield start, np.append(corpus.sentence(index).astype(np.int64), EOS)
 
 
 def windows(corpus: EncodedCorpus, window: int) -> Iterator[tuple[TokenIds, TokenIds]]:
@@ -162,16 +180,13 @@ def _score_long(
     matched: list[npt.NDArray[np.integer[Any]]] = []
     for before, text in texts:
         state = prefill_sequences(model, model.empty_state(1), *pad_sequences([before]))
-        for start in range(0, len(text), CHUNK_TOKENS):
-            chunk = text[None, start : start + CHUNK_TOKENS]
-            lengths = np.asarray([chunk.shape[1]])
-            scores, orders, state = _read(model, state, chunk, lengths, SCORES._replace(state=True))
-            predicted = chunk[0] != BOS
+        for chunk in chunks(text, progress):
+            lengths, predicted = np.asarray([len(chunk)]), chunk != BOS
+            scores, orders, state = _read(model, state, chunk[None], lengths, SCORES._replace(state=True))
             log_probs.append(scores[0, predicted])
             if orders is not None:
                 matched.append(orders[0, predicted])
-            targets.append(chunk[0][predicted])
-            progress.advance(int(predicted.sum()))
+            targets.append(chunk[predicted])
     match_lengths = np.concatenate(matched) if matched else None
     return CorpusScores(np.concatenate(log_probs), np.concatenate(targets), match_lengths)
 

@@ -29,7 +29,6 @@ from models.checking.calibration import Calibration, CalibrationPoint
 from models.checking.checker import Checker, find_issues
 from models.checking.error_model import CandidateSettings, CheckSettings, ErrorTable
 from models.checking.lexicon import FuzzyLexicon
-from models.checking.rescoring import RescoredBatch
 from models.checking.sentences import Sentence, Word, one_edit_strings
 from models.checkpoint.documents import CalibrationStore, ErrorTableStore
 from models.checkpoint.load import Checkpoint, load_checkpoint
@@ -274,7 +273,6 @@ def f_score(precision: float, recall: float) -> float:
 _MIN_PROBABILITY = 1e-4
 """Minimum probability of an issue."""
 
-_MAX_SUGGESTIONS = 1
 _Detection: TypeAlias = tuple[int, int, float, str]
 """Start and end in the text, score and first suggestion."""
 
@@ -303,43 +301,30 @@ def detect_errors(
         lines: lines to check in one batch.
         table: edits in misspellings, if counted.
     """
-    text = "\n".join(line.text for line in lines)
-    rescored = _check_line(checkpoint, checker, text, CheckSettings(errors=table))
-    tokens = checkpoint.tokenizer.vocabulary.tokens
-    surprisals = [detection for batch in rescored for detection in _surprisal_detections(batch)]
-    issues, left_only = (
+    sentences, offset = list(checker.sentences("\n".join(line.text for line in lines))), 0
+    rescored, left_only = (
+        [run_calls(calls) for calls in checker.rescore_all(checkpoint.model, sentences, settings)]
+        for settings in (CheckSettings(errors=table), CheckSettings(search=_LEFT_ONLY, errors=table))
+    )
+    find = partial(find_issues, tokens=checkpoint.tokenizer.vocabulary.tokens, threshold=_MIN_PROBABILITY)
+    issues, issues_left_only = (
         [
             (issue.start, issue.end, issue.probability, issue.suggestions[0].text)
             for batch in batches
-            for issue in run_calls(
-                find_issues(batch, tokens, threshold=_MIN_PROBABILITY, max_suggestions=_MAX_SUGGESTIONS)
-            )
+            for issue in run_calls(find(batch, max_suggestions=1))
         ]
-        for batches in (
-            rescored,
-            _check_line(checkpoint, checker, text, CheckSettings(search=_LEFT_ONLY, errors=table)),
-        )
+        for batches in (rescored, left_only)
     )
-    offset = 0
+    surprisals = [  # in bits, given the text before
+        (slot.start, slot.end, bits, "")
+        for batch in rescored
+        for slot, bits in zip(batch.slots, (-batch.word_log_probs / log(2)).tolist(), strict=False)
+        if not slot.exempt
+    ]
     for line in lines:
-        yield LineDetections(
-            *(_match_errors(line, offset, found) for found in (issues, left_only, surprisals))
-        )
+        detections = (issues, issues_left_only, surprisals)
+        yield LineDetections(*(_match_errors(line, offset, found) for found in detections))
         offset += len(line.text) + 1
-
-
-def _check_line(
-    checkpoint: Checkpoint, checker: Checker, text: str, settings: CheckSettings
-) -> list[RescoredBatch]:
-    pending = checker.rescore_all(checkpoint.model, list(checker.sentences(text)), settings)
-    return [run_calls(calls) for calls in pending]
-
-
-def _surprisal_detections(rescored: RescoredBatch) -> list[_Detection]:
-    """Score non-exempt words by their surprisal in bits, given the text before."""
-    bits = (-rescored.word_log_probs / log(2)).tolist()
-    slots = rescored.slots[: len(bits)]
-    return [(slot.start, slot.end, b, "") for slot, b in zip(slots, bits, strict=True) if not slot.exempt]
 
 
 def _match_errors(line: CorruptedLine, offset: int, detections: Sequence[_Detection]) -> Detections:
@@ -548,13 +533,13 @@ def _calibration(address: str, pooled: Detections, kinds: list[str], words: int,
             "give more lines to calibrate a model",
             parameter="corpus",
         )
-    points = [figures_at_threshold(pooled, threshold) for threshold in THRESHOLDS]
+    figures = [figures_at_threshold(pooled, threshold) for threshold in THRESHOLDS]
     return Calibration(
         model=address,
         kinds=kinds,
-        words_per_error=max(words / max(len(pooled.errors), 1), 1.0),
+        words_per_error=max(words / len(pooled.errors), 1.0),
         points=[
-            CalibrationPoint(threshold=p.threshold, precision=p.precision, recall=p.recall) for p in points
+            CalibrationPoint(threshold=f.threshold, precision=f.precision, recall=f.recall) for f in figures
         ],
         corpus_sha256=sha256,
         created=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from importlib import metadata
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -31,7 +32,6 @@ from torch.distributed.rendezvous import rendezvous
 from models.errors import InvalidInputError, LanguageModelError, ProcessLostError
 from models.neural.cells import Dropout, Hidden
 from models.tokenizers import Tokenizer
-from training.neural.resume import own_version, text_hash
 from training.recipe import Recipe
 from training.signals import Terminated
 from training.texts import EncodedTexts, Texts
@@ -386,7 +386,7 @@ def check_same_command(
         ProcessLostError: another process was lost.
     """
     facts = {
-        "the program's version": own_version(),
+        "the program's version": metadata.version("gramophone-lm"),
         "--device": torch.device(device).type,
         "--resume": resume,
     }
@@ -417,8 +417,8 @@ def check_same_text(texts: Texts, encoded: EncodedTexts, tokenizer: Tokenizer) -
         "the training text": texts.train.sha256,
         "the validation text": texts.valid.sha256,
         "the tokenizer": tokenizer.fingerprint,
-        "the training text in tokens": text_hash(encoded.train),
-        "the validation text in tokens": text_hash(encoded.valid),
+        "the training text in tokens": encoded.train.token_hash(),
+        "the validation text in tokens": encoded.valid.token_hash(),
     }
     facts_by_rank = _gather_facts({name: f"sha256 {value[:12]}" for name, value in hashes.items()})
     check_agreement(facts_by_rank, shown=1)  # the first difference causes the others

@@ -29,7 +29,6 @@ from training.evaluation.evaluate import evaluate
 from training.neural.distributed import Processes
 from training.neural.embeddings import Embeddings, initialise_embeddings
 from training.neural.losses.sampled import make_loss
-from training.neural.resume import check_same_structure, text_hash
 from training.neural.settings import TrainSettings
 from training.neural.soft_targets import SoftTargets
 from training.neural.streams import Streams
@@ -411,8 +410,8 @@ class TrainingRun:
         settings, seed = recipe.train, recipe.seed
         self.identity = {
             "the tokenizer": vocabulary.fingerprint,
-            "the training text": text_hash(train),
-            "the validation text": text_hash(valid),
+            "the training text": train.token_hash(),
+            "the validation text": valid.token_hash(),
             "seed": seed,
             **{f"neural.{key}": value for key, value in recipe.neural.model_dump(mode="json").items()},
             **{f"train.{key}": value for key, value in settings.model_dump(mode="json").items()},
@@ -487,22 +486,6 @@ class TrainingRun:
             "history": [list(record) for record in self.history],
             "generators": {"cpu": torch.get_rng_state(), "cuda": cuda},
         }
-
-    def check(self, state: Mapping[str, Any]) -> None:
-        """Check that a state fits this run; every process must call it.
-
-        Raises:
-            KeyError, TypeError, ValueError: the state does not fit.
-        """
-        own = self.state()
-        check_same_structure(state, own, "state")
-        if (weights := state["best"]["weights"]) is not None:
-            check_same_structure(weights, dict(own["network"]), "best.weights")
-            if differing := weights.keys() ^ own["network"].keys():
-                raise ValueError(f"best.weights and the network differ in {min(differing, key=str)}")
-        if state["average"]["averages"]:
-            parameters = [parameter.data for parameter in self.network.parameters()]
-            check_same_structure(state["average"]["averages"], parameters, "average.averages")
 
     def resume_from(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state."""

@@ -25,7 +25,6 @@ from training.scale.plan import PLAN_VERSION, Stage, counting_stages, counts_of_
 from training.scale.tables import (
     Workspace,
     stage_key,
-    stream_corpus,
     write_vocabulary,
     write_windows,
 )
@@ -186,7 +185,7 @@ def train_out_of_core(
         InvalidInputError: there is too little text, or the memory limit is too small.
         RegistryError: a file operation failed, or the disk is full.
     """
-    texts = read_texts(*files, unit=recipe.corpus.unit, read=stream_corpus, progress=progress)
+    texts = read_texts(*files, unit=recipe.corpus.unit, stream=True, progress=progress)
     source = stage_key(
         PLAN_VERSION, texts.train.sha256, len(texts.train.sentences), recipe.corpus.model_dump()
     )

@@ -20,7 +20,7 @@ from training.neural.distributed import (
     check_agreement,
     check_same_command,
 )
-from training.neural.trainer import Saver
+from training.neural.resume import Saver
 from training.recipe import load_recipe
 from training.signals import EXIT_TERMINATED, Terminated, catch_interruption, exit_on_sigterm
 

@@ -11,9 +11,9 @@ from models.cache.model import CacheModel, CacheScores
 from models.errors import InvalidInputError
 from tests.support import families
 from training import cache_fitting
-from training.cache_fitting import adapt_cache, choose_cache, score_with_caches
 from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import score_corpus
+from training.mixture_fitting import adapt_cache, choose_cache, score_with_caches
 from training.progress import SILENT
 
 
