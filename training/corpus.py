@@ -158,13 +158,7 @@ def _file_stamp(file: Path) -> tuple[int, int, int]:
 def read_sentences(
     path: Path, *, unit: str, digest: "hashlib._Hash | None" = None, progress: Progress | None = None
 ) -> Iterator[str]:
-    """Yield the sentences of one file, read block by block.
-
-    Args:
-        path: the file.
-        unit: `line` or `paragraph`; see `read_corpus`.
-        digest: updated with the decompressed bytes.
-        progress: counts bytes read from disk.
+    """Yield the sentences of one file, read block by block; `digest` is updated with its decompressed bytes.
 
     Raises:
         FormatError: see `read_corpus`.

@@ -89,15 +89,7 @@ def score_parts(
     with_caches: bool = False,
     progress: Progress,
 ) -> PartScores:
-    """Score a text with each model, in a mixture's context.
-
-    Args:
-        models: models with one vocabulary.
-        corpus: text encoded with this vocabulary.
-        recipe: recipe of the mixture.
-        with_caches: also score caches over the features of the first model that has some, or without features.
-        progress: reports each pass over the text.
-    """
+    """Score a text with each model, in a mixture's context, and with caches if requested; see `_cached_part`."""
     settings = recipe.mixture
     cached_part = _cached_part(models) if with_caches else None
     caches, targets = None, []
@@ -139,12 +131,7 @@ def mix_dynamically(
 ) -> Trained:
     """Mix models with the weights and cache that maximise the validation text's likelihood.
 
-    Args:
-        title: title of the mixture.
-        recipe: recipe of the mixture, which passes `check_mixing_plan`.
-        parts: parts with one vocabulary.
-        inputs: inputs of the run; the training text is not used.
-        began: start of training, by the monotonic clock.
+    The parts have one vocabulary, and the recipe passes `check_mixing_plan`.
 
     Returns:
         The outermost stage; each has the previous one as a part.
@@ -176,11 +163,7 @@ def mix_dynamically(
 
 
 def check_mixing_plan(recipe: Recipe, families: Sequence[str]) -> None:
-    """Reject a recipe that no part supports.
-
-    Args:
-        recipe: recipe of a dynamic mixture.
-        families: families of the parts; `neural` for a neural part not trained yet.
+    """Reject a dynamic mixture that no part supports; the family of a network not trained yet is `neural`.
 
     Raises:
         InvalidInputError: there are weights by order without an n-gram

@@ -263,13 +263,6 @@ def adapt_cache(
 
     Coordinate search chooses the marginals on a sample of the text's first tokens. Then, on the
     entire text, θ and the half-life are chosen again for the adapted model, and the gate is fitted.
-
-    Args:
-        chosen: the cache.
-        model: the wrapped model.
-        readings: scores of the text with the grid of caches.
-        corpus: the text.
-        progress: counts tokens.
     """
     window = chosen.config.window
     tokens, numbers, log_probs = _sample_distributions(model, corpus, progress)

@@ -44,12 +44,7 @@ TokenGroups: TypeAlias = list[dict[str, Any]]
 
 
 def by_frequency(targets: CorpusScores, counts: npt.NDArray[np.integer[Any]]) -> TokenGroups:
-    """Group tokens by powers of ten of their counts; `<unk>` and `</s>` are groups of their own.
-
-    Args:
-        targets: scores of a model.
-        counts: token counts in a reference text [V].
-    """
+    """Group tokens by powers of ten of their counts in a text [V]; `<unk>` and `</s>` are groups of their own."""
     of_each = counts[targets.tokens]
     powers = np.searchsorted(_POWERS_OF_TEN, of_each, side="right")
     bands = [f"{10**k}-{10 ** (k + 1) - 1}" for k in range(int(powers.max(initial=0)) + 1)]
@@ -61,12 +56,7 @@ def by_frequency(targets: CorpusScores, counts: npt.NDArray[np.integer[Any]]) ->
 
 
 def by_position(targets: CorpusScores, positions: TokenIds) -> TokenGroups:
-    """Group tokens by powers of two of their positions.
-
-    Args:
-        targets: scores of a model.
-        positions: position of each token, from 1 [N].
-    """
+    """Group tokens by powers of two of their positions, from 1 [N]."""
     powers = np.searchsorted(_POWERS_OF_TWO, positions)  # 1, 2, 3-4, 5-8, …
     ranges = (f"{2 ** (k - 1) + 1}-{2**k}" for k in range(2, int(powers.max(initial=0)) + 1))
     return _token_groups(targets, powers, ["1", "2", *ranges])
@@ -156,12 +146,7 @@ def sampled_distributions(
 ) -> Iterator[Float64s]:
     """Compute the model's distributions over tokens at positions, given the tokens before.
 
-    Args:
-        model: model of any family.
-        corpus: text encoded with its tokenizer.
-        positions: ascending indices of predicted tokens, in the order of `score_corpus`.
-        options: context and window.
-        progress: counts rows.
+    The positions are ascending indices of predicted tokens, in the order of `score_corpus`.
 
     Yields:
         Batches of natural-log probabilities [b, V] of normalised rows; their order depends on the text,
@@ -274,11 +259,7 @@ def log_prob_difference(
     and tokens. Its standard error comes from the linearised ratio (Cochran, Sampling
     Techniques, 1977, section 6.4) and is close to a bootstrap over sentences.
 
-    Args:
-        a: scores of A.
-        b: scores of B on the same corpus in the same context.
-        corpus: the text.
-        context: context of the scores; for `document`, texts count as sentences.
+    For `document`, texts count as sentences.
 
     Returns:
         `nats_per_token`, A's mean log-probability minus B's, positive if A is better, None if a model

@@ -242,14 +242,7 @@ class Evaluation(NamedTuple):
 def evaluate(
     model: LanguageModel[Any], corpus: EncodedCorpus, *, context: Context = "sentence", progress: Progress
 ) -> Evaluation:
-    """Score a corpus and summarise the scores.
-
-    Args:
-        model: model of any family.
-        corpus: text encoded with the model's tokenizer; for `document`, each "sentence" is an entire text.
-        context: `sentence`, `stream` or `document`; see the module.
-        progress: counts tokens.
-    """
+    """Score a corpus and summarise the scores; for `document`, each "sentence" is an entire text."""
     targets = score_corpus(model, corpus, context=context, progress=progress)
     return summarise_scores(model, corpus, targets, context=context)
 
@@ -288,12 +281,7 @@ def summarise_scores(
 def group_figures(
     log_probs: npt.NDArray[np.floating[Any]], group: npt.NDArray[np.integer[Any]], count: int
 ) -> list[dict[str, Any]]:
-    """Compute figures of each of `count` groups of a text's tokens, as JSON values.
-
-    Args:
-        log_probs: natural-log probabilities of the tokens [N].
-        group: group of each token [N].
-        count: number of groups.
+    """Compute figures of each of `count` groups of a text's tokens [N], as JSON values.
 
     Returns:
         Per group the number of `tokens`, their `share` of all tokens, their mean natural-log probability

@@ -60,9 +60,7 @@ def read_misspellings(path: Path, digest: "hashlib._Hash | None" = None) -> Miss
 
     After `->`, several right words and a comment may follow, each after a comma, as in codespell's format.
 
-    Args:
-        path: the file.
-        digest: updated with the file's bytes.
+    `digest` is updated with the file's bytes.
 
     Raises:
         FormatError: the file cannot be read, or a line has another format.
@@ -293,14 +291,7 @@ def detect_errors(
     lines: Sequence[CorruptedLine],
     table: ErrorTable | None = None,
 ) -> Iterator[LineDetections]:
-    """Detect errors in corrupted lines; yield each line's detections, matched with its errors.
-
-    Args:
-        checkpoint: the model.
-        checker: checker for its tokenizer.
-        lines: lines to check in one batch.
-        table: edits in misspellings, if counted.
-    """
+    """Detect errors in a batch of corrupted lines; yield each line's detections, matched with its errors."""
     sentences, offset = list(checker.sentences("\n".join(line.text for line in lines))), 0
     rescored, left_only = (
         [run_calls(calls) for calls in checker.rescore_all(checkpoint.model, sentences, settings)]

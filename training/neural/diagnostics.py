@@ -172,14 +172,7 @@ _CPU_ALLOCATOR = "DefaultCPUAllocator"
 
 @torch.no_grad()
 def worst_row(network: Network, outputs: Tensor, targets: Tensor, vocabulary: Vocabulary) -> str:
-    """Return the text of the row with the highest loss, shortened.
-
-    Args:
-        network: source of the outputs.
-        outputs: outputs of the body [T, B, W].
-        targets: target ids [T, B].
-        vocabulary: maps ids to tokens.
-    """
+    """Return the text of the row with the highest loss, shortened; outputs of the body are [T, B, W]."""
     losses = []
     with _evaluation_mode(network):
         for row in range(targets.shape[1]):

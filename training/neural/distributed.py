@@ -114,11 +114,7 @@ class PeerMonitor:
             pause = min(2 * pause, 0.1)
 
     def lost_peer_error(self, problem: str) -> ProcessLostError:
-        """Build the error for a failed exchange; it names the lost process and reason if found in time.
-
-        Args:
-            problem: problem to report if no lost process is found.
-        """
+        """Build the error for a failed exchange; it names the lost process and reason if found in time."""
         until = time.monotonic() + 2 * _SILENCE_S
         while not (reason := self._problem(self._peers.values(), silent_s=_SILENCE_S)):
             if time.monotonic() > until:

@@ -94,11 +94,6 @@ def check_same_structure(given: Any, own: Any, name: str) -> None:
 
     Parts still empty in the new run, an empty list or None, are not compared; a tensor may be None.
 
-    Args:
-        given: part of the saved state.
-        own: part of the new run.
-        name: name of the part in messages.
-
     Raises:
         TypeError: a type differs; the message names the part.
         ValueError: a tensor or list has another shape.
@@ -209,11 +204,7 @@ class Saver:
         return self._saved_at
 
     def save_if_due(self, seconds: float) -> None:
-        """Save if the last save was `save_minutes` ago.
-
-        Args:
-            seconds: seconds since the run began; equal in all processes, so all save or none.
-        """
+        """Save if the last save was `save_minutes` ago; `seconds` are equal in all processes, so all save or none."""
         if seconds - self._saved_at >= 60 * self._run.settings.save_minutes:
             self._saved_at = seconds
             self.save()

@@ -65,12 +65,7 @@ class Schedule:
         return self._clock() - self._started
 
     def done(self, step: int, *, seconds: float | None = None) -> float:
-        """Return the completed share of the run, by updates or time, whichever is larger.
-
-        Args:
-            step: number of updates.
-            seconds: seconds since the start of the run; None reads the clock.
-        """
+        """Return the completed share after `step` updates, by updates or time, whichever is larger."""
         share = step / self._steps
         if self._settings.max_minutes is not None:
             seconds = self.seconds if seconds is None else seconds
@@ -270,13 +265,7 @@ class BestWeights:
     weights: dict[str, Tensor] | None = None
 
     def update(self, perplexity: float, network: Network, *, counts: bool = True) -> None:
-        """Record a validation.
-
-        Args:
-            perplexity: result of the validation.
-            network: the validated network.
-            counts: count a result without improvement as a failure.
-        """
+        """Record a validation; without improvement, it is a failure if it `counts`."""
         if perplexity < self.perplexity:
             self.perplexity = perplexity
             self.failures = 0

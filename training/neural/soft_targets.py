@@ -88,14 +88,6 @@ def write_soft_targets(
     The text is one cyclic stream, as in `Streams`. It is read in parallel rows,
     on a CPU in threads, which wait for each other less often than torch's.
 
-    Args:
-        path: file to write.
-        teachers: models with one vocabulary.
-        corpus: the text.
-        device: device of the teachers.
-        precision: type of the matrix products of networks.
-        progress: counts positions.
-
     Raises:
         FormatError: the file cannot be written.
     """

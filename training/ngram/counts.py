@@ -171,13 +171,7 @@ def count_ngrams(
 
 
 def check_ids(corpus: EncodedCorpus, vocab_size: int, *, what: str, parameter: str) -> None:
-    """Check the ids of a text before counting or matching.
-
-    Args:
-        corpus: the text.
-        vocab_size: V.
-        what: name of the text in messages.
-        parameter: key or option of the text.
+    """Check the ids of a text, called `what` in messages, before counting or matching.
 
     Raises:
         InvalidInputError: an id is outside [0, V), or that of `<s>` or `</s>`.
