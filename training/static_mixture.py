@@ -24,16 +24,16 @@ from models.vocabulary import CONTROL_TOKENS, Vocabulary
 from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import score_corpus
 from training.mixture_fitting import fit_weights
-from training.ngram.pruning import compress
-from training.ngram.smoothing.interpolation import attach_backoffs
-from training.ngram.trie import (
+from training.ngram.pruning import (
     MIN_LOWER_MASS,
     BackoffRows,
     Orders,
+    compress,
     from_log10,
     link,
     suffixes_by_order,
 )
+from training.ngram.smoothing.interpolation import attach_backoffs
 from training.progress import Progress
 from training.recipe import NGramSettings
 

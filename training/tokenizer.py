@@ -130,11 +130,7 @@ def learn_tokenizer(
 ) -> Tokenizer:
     """Learn a tokenizer from training text; only word counts and a sample are in memory.
 
-    Args:
-        settings: settings of the tokenizer.
-        sentences: the training text.
-        known: words or characters with which the vocabulary begins.
-        progress: reports each stage.
+    The vocabulary of words or characters begins with the `known` ones.
 
     Raises:
         InvalidInputError: the text is too small for the settings; the message names the limit.
@@ -143,14 +139,9 @@ def learn_tokenizer(
         words = _count_tokens(settings, sentences, progress)
         if settings.marked_unknown == "unknown":
             words = {word: count for word, count in words.items() if word != CONTROL_TOKENS[UNK]}
-        learnt = WordTokenizer(
-            Vocabulary(_most_frequent(words, settings, known)),
-            pattern=settings.words_pattern,
-            lowercase=settings.lowercase,
-            marked_unknown=settings.marked_unknown,
-            normalise=settings.normalise,
-            unicode_spaces=settings.unicode_spaces,
-        )
+        rules = settings.model_dump(include={"lowercase", "marked_unknown", "normalise", "unicode_spaces"})
+        vocabulary = Vocabulary(_most_frequent(words, settings, known))
+        learnt = WordTokenizer(vocabulary, pattern=settings.words_pattern, **rules)
         if name := next((name for name in settings.slots if name not in learnt.classes), None):
             raise InvalidInputError(
                 f"tokenizer.slots.{name}: {class_mark(name)} is not in the vocabulary, because the training text has "

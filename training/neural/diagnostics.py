@@ -6,6 +6,7 @@ also the deviation of logits from log-probabilities. TensorBoard is an optional 
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -57,12 +58,11 @@ def gradient_by_lag(network: Network, tokens: Tensor) -> list[float]:
             carried.append(tuple(part for part in hidden if part.requires_grad))
         loss = -network.output.target_log_probs(network.features(hidden[0][0]), tokens[-1]).sum()
         states = [part for parts in carried for part in parts]
-        gradients = iter(torch.autograd.grad(loss, states, allow_unused=True))
+        gradients = iter(torch.autograd.grad(loss, states, materialize_grads=True))
     norms = []
     for parts in carried:
-        own = [g for g in (next(gradients) for _ in parts) if g is not None]
         squares = torch.zeros(tokens.shape[1], device=tokens.device)
-        for gradient in own:
+        for gradient in islice(gradients, len(parts)):
             squares += gradient.float().square().transpose(0, 1).flatten(1).sum(dim=1)
         norms.append(float(squares.sqrt().mean()))
     return norms[::-1]

@@ -5,8 +5,8 @@ of word2vec and fastText files has the numbers of words and dimensions;
 GloVe files have none. Files may be compressed (.gz, .xz, .zst, .bz2).
 """
 
-import itertools
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -115,8 +115,11 @@ def _word_lines(path: Path, size: int) -> Iterator[tuple[int, str]]:
 
 def _split_line(path: Path, number: int, line: str, size: int) -> tuple[str, str]:
     """Split a line into a word with spaces, which must not end in a number, and its numbers."""
-    fields = line.split(" ")
-    width = sum(1 for _ in itertools.takewhile(_is_number, reversed(fields[1:])))
+    fields, width = line.split(" "), 0
+    with suppress(ValueError):
+        for field in reversed(fields[1:]):
+            float(field)
+            width += 1
     if width == size and fields[0]:
         return " ".join(fields[:-size]), " ".join(fields[-size:])
     if number <= 2 and width:
@@ -146,11 +149,3 @@ def _vector(path: Path, number: int, numbers: str) -> FloatArray:
     if not np.isfinite(vector).all():
         raise FormatError(path, f"line {number} has a number that is not finite in float32")
     return vector
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
