@@ -122,12 +122,7 @@ _WITHOUT_FEATURES = {NGramModel.family, CacheModel.family}
 
 
 def mix_dynamically(
-    title: str,
-    recipe: Recipe,
-    parts: Sequence[Trained | Checkpoint],
-    inputs: TrainingInputs,
-    *,
-    began: float,
+    title: str, recipe: Recipe, parts: Sequence[Trained | Checkpoint], inputs: TrainingInputs, *, began: float
 ) -> Trained:
     """Mix models with the weights and cache that maximise the validation text's likelihood.
 
@@ -493,12 +488,7 @@ def continue_ngrams(title: str, recipe: Recipe, inputs: TrainingInputs, base: Ch
 
 
 def _mix_statically(
-    title: str,
-    recipe: Recipe,
-    parts: Sequence[Trained | Checkpoint],
-    inputs: TrainingInputs,
-    *,
-    began: float,
+    title: str, recipe: Recipe, parts: Sequence[Trained | Checkpoint], inputs: TrainingInputs, *, began: float
 ) -> Trained:
     """Merge n-gram models into one n-gram model, and evaluate it."""
     vocabulary, texts = inputs.tokenizer.vocabulary, inputs.texts

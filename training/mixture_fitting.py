@@ -181,11 +181,7 @@ class ChosenCache(NamedTuple):
 
 
 def score_with_caches(
-    model: LanguageModel[Any],
-    corpus: EncodedCorpus,
-    *,
-    window: int,
-    progress: Progress,
+    model: LanguageModel[Any], corpus: EncodedCorpus, *, window: int, progress: Progress
 ) -> CacheGridScores:
     """Score a stream in one pass by a model and a grid of caches of `window` tokens over its features.
 

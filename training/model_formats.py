@@ -127,13 +127,7 @@ def run_import_arpa(
     Raises:
         LanguageModelError: the input is invalid, or the registry cannot be written; nothing is published.
     """
-    _check_options(
-        lowercase=lowercase,
-        has_pieces=pieces_of is not None,
-        encoding=encoding,
-        prune_entropy=prune_entropy,
-        quantize_bits=quantize_bits,
-    )
+    _check_options(lowercase, encoding, prune_entropy, quantize_bits, has_pieces=pieces_of is not None)
     imported = _Import(name, registry, corpus)
     progress = imported.progress
     with progress.stage(f"reading {file.name}", file.stat().st_size if file.is_file() else None):
@@ -154,11 +148,7 @@ def run_import_arpa(
         irregularities |= {"split_words": 0, "unlisted_pieces": tokenizer.num_unlisted}
         vocabulary = tokenizer.vocabulary
     model, listed, facts = compress(
-        orders,
-        vocabulary,
-        prune_entropy=prune_entropy,
-        quantise=quantize_bits is not None,
-        progress=progress,
+        orders, vocabulary, prune_entropy=prune_entropy, quantise=quantize_bits is not None, progress=progress
     )
     golden = _golden_sequences(listed)
     del orders, listed  # as large as the model
@@ -178,7 +168,7 @@ def run_import_arpa(
 
 
 def _check_options(
-    *, lowercase: bool, has_pieces: bool, encoding: str, prune_entropy: float, quantize_bits: int | None
+    lowercase: bool, encoding: str, prune_entropy: float, quantize_bits: int | None, *, has_pieces: bool
 ) -> None:
     if not 0 <= prune_entropy < math.inf:
         problem = f"--prune-entropy is {prune_entropy}; it must be at least 0 and finite"

@@ -17,12 +17,7 @@ from models.errors import InvalidInputError
 from models.kernels.threads import run_parts
 from models.normaliser import Normaliser
 from models.slots import CLASS_NAME, MemberMatcher, Slots, class_mark, word_spans
-from models.tokenizers import (
-    CharacterTokenizer,
-    SentencePieceTokenizer,
-    Tokenizer,
-    WordTokenizer,
-)
+from models.tokenizers import CharacterTokenizer, SentencePieceTokenizer, Tokenizer, WordTokenizer
 from models.vocabulary import CONTROL_TOKENS, UNK, Vocabulary
 from models.word_index import TextSize, WordCounter, WordSplitter, compile_pattern, measure_text
 from models.words import UNSPACED, word_pattern

@@ -286,10 +286,7 @@ class LineDetections(NamedTuple):
 
 
 def detect_errors(
-    checkpoint: Checkpoint,
-    checker: Checker,
-    lines: Sequence[CorruptedLine],
-    table: ErrorTable | None = None,
+    checkpoint: Checkpoint, checker: Checker, lines: Sequence[CorruptedLine], table: ErrorTable | None = None
 ) -> Iterator[LineDetections]:
     """Detect errors in a batch of corrupted lines; yield each line's detections, matched with its errors."""
     sentences, offset = list(checker.sentences("\n".join(line.text for line in lines))), 0

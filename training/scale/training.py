@@ -22,12 +22,7 @@ from training.recipe import NGramSettings, Recipe
 from training.scale.assembly import assemble, open_automaton
 from training.scale.options import ScaleOptions
 from training.scale.plan import PLAN_VERSION, Stage, counting_stages, counts_of_counts, estimation_stages
-from training.scale.tables import (
-    Workspace,
-    stage_key,
-    write_vocabulary,
-    write_windows,
-)
+from training.scale.tables import Workspace, stage_key, write_vocabulary, write_windows
 from training.single_model import Trained, held_out_figures, in_model_direction
 from training.texts import EncodedTexts, read_texts
 from training.tokenizer import encode_corpus, learn_tokenizer
