@@ -343,10 +343,8 @@ def run_evaluate(
     _check_counts(window=window, sample=sample)
     options = EvaluationOptions("stream" if dynamic else context, window, sample)
     if dynamic and check_precision(precision) not in {"auto", FLOAT32}:
-        raise InvalidInputError(
-            f"--precision is {precision}; --dynamic computes gradients and requires float32",
-            parameter="precision",
-        )
+        problem = f"--precision is {precision}; --dynamic computes gradients and requires float32"
+        raise InvalidInputError(problem, parameter="precision")
     precision = FLOAT32 if dynamic else precision
     store, progress = open_registry(registry), console_progress()
     checkpoints = _load_models(store, (address, against), slots, device=device, precision=precision)
@@ -355,10 +353,8 @@ def run_evaluate(
         check_comparable(checkpoint, checkpoints[1])
     backward = checkpoint.manifest.direction == "backward"
     if backward and not dynamic and context != "sentence":
-        raise InvalidInputError(
-            f"--context is {context!r}; {name} reads right to left and supports only 'sentence'",
-            parameter="context",
-        )
+        problem = f"--context is {context!r}; {name} reads right to left and supports only 'sentence'"
+        raise InvalidInputError(problem, parameter="context")
     texts = _held_out_texts(corpus, options.context, unit, progress)
     encoded = encode_corpus(checkpoint.tokenizer, texts, progress=progress)
     encoded = encoded.reversed() if backward else encoded
@@ -447,9 +443,8 @@ def run_evaluate_autocomplete(
     """
     _check_counts(sample=sample)
     if report is not None and not report.parent.is_dir():
-        raise InvalidInputError(
-            f"--report is {report}; the folder {report.parent} does not exist", parameter="report"
-        )
+        problem = f"--report is {report}; the folder {report.parent} does not exist"
+        raise InvalidInputError(problem, parameter="report")
     store, progress = open_registry(registry), console_progress()
     models = _load_models(store, (address, against or None), slots, device=device, precision=precision)
     texts = _held_out_texts(corpus, "sentence", unit, progress)

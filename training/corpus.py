@@ -100,9 +100,8 @@ def read_corpus(paths: Sequence[Path], *, unit: str, stream: bool = False, progr
         InvalidInputError: the unit is unknown.
     """
     if unit not in UNITS:
-        raise InvalidInputError(
-            f"corpus.unit is {unit!r}; it must be {' or '.join(UNITS)}", parameter="corpus.unit"
-        )
+        problem = f"corpus.unit is {unit!r}; it must be {' or '.join(UNITS)}"
+        raise InvalidInputError(problem, parameter="corpus.unit")
     if stream:
         check_rereadable(paths)
     digest = hashlib.sha256()
@@ -193,11 +192,8 @@ def read_lines(
         if not newline:
             pending.append(chunk)
             if sum(map(len, pending)) > MAX_LINE_BYTES:
-                raise FormatError(
-                    path,
-                    f"has a line of more than {MAX_LINE_BYTES:,} bytes, which begins at byte {offset}",
-                    hint="put one sentence or paragraph on each line",
-                )
+                problem = f"has a line of more than {MAX_LINE_BYTES:,} bytes, which begins at byte {offset}"
+                raise FormatError(path, problem, hint="put one sentence or paragraph on each line")
             continue
         block = b"".join([*pending, head])
         yield from _decode(path, block, offset).removesuffix("\r").split("\n")  # its "\n" is cut off
@@ -233,24 +229,17 @@ def _decode(path: Path, block: bytes, offset: int) -> str:
     if offset == 0:
         check_text(block, path)
     if offset == 0 and _ARPA_HEADER.match(block):
-        raise FormatError(
-            path, "looks like an ARPA file, not like text", hint="use gramophone models import-arpa"
-        )
+        problem = "looks like an ARPA file, not like text"
+        raise FormatError(path, problem, hint="use gramophone models import-arpa")
     zero = block.find(0)
     if zero >= 0:
-        raise FormatError(
-            path,
-            f"is binary: byte {offset + zero} is NUL",
-            hint="give text, plain or compressed (.gz, .xz, .zst, .bz2)",
-        )
+        problem = f"is binary: byte {offset + zero} is NUL"
+        raise FormatError(path, problem, hint="give text, plain or compressed (.gz, .xz, .zst, .bz2)")
     try:
         text = block.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise FormatError(
-            path,
-            f"is not UTF-8: byte {offset + error.start} is 0x{block[error.start]:02x} ({error.reason})",
-            hint="convert it first, for example with iconv -t utf-8",
-        ) from None
+        problem = f"is not UTF-8: byte {offset + error.start} is 0x{block[error.start]:02x} ({error.reason})"
+        raise FormatError(path, problem, hint="convert it first, for example with iconv -t utf-8") from None
     text = text.replace("\r\n", "\n")
     return text.removeprefix("\ufeff") if offset == 0 else text  # drop the byte-order mark
 

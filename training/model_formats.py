@@ -174,9 +174,8 @@ def _check_options(
         problem = f"--prune-entropy is {prune_entropy}; it must be at least 0 and finite"
         raise InvalidInputError(problem, parameter="prune_entropy")
     if quantize_bits not in {None, 8}:
-        raise InvalidInputError(
-            f"--quantize-bits is {quantize_bits}; it must be 8", parameter="quantize_bits"
-        )
+        problem = f"--quantize-bits is {quantize_bits}; it must be 8"
+        raise InvalidInputError(problem, parameter="quantize_bits")
     if encoding not in ENCODINGS or (encoding != "pieces" and not has_pieces):
         problem = f"--encoding is {encoding!r}; it can be {' or '.join(ENCODINGS)}, with --tokenizer"
         raise InvalidInputError(problem, parameter="encoding")

@@ -85,9 +85,8 @@ class TokenizerSettings(BaseModel):
         if slots and info.data.get("kind") == "char":
             raise ValueError("slots require tokenizer.kind=word, bpe or unigram, given char")
         if slots and info.data.get("normalization", "identity") != "identity":
-            raise ValueError(
-                "slots require tokenizer.normalization=identity; set tokenizer.normalise instead"
-            )
+            problem = "slots require tokenizer.normalization=identity; set tokenizer.normalise instead"
+            raise ValueError(problem)
         for name in slots:
             if not CLASS_NAME.fullmatch(name):
                 raise ValueError(f"a class is named {name!r:.40}; names match {CLASS_NAME.pattern}")
@@ -334,10 +333,8 @@ def _learn_pieces(settings: TokenizerSettings, sentences: Sentences, progress: P
             if needed := _REQUIRED.search(reason):  # the library names its own program's option
                 what = "characters and bytes" if settings.byte_fallback else "characters"
                 reason = f"its {what} need {needed[1]} pieces; set tokenizer.vocab_size={needed[1]} or more"
-            raise InvalidInputError(
-                f"tokenizer.vocab_size is {size}, which does not fit the training text: {reason}",
-                parameter="tokenizer.vocab_size",
-            ) from None
+            problem = f"tokenizer.vocab_size is {size}, which does not fit the training text: {reason}"
+            raise InvalidInputError(problem, parameter="tokenizer.vocab_size") from None
     return SentencePieceTokenizer(model.getvalue(), normalise=settings.normalise, classes=[*settings.slots])
 
 

@@ -267,10 +267,8 @@ class TensorBoardWriter:
         try:
             self._writer = SummaryWriter(folder, purge_step=step + 1)
         except OSError as error:
-            raise InvalidInputError(
-                f"train.tensorboard is {folder!r}, which cannot be written: {error.strerror}",
-                parameter="train.tensorboard",
-            ) from None
+            problem = f"train.tensorboard is {folder!r}, which cannot be written: {error.strerror}"
+            raise InvalidInputError(problem, parameter="train.tensorboard") from None
 
     def close(self) -> None:
         """Flush and close the writer."""

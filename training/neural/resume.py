@@ -82,10 +82,8 @@ def changed_bounds(state: Mapping[str, Any], identity: Mapping[str, Any], *, fol
     differences = {name: _difference(name, before.get(name), identity.get(name)) for name in names}
     refused = [differences[name] for name in names if name not in bounds]
     if refused:
-        raise InvalidInputError(
-            f"cannot resume the training in {folder}: {'; '.join(refused)}; {_RESTART_HINT}",
-            parameter="resume",
-        )
+        problem = f"cannot resume the training in {folder}: {'; '.join(refused)}; {_RESTART_HINT}"
+        raise InvalidInputError(problem, parameter="resume")
     return [differences[name] for name in bounds]
 
 
@@ -109,9 +107,8 @@ def check_same_structure(given: Any, own: Any, name: str) -> None:
         # a recurrent state computed in bfloat16 is bfloat16, an initial state is float32
         same_kind = given.dtype == own.dtype or (given.is_floating_point() and own.is_floating_point())
         if given.shape != own.shape or not same_kind:
-            raise ValueError(
-                f"{name} is {list(given.shape)} {given.dtype}, not {list(own.shape)} {own.dtype}"
-            )
+            problem = f"{name} is {list(given.shape)} {given.dtype}, not {list(own.shape)} {own.dtype}"
+            raise ValueError(problem)
     elif isinstance(own, Mapping):
         for key in own.keys() & given.keys():
             check_same_structure(given[key], own[key], f"{name}.{key}")

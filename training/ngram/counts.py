@@ -180,14 +180,11 @@ def check_ids(corpus: EncodedCorpus, vocab_size: int, *, what: str, parameter: s
         return
     low, high = int(corpus.tokens.min()), int(corpus.tokens.max())
     if low < 0 or high >= vocab_size:
-        raise InvalidInputError(
-            f"{what} has ids from {low} to {high}; the vocabulary has ids from 0 to {vocab_size - 1}",
-            parameter=parameter,
-        )
+        problem = f"{what} has ids from {low} to {high}; the vocabulary has ids from 0 to {vocab_size - 1}"
+        raise InvalidInputError(problem, parameter=parameter)
     if ((corpus.tokens == BOS) | (corpus.tokens == EOS)).any():
-        raise InvalidInputError(
-            f"{what} has <s> or </s> (ids {BOS} and {EOS}) inside a sentence", parameter=parameter
-        )
+        problem = f"{what} has <s> or </s> (ids {BOS} and {EOS}) inside a sentence"
+        raise InvalidInputError(problem, parameter=parameter)
 
 
 def _count_order(parts: Sequence[SortedText], order: int, shorter: Int32s) -> tuple[CountedNGrams, Int32s]:

@@ -214,10 +214,8 @@ def prune_by_entropy(
         InvalidInputError: the threshold is negative or not finite.
     """
     if not 0 <= threshold < math.inf:
-        raise InvalidInputError(
-            f"ngram.prune_entropy is {threshold}; it must be at least 0 and finite",
-            parameter="ngram.prune_entropy",
-        )
+        problem = f"ngram.prune_entropy is {threshold}; it must be at least 0 and finite"
+        raise InvalidInputError(problem, parameter="ngram.prune_entropy")
     if threshold == 0 or len(orders) == 1:
         return list(orders)
     if history_probs is None:

@@ -45,9 +45,8 @@ def scale_options(engine: str, *, memory_limit: str | None, work_dir: Path | Non
     if engine == "memory":
         for name, value in {"memory-limit": memory_limit, "work-dir": work_dir}.items():
             if value is not None:
-                raise InvalidInputError(
-                    f"--{name} requires --engine duckdb or spark, given {value}", parameter=name
-                )
+                problem = f"--{name} requires --engine duckdb or spark, given {value}"
+                raise InvalidInputError(problem, parameter=name)
         return None
     limit = DEFAULT_LIMIT_BYTES if memory_limit is None else _bytes_of(memory_limit)
     for known in get_args(EngineName):
@@ -99,10 +98,8 @@ def _bytes_of(size: str) -> int:
         number, prefix, binary = found.groups()
         count = float(number) * (1024 if binary else 1000) ** _POWERS[prefix.upper()]
     if not 1 <= count <= _MAX_BYTES:
-        raise InvalidInputError(
-            f"--memory-limit is {size!r}; it must be a size such as 500MB or 1.5GiB, up to 1024TiB",
-            parameter="memory-limit",
-        )
+        problem = f"--memory-limit is {size!r}; it must be a size such as 500MB or 1.5GiB, up to 1024TiB"
+        raise InvalidInputError(problem, parameter="memory-limit")
     return int(count)
 
 

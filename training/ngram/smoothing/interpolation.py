@@ -43,9 +43,8 @@ def require_held_out(held_out: EncodedCorpus | None, *, key: str, what: str) -> 
         InvalidInputError: there is no held-out text; the message names the recipe's key.
     """
     if held_out is None or held_out.num_sentences == 0:
-        raise InvalidInputError(
-            f"{key}: {what} are fitted on held-out text, but there is none; give --valid", parameter=key
-        )
+        problem = f"{key}: {what} are fitted on held-out text, but there is none; give --valid"
+        raise InvalidInputError(problem, parameter=key)
     return held_out
 
 
