@@ -32,6 +32,13 @@ _BOUNDARY = re.compile(rf"(?<=[.!?]){_CLOSING}(?P<space>\s+)(?={_OPENING}[A-Z0-9
 _ABBREVIATION_END = re.compile(
     rf"\b(?:[A-Z]|Mr|Mrs|Ms|Dr|Prof|St|vs|etc|e\.g|i\.e|cf|Fig|No|Vol|pp|approx)\.{_CLOSING}$"
 )
+UNITS = ("line", "paragraph")
+
+MAX_LINE_BYTES = 1 << 27
+"""Maximum line: bounds memory, but allows text8, one line of 100 MB."""
+
+_CHUNK_BYTES = 1 << 20
+_ARPA_HEADER = re.compile(rb"(?:\xef\xbb\xbf)?\s*\\data\\\s")
 
 
 def paragraphs(lines: Iterable[str]) -> Iterator[str]:
@@ -54,14 +61,6 @@ def split_sentences(paragraph: str) -> list[str]:
             start = match.end()
     rest = paragraph[start:].strip()
     return [*sentences, rest] if rest else sentences
-
-
-UNITS = ("line", "paragraph")
-MAX_LINE_BYTES = 1 << 27
-"""Maximum line: bounds memory, but allows text8, one line of 100 MB."""
-
-_CHUNK_BYTES = 1 << 20
-_ARPA_HEADER = re.compile(rb"(?:\xef\xbb\xbf)?\s*\\data\\\s")
 
 
 class Sentences(Sized, Iterable[str], Protocol):

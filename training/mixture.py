@@ -58,6 +58,8 @@ from training.single_model import (
 )
 from training.static_mixture import id_translation, mix_statically, union_tokenizer
 
+_WITHOUT_FEATURES = {NGramModel.family, CacheModel.family}
+
 
 class PartScores(NamedTuple):
     """Scores of a text's N predicted tokens by M models.
@@ -116,9 +118,6 @@ def corpus_context_lengths(model: Any, corpus: EncodedCorpus) -> TokenIds:
         for chunk, reading in read_stream(model, running_text(corpus), Want(before=True))
     ]
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
-
-
-_WITHOUT_FEATURES = {NGramModel.family, CacheModel.family}
 
 
 def mix_dynamically(

@@ -42,6 +42,25 @@ _POWERS_OF_TWO = 2 ** np.arange(62)
 TokenGroups: TypeAlias = list[dict[str, Any]]
 """Groups of a text's predicted tokens: figures of `group_figures`, and the `name`, such as `10-99`."""
 
+DEFAULT_SAMPLE = 4096
+"""Number of sampled positions: measures a mean of a few bits to a few hundredths."""
+
+_BATCH_ROWS = 64
+_MAX_BATCH_VALUES = 1 << 20  # in a batch of rows
+_TWO_SIDED_95 = 1.959964
+OOV_POLICY = (
+    "unknown tokens have the probability p(<unk>) and are counted in every figure except perplexity_without_oov, "
+    "which excludes them from sum and count"
+)
+
+COUNTS_FILE = "token_counts.npy"
+"""Checkpoint file of token counts in the training text [V], int64."""
+
+INT8_TOKENS = 20_000
+"""Maximum number of compared tokens: measures a ratio of perplexities to a few in ten thousand."""
+
+_STEPS, _FIRST_STEPS = 20, 3
+
 
 def by_frequency(targets: CorpusScores, counts: npt.NDArray[np.integer[Any]]) -> TokenGroups:
     """Group tokens by powers of ten of their counts in a text [V]; `<unk>` and `</s>` are groups of their own."""
@@ -94,13 +113,6 @@ def _counting_ranges(lengths: TokenIds) -> TokenIds:
     """Concatenate the ranges 1, 2, …, n of each length n."""
     starts = np.cumsum(lengths) - lengths
     return np.arange(1, int(lengths.sum()) + 1) - np.repeat(starts, lengths)
-
-
-DEFAULT_SAMPLE = 4096
-"""Number of sampled positions: measures a mean of a few bits to a few hundredths."""
-
-_BATCH_ROWS = 64
-_MAX_BATCH_VALUES = 1 << 20  # in a batch of rows
 
 
 class EvaluationOptions(NamedTuple):
@@ -246,9 +258,6 @@ def num_predicted(corpus: EncodedCorpus, context: Context) -> int:
     return len(corpus.tokens) if context == "document" else corpus.num_tokens
 
 
-_TWO_SIDED_95 = 1.959964
-
-
 def log_prob_difference(
     a: CorpusScores, b: CorpusScores, corpus: EncodedCorpus, *, context: Context
 ) -> dict[str, float | None]:
@@ -293,14 +302,6 @@ def divergences_of(a: Float64s, b: Float64s) -> Float64s:
     np.subtract(a, b, out=gaps, where=possible)
     divergences: Float64s = np.sum(p * gaps, axis=1, where=possible)
     return np.maximum(divergences, 0.0)  # rounding
-
-
-OOV_POLICY = (
-    "unknown tokens have the probability p(<unk>) and are counted in every figure except perplexity_without_oov, "
-    "which excludes them from sum and count"
-)
-COUNTS_FILE = "token_counts.npy"
-"""Checkpoint file of token counts in the training text [V], int64."""
 
 
 def evaluation_details(
@@ -390,10 +391,6 @@ def training_counts(directory: Path, vocab_size: int) -> Int64s | None:
     return counts if counts is not None and counts.shape == (vocab_size,) else None
 
 
-INT8_TOKENS = 20_000
-"""Maximum number of compared tokens: measures a ratio of perplexities to a few in ten thousand."""
-
-
 def int8_facts(
     model: LanguageModel[Any], text: EncodedCorpus, *, context: Context, progress: Progress
 ) -> dict[str, Any]:
@@ -417,9 +414,6 @@ def int8_facts(
         cost = integers / single - 1
         facts |= {"cost": cost, "default": cost <= MAX_INT8_COST}
     return {"int8": facts | ({"problems": problems} if problems else {})}
-
-
-_STEPS, _FIRST_STEPS = 20, 3
 
 
 def step_milliseconds(model: LanguageModel[Any]) -> float:

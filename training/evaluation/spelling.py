@@ -54,6 +54,32 @@ _MIN_LETTERS = 2
 Misspellings: TypeAlias = Mapping[str, Sequence[str]]
 """Misspellings by correct word."""
 
+WordReplacement: TypeAlias = tuple[str, int]
+"""Replacement text and the number of words that it replaces."""
+
+_BETA_SQUARED = 0.25
+"""β² of F0.5, which weights precision twice as much as recall to avoid false alarms (Ng et al. 2014)."""
+
+_MIN_PROBABILITY = 1e-4
+"""Minimum probability of an issue."""
+
+_Detection: TypeAlias = tuple[int, int, float, str]
+"""Start and end in the text, score and first suggestion."""
+
+_LEFT_ONLY = CandidateSettings(right_tokens=0)
+
+ERROR_RATE = 0.05
+"""Share of the eligible words to corrupt."""
+
+DEFAULT_CHECK_WORDS = 5_000
+"""Number of words to check per kind of error."""
+
+_BATCH_LINES = 32
+_MIN_LINES = 2
+
+THRESHOLDS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
+"""Thresholds for reports and calibration of precision and recall."""
+
 
 def read_misspellings(path: Path, digest: "hashlib._Hash | None" = None) -> Misspellings:
     """Read misspellings: wrong and right word with a tab or `->` between them on each line.
@@ -78,10 +104,6 @@ def read_misspellings(path: Path, digest: "hashlib._Hash | None" = None) -> Miss
         for word in words:
             misspellings[word].append(wrong)
     return misspellings
-
-
-WordReplacement: TypeAlias = tuple[str, int]
-"""Replacement text and the number of words that it replaces."""
 
 
 class InjectedError(NamedTuple):
@@ -197,10 +219,6 @@ class ErrorInjector:
         return f"{word.text[:cut]} {word.text[cut:]}", 1
 
 
-_BETA_SQUARED = 0.25
-"""β² of F0.5, which weights precision twice as much as recall to avoid false alarms (Ng et al. 2014)."""
-
-
 class Detections(NamedTuple):
     """A method's detections in a text with errors.
 
@@ -268,15 +286,6 @@ def f_score(precision: float, recall: float) -> float:
     return (1 + _BETA_SQUARED) * precision * recall / (_BETA_SQUARED * precision + recall)
 
 
-_MIN_PROBABILITY = 1e-4
-"""Minimum probability of an issue."""
-
-_Detection: TypeAlias = tuple[int, int, float, str]
-"""Start and end in the text, score and first suggestion."""
-
-_LEFT_ONLY = CandidateSettings(right_tokens=0)
-
-
 class LineDetections(NamedTuple):
     """Detections by the checker, by the checker without right context, and by surprisal alone."""
 
@@ -331,18 +340,6 @@ def _match_errors(line: CorruptedLine, offset: int, detections: Sequence[_Detect
             error = errors[index]
             corrected[index] = (start, stop) == (error.start, error.end) and first == error.meant
     return Detections(np.array(scores), np.array(corrected, dtype=bool), np.array(alarms))
-
-
-ERROR_RATE = 0.05
-"""Share of the eligible words to corrupt."""
-
-DEFAULT_CHECK_WORDS = 5_000
-"""Number of words to check per kind of error."""
-
-_BATCH_LINES = 32
-_MIN_LINES = 2
-THRESHOLDS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
-"""Thresholds for reports and calibration of precision and recall."""
 
 
 def run_check_task(

@@ -30,6 +30,11 @@ LAGS = 64
 
 _ROWS = 32
 _NEARLY_CLOSED, _NEARLY_OPEN = 0.1, 0.9
+_MAX_SHOWN_CHARACTERS = 160
+_WORD_START = "▁"  # of SentencePiece
+_CPU_ALLOCATOR = "DefaultCPUAllocator"
+_SENTENCES = 256  # per batch
+_TOKENS = 20_000  # enough for two significant digits
 
 
 def gradient_by_lag(network: Network, tokens: Tensor) -> list[float]:
@@ -165,11 +170,6 @@ def _evaluation_mode(network: Network) -> Iterator[None]:
         network.train(was_training)
 
 
-_MAX_SHOWN_CHARACTERS = 160
-_WORD_START = "▁"  # of SentencePiece
-_CPU_ALLOCATOR = "DefaultCPUAllocator"
-
-
 @torch.no_grad()
 def worst_row(network: Network, outputs: Tensor, targets: Tensor, vocabulary: Vocabulary) -> str:
     """Return the text of the row with the highest loss, shortened; outputs of the body are [T, B, W]."""
@@ -210,10 +210,6 @@ def memory_advice(settings: TrainSettings) -> Iterator[None]:
             f"train.bptt_length ({settings.bptt_length}), neural.hidden_size or tokenizer.vocab_size",
             parameter="train.batch_size",
         ) from error
-
-
-_SENTENCES = 256  # per batch
-_TOKENS = 20_000  # enough for two significant digits
 
 
 def log_normalisers(model: NeuralModel, corpus: EncodedCorpus) -> dict[str, float]:

@@ -37,6 +37,12 @@ from training.recipe import Recipe
 
 _CYCLE_START = 1 / 25  # of the peak, Smith's usual ratio
 _MIN_RATE_SHARE = 0.01
+_CPU_INSTRUCTIONS = ("avx512_bf16", "amx_bf16")
+_NUM_ROWS = 16
+_MIN_ROW_TOKENS = 256  # in shorter rows, tokens with little context would dominate
+
+STOP_REQUESTED = ("interrupted", "terminated")
+"""Stop reasons from outside the run, which continues when it is resumed."""
 
 
 class Schedule:
@@ -279,9 +285,6 @@ class BestWeights:
             network.load_state_dict(self.weights)
 
 
-_CPU_INSTRUCTIONS = ("avx512_bf16", "amx_bf16")
-
-
 def training_precision(settings: TrainSettings, device: torch.device) -> torch.dtype:
     """Return the type of the settings; for `auto`, bfloat16 if the device has instructions for it.
 
@@ -309,10 +312,6 @@ def training_precision(settings: TrainSettings, device: torch.device) -> torch.d
 def autocast(precision: torch.dtype, device: torch.device) -> torch.autocast:
     """Return a context manager for matrix products in the given type."""
     return torch.autocast(device.type, precision, enabled=precision != torch.float32)
-
-
-_NUM_ROWS = 16
-_MIN_ROW_TOKENS = 256  # in shorter rows, tokens with little context would dominate
 
 
 class Validation:
@@ -359,10 +358,6 @@ def sample_rows(corpus: EncodedCorpus, tokens: int) -> np.ndarray[tuple[int, int
     width = max(2, min(len(text), tokens) // count)
     starts = np.linspace(0, len(text) - width, count).astype(np.int64)
     return np.asarray(text[starts[:, None] + np.arange(width)])
-
-
-STOP_REQUESTED = ("interrupted", "terminated")
-"""Stop reasons from outside the run, which continues when it is resumed."""
 
 
 class TrainingRun:

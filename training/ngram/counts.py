@@ -30,6 +30,15 @@ from training.progress import Progress
 _BLOCK = 1024
 """Positions that a kernel reads at once."""
 
+MAX_ORDER = 255
+"""Maximum n-gram length: one byte while counting."""
+
+MAX_POSITIONS = 2**31 - 1 - MAX_ORDER
+"""Maximum number of positions in the text, of four bytes each."""
+
+MAX_COUNT_OF_COUNTS = 7
+"""Highest count with a count of counts."""
+
 
 class SortedText(NamedTuple):
     """Positions of a partition, sorted by the N words that start at each; equal ones in text order.
@@ -106,13 +115,6 @@ def _share_prefixes(text: Int32s, positions: Int32s, order: int) -> tuple[UInt8s
                 extent[i] += inside[i]
                 inside[i] &= words[i + 1] != EOS
     return shared, extents
-
-
-MAX_ORDER = 255
-"""Maximum n-gram length: one byte while counting."""
-
-MAX_POSITIONS = 2**31 - 1 - MAX_ORDER
-"""Maximum number of positions in the text, of four bytes each."""
 
 
 class CountedNGrams(NamedTuple):
@@ -260,10 +262,6 @@ def threshold_problem(prune: Sequence[int], *, order: int) -> str | None:
     if shown != sorted(shown):
         return f"is {shown}; a threshold must not be below the previous one"
     return None
-
-
-MAX_COUNT_OF_COUNTS = 7
-"""Highest count with a count of counts."""
 
 
 class OrderCounts(NamedTuple):

@@ -20,6 +20,16 @@ _MAX_BYTES = 1024**5
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+_RESERVE_BYTES = 64 * 1024**2
+"""Memory reserved for an engine's unaccounted allocations and reading and writing tables."""
+
+_ENGINE_SHARE = 0.8
+"""Share of remaining memory given to DuckDB, which exceeds its limit by up to 15 %."""
+
+_MIN_ENGINE_BYTES = 100 * 1024**2
+"""Minimum memory for DuckDB to sort wide rows."""
+
+_STATUS = Path("/proc/self/status")
 
 
 class ScaleOptions(NamedTuple):
@@ -101,18 +111,6 @@ def _bytes_of(size: str) -> int:
         problem = f"--memory-limit is {size!r}; it must be a size such as 500MB or 1.5GiB, up to 1024TiB"
         raise InvalidInputError(problem, parameter="memory-limit")
     return int(count)
-
-
-_RESERVE_BYTES = 64 * 1024**2
-"""Memory reserved for an engine's unaccounted allocations and reading and writing tables."""
-
-_ENGINE_SHARE = 0.8
-"""Share of remaining memory given to DuckDB, which exceeds its limit by up to 15 %."""
-
-_MIN_ENGINE_BYTES = 100 * 1024**2
-"""Minimum memory for DuckDB to sort wide rows."""
-
-_STATUS = Path("/proc/self/status")
 
 
 def own_memory_bytes() -> int:

@@ -16,6 +16,8 @@ MAX_DISCOUNTED = 5
 """Highest discounted count; higher counts are reliable without discount."""
 
 _CANCELLED = 1e-6  # a smaller difference from 1 has lost too many digits
+FALLBACK_RATIOS = [(r - 0.5) / r for r in range(1, MAX_DISCOUNTED + 1)]
+"""Ratios of an order whose counts of counts allow no estimate: reduce low counts by ½."""
 
 
 def good_turing(observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:  # noqa: ARG001 - a smoothing's signature
@@ -72,10 +74,6 @@ def discount_ratios(counts_of_counts: Sequence[int] | Int64s) -> list[float] | N
         if all(0 < ratio < 1 for ratio in ratios):
             return ratios
     return None
-
-
-FALLBACK_RATIOS = [(r - 0.5) / r for r in range(1, MAX_DISCOUNTED + 1)]
-"""Ratios of an order whose counts of counts allow no estimate: reduce low counts by ½."""
 
 
 def _unigrams(counts: Int32s, kept_shares: Float64s) -> Float64s:

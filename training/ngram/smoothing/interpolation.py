@@ -35,6 +35,12 @@ Parameters may be fitted on the second, held-out text, which has the same vocabu
 `InvalidInputError` is raised if it is required but missing, or has another vocabulary.
 """
 
+Level: TypeAlias = tuple[Float64s, Float64s]
+"""Interpolation with the order below: D for counts of 0, 1, 2, and 3 or more [4], and μ by context [m].
+
+μ is 1 for contexts whose own counts are ignored.
+"""
+
 
 def require_held_out(held_out: EncodedCorpus | None, *, key: str, what: str) -> EncodedCorpus:
     """Return the held-out text that a smoothing requires.
@@ -59,13 +65,6 @@ def log10(values: Float64s) -> Float32s:
     with np.errstate(divide="ignore"):
         np.log10(values, out=logs)  # in double precision, rounded block by block
     return logs
-
-
-Level: TypeAlias = tuple[Float64s, Float64s]
-"""Interpolation with the order below: D for counts of 0, 1, 2, and 3 or more [4], and μ by context [m].
-
-μ is 1 for contexts whose own counts are ignored.
-"""
 
 
 def interpolate(

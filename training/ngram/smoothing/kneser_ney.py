@@ -28,6 +28,16 @@ from training.ngram.smoothing.interpolation import (
     uniform_distribution,
 )
 
+MIN_DISCOUNT = 1e-3
+"""Minimum fitted discount, so words in neither text keep a probability."""
+
+_TOLERANCE = 1e-4  # of a discount, from one round to the next
+_MAX_ROUNDS = 100
+_MAX_NEWTON_STEPS = 50
+
+DiscountSource: TypeAlias = Literal["counts", "held-out"]
+"""Source of discounts: counts of counts, or held-out likelihood."""
+
 
 class Discounts(NamedTuple):
     """Discounts of n-gram counts of 1, 2, and 3 or more."""
@@ -69,14 +79,6 @@ def discounts_from_counts(
     discounts = [j - (j + 1) * y * n[j + 1] / n[j] for j in (1, 2, 3)]
     is_valid = all(0 <= discount <= j for j, discount in enumerate(discounts, start=1))
     return (Discounts(*discounts), True) if is_valid else (fallback, False)
-
-
-MIN_DISCOUNT = 1e-3
-"""Minimum fitted discount, so words in neither text keep a probability."""
-
-_TOLERANCE = 1e-4  # of a discount, from one round to the next
-_MAX_ROUNDS = 100
-_MAX_NEWTON_STEPS = 50
 
 
 def fit_discounts(
@@ -180,10 +182,6 @@ def _best_discount(probs: Float64s, slopes: Float64s, start: float, *, highest: 
             break
         discount = following
     return following
-
-
-DiscountSource: TypeAlias = Literal["counts", "held-out"]
-"""Source of discounts: counts of counts, or held-out likelihood."""
 
 
 @dataclass(frozen=True, slots=True)
