@@ -229,15 +229,14 @@ def _prepare(
     trains = recipe.family != "mixture" or bool(recipe.mixture.recipes or recipe.mixture.parts)
     read_corpora = read_texts if trains else read_fitting_text
     texts = read_corpora(*files, unit=recipe.corpus.unit, progress=progress)
-    if shared is not None and recipe.tokenizer.slots:
-        problem = (
-            "the model has the classes and members of the published models that it begins with; omit the key"
-        )
-        raise InvalidInputError(f"tokenizer.slots: {problem}", parameter="tokenizer.slots")
-    classes = recipe.tokenizer.slots if shared is None else shared.classes
-    given = {name: Path(path) for name, path in recipe.tokenizer.slots.items() if path}
+    classes = recipe.tokenizer.slots
+    if shared is not None and classes:
+        problem = "the model has the classes and members of the published models that it begins with"
+        raise InvalidInputError(f"tokenizer.slots: {problem}; omit the key", parameter="tokenizer.slots")
+    given = {name: Path(path) for name, path in classes.items() if path}
     lists = read_members(given) if shared is None else shared.slots
-    slots: Slots = check_slots(lists, known=classes, parameter="tokenizer.slots")
+    known_classes = classes if shared is None else shared.classes
+    slots: Slots = check_slots(lists, known=known_classes, parameter="tokenizer.slots")
     if slots:
         given_texts = [text for text in texts if text is not None]
         marked, slots = mark_members(shared or recipe.tokenizer, slots, given_texts, progress=progress)

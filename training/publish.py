@@ -74,16 +74,13 @@ def publish(registry: Registry, name: str, trained: Trained, run: RunContext) ->
     parts_to_write = trained.parts if embeds or publishes else ()
     is_first = publishes and not registry.models()
     with tempfile.TemporaryDirectory() as folder:
+        parts, names = list[Path](), list[str]()
         with report_write_errors(Path(folder)):
-            parts = [
-                _part_directory(registry if publishes else None, part, run, Path(folder) / str(number))
-                for number, part in enumerate(parts_to_write)
-            ]
-        published = [
-            part_title(part) if path.is_relative_to(folder) else version_address(path)
-            for part, path in zip(parts_to_write, parts, strict=True)
-        ]
-        description = describe_model(name, trained, run, part_names=published)
+            for number, part in enumerate(parts_to_write):
+                path = _part_directory(registry if publishes else None, part, run, Path(folder) / str(number))
+                parts.append(path)
+                names.append(part_title(part) if path.is_relative_to(folder) else version_address(path))
+        description = describe_model(name, trained, run, part_names=names)
         version = registry.publish(
             name,
             lambda directory: write_checkpoint(
@@ -200,21 +197,14 @@ def corpus_facts(corpus: Corpus) -> dict[str, Any]:
 def _part_figures(trained: Trained, names: Sequence[str] = ()) -> list[dict[str, Any]]:
     """Return name, weight, cost and figures of every part, with nested entries for its parts."""
     names = names or list(map(part_title, trained.parts))
-    inner = [_part_figures(part) if isinstance(part, Trained) else [] for part in trained.parts]
-    weights = trained.facts.get("weights", ())
-    return [
-        {
-            "name": name,
-            "family": part.model.family,
-            "weight": weight,
-            "step_ms": step_milliseconds(part.model),
-            **figures,
-            **({"parts": parts} if parts else {}),
-        }
-        for part, name, figures, weight, parts in zip(
-            trained.parts, names, trained.part_figures, weights, inner, strict=True
-        )
-    ]
+    weights, found = trained.facts.get("weights", ()), list[dict[str, Any]]()
+    rows = zip(trained.parts, names, weights, trained.part_figures, strict=True)
+    for part, name, weight, figures in rows:
+        inner = _part_figures(part) if isinstance(part, Trained) else []
+        entry = {"name": name, "family": part.model.family, "weight": weight}
+        entry |= {"step_ms": step_milliseconds(part.model), **figures}
+        found.append(entry | ({"parts": inner} if inner else {}))
+    return found
 
 
 def _token_counts(run: RunContext) -> dict[str, bytes]:

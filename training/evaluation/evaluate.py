@@ -148,28 +148,22 @@ def chunks(text: TokenIds, progress: Progress) -> Iterator[TokenIds]:
 def context_texts(
     corpus: EncodedCorpus, context: Context, window: int
 ) -> Iterator[tuple[TokenIds, TokenIds]]:
-    """Yield the texts of a corpus whose states are independent, each after the tokens before it."""
-    start = np.array([BOS])
-    if context == "stream":
-        yield start, running_text(corpus)
-    elif context == "document":
-        yield from windows(corpus, window)
-    else:
-        for index in range(corpus.num_sentences):
-            yield start, np.append(corpus.sentence(index).astype(np.int64), EOS)
+    """Yield the texts of a corpus whose states are independent, each after the tokens before it.
 
-
-def windows(corpus: EncodedCorpus, window: int) -> Iterator[tuple[TokenIds, TokenIds]]:
-    """Yield the context tokens and the tokens of each window of documents.
-
-    Context and window have `window` + 1 tokens together, except in the first window.
+    Context and window of a document have `window` + 1 tokens together, except in the first window.
     """
+    first = np.array([BOS])
+    if context == "stream":
+        yield first, running_text(corpus)
+        return
     for index in range(corpus.num_sentences):
-        document = corpus.sentence(index).astype(np.int64)
-        for start in range(0, len(document), window):
-            end = min(start + window, len(document))
-            before = document[end - window - 1 : start] if start else np.array([BOS])
-            yield before, document[start:end]
+        text = corpus.sentence(index).astype(np.int64)
+        if context == "sentence":
+            yield first, np.append(text, EOS)
+            continue
+        for start in range(0, len(text), window):
+            end = min(start + window, len(text))
+            yield text[end - window - 1 : start] if start else first, text[start:end]
 
 
 def _score_long(

@@ -12,6 +12,7 @@ chosen on every other line and applied to the rest, for the checker and two base
 surprisal of a word given the text before it, and the checker without the text after a word.
 """
 
+import hashlib
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from datetime import UTC, datetime
 from functools import partial
 from math import inf, log
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -41,9 +42,6 @@ from training.corpus import read_corpus, read_lines
 from training.evaluation.breakdown import training_counts
 from training.progress import Progress
 from training.texts import read_default_corpus
-
-if TYPE_CHECKING:
-    import hashlib
 
 Kind = Literal["real_word", "non_word", "space"]
 KINDS: tuple[Kind, ...] = ("real_word", "non_word", "space")
