@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models.arrays import Float32s, Int64s, TokenIds
+from models.cache.config import CacheConfig
 from models.cache.model import CacheModel
 from models.checkpoint.load import Checkpoint
 from models.checkpoint.manifest import check_name, version_address
@@ -255,7 +256,7 @@ def _build_stages(
         inner = stages[cached_part]
         name = f"{part_title(inner.part)} with cache" if len(parts) > 1 else title
         model = CacheModel(inner.part.model, cache.config)
-        stages[cached_part] = stage(name, model, cache_facts(cache), [inner])
+        stages[cached_part] = stage(name, model, _cache_facts(cache.config), [inner])
     has_outer_cache = cache is not None and cached_part is None
     if len(stages) > 1:
         name = f"{title} without cache" if has_outer_cache else title
@@ -263,14 +264,14 @@ def _build_stages(
         stages = [stage(name, mixed, weights, stages)]
     if cache is not None and cached_part is None:
         model = CacheModel(stages[0].part.model, cache.config, cache.frequencies)
-        stages = [stage(title, model, cache_facts(cache), stages)]
+        stages = [stage(title, model, _cache_facts(cache.config), stages)]
     whole: Trained = stages[0].part
     return whole
 
 
-def cache_facts(chosen: ChosenCache) -> dict[str, Any]:
+def _cache_facts(config: CacheConfig) -> dict[str, Any]:
     """Describe a fitted cache for metrics.json; `weights` has the wrapped model's."""
-    return {"weights": [1 - chosen.config.weight], "cache": dataclasses.asdict(chosen.config)}
+    return {"weights": [1 - config.weight], "cache": dataclasses.asdict(config)}
 
 
 def mixture_tokenizer(settings: MixtureSettings, published: Sequence[Checkpoint]) -> Tokenizer | None:
@@ -470,8 +471,7 @@ def train_mixture(
             trained |= {name: train_single(name, part, inputs) for name, part in wave.items()}
     began -= 0.0 if inputs.runs is None else inputs.runs.seconds_before
     mix = _mix_statically if recipe.mixture.kind == "static" else mix_dynamically
-    parts = [trained[title] for title in mixed]
-    return mix(title, recipe, [*parts, *published], inputs, began=began)
+    return mix(title, recipe, [*map(trained.__getitem__, mixed), *published], inputs, began=began)
 
 
 def continue_ngrams(title: str, recipe: Recipe, inputs: TrainingInputs, base: Checkpoint) -> Trained:
@@ -506,5 +506,4 @@ def _mix_statically(
             own = texts.map(lambda corpus: corpus._replace(tokens=ids[corpus.tokens]))
         return held_out_figures(part.model, own, progress=inputs.progress)
 
-    part_figures = list(map(figures_of, parts))
-    return Trained(title, recipe, model, (), facts, figures, seconds, parts, part_figures)
+    return Trained(title, recipe, model, (), facts, figures, seconds, parts, [*map(figures_of, parts)])

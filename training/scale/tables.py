@@ -228,8 +228,7 @@ def write_windows(
             file.write_table(pa.table(list(windows), schema=schema))
             progress.advance(len(block))
     np.save(folder / COUNTS_FILE, counts)
-    overlap = {name: counter.facts() for name, counter in counters.items()}
-    return {"tokens": int(counts.sum()), "overlap": overlap}
+    return {"tokens": int(counts.sum()), "overlap": {name: c.facts() for name, c in counters.items()}}
 
 
 def write_vocabulary(folder: Path, vocab_size: int) -> None:
@@ -252,5 +251,4 @@ def text_windows(encoded: EncodedCorpus, order: int) -> Int32s:
     for column, begin in zip(columns, range(order), strict=True):
         column[:] = np.where(ended, np.int32(ABSENT), text[begin : begin + size])
         ended |= column == EOS
-    included = (columns[-1] != ABSENT) | (columns[0] == BOS)
-    return columns[:, included]
+    return columns[:, (columns[-1] != ABSENT) | (columns[0] == BOS)]

@@ -50,8 +50,7 @@ def good_turing(observations: Observations, held_out: EncodedCorpus | None) -> S
             lower, lower_prefixes = probs, order.ngrams.prefixes
             yield order.ngrams, probs, backoffs
 
-    orders = attach_backoffs(estimate())
-    return orders, {"discount_ratios": ratios, "fallback_orders": fallback_orders}
+    return attach_backoffs(estimate()), {"discount_ratios": ratios, "fallback_orders": fallback_orders}
 
 
 def discount_ratios(counts_of_counts: Sequence[int] | Int64s) -> list[float] | None:

@@ -193,8 +193,7 @@ class Additive:
                 shares = 1.0 / (1.0 + order.totals / added)
             return np.zeros(4), np.where(estimated, shares, 1.0)
 
-        orders = interpolate(observations.occurrences(), level)
-        return orders, {"k": self.k}
+        return interpolate(observations.occurrences(), level), {"k": self.k}
 
 
 def maximum_likelihood(observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:  # noqa: ARG001 - a smoothing's signature

@@ -219,20 +219,22 @@ class Discounting:
         fallback_orders: list[int] = []
 
         def level(order: OrderCounts) -> Level:
-            k = len(used)
-            discounts, is_estimated = (
-                (fitted[k], True)
-                if fitted
-                else discounts_from_counts(order.counts_of_counts, num_discounts=self.num_discounts)
-            )
-            if not is_estimated:
-                fallback_orders.append(k + 1)
+            if fitted:
+                discounts, is_estimated = fitted[len(used)], True
+            else:
+                counts, num_discounts = order.counts_of_counts, self.num_discounts
+                discounts, is_estimated = discounts_from_counts(counts, num_discounts=num_discounts)
             used.append(list(discounts))
+            if not is_estimated:
+                fallback_orders.append(len(used))
             return np.array([0.0, *discounts]), np.zeros(len(order.totals))
 
         orders = interpolate(self._orders(observations), level)
-        facts = {"discounts": used, "fallback_orders": fallback_orders, "discounts_from": self.discounts}
-        return orders, facts
+        return orders, {
+            "discounts": used,
+            "fallback_orders": fallback_orders,
+            "discounts_from": self.discounts,
+        }
 
     def _orders(self, observations: Observations) -> Iterator[OrderCounts]:
         return observations.continuations() if self.continuations else observations.occurrences()
