@@ -164,12 +164,8 @@ class PeerMonitor:
 
     def _publish(self) -> None:
         self._heartbeats += 1
-        own: dict[str, Any] = {
-            "machine": socket.gethostname(),
-            "beats": self._heartbeats,
-            "meetings": self._barriers,
-            "farewell": self._exit_reason,
-        }
+        own: dict[str, Any] = {"machine": socket.gethostname(), "beats": self._heartbeats}
+        own |= {"meetings": self._barriers, "farewell": self._exit_reason}
         self._store.set(_key(self._rank), json.dumps(own))
 
 

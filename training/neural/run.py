@@ -347,7 +347,7 @@ def sample_sentences(corpus: EncodedCorpus, tokens: int) -> EncodedCorpus:
     """Sample sentences spread over a corpus, at least one, with about `tokens` predicted tokens."""
     every = -(-corpus.num_tokens // tokens)
     return EncodedCorpus.from_sentences(
-        [corpus.sentence(i).tolist() for i in range(0, corpus.num_sentences, every)]
+        corpus.sentence(i).tolist() for i in range(0, corpus.num_sentences, every)
     )
 
 

@@ -405,22 +405,23 @@ class FullSoftmax(Loss):
 
     @override
     def __call__(self, features: Tensor, ids: Tensor, *, precision: torch.dtype) -> LossResult:
-        layer = self._layer
+        layer, scale, pull = self._layer, 1 / len(ids), self._self_normalise
+        bias = layer.bias + layer.never_predicted
         done = linear_softmax(
             layer.weight,
-            layer.bias + layer.never_predicted,
+            bias,
             features,
             ids,
-            scale=1 / len(ids),
+            scale=scale,
             precision=precision,
-            pull=self._self_normalise,
+            pull=pull,
             changes=self.changes,
         )
         accumulate(layer.weight, done.grad_weight)
         accumulate(layer.bias, done.grad_bias)
         losses = done.losses
-        if self._self_normalise:
-            losses = losses + 0.5 * self._self_normalise * done.log_sums.square()
+        if pull:
+            losses = losses + 0.5 * pull * done.log_sums.square()
         return LossResult(float(losses.mean(dtype=torch.float64)), done.grad_inputs.to(features.dtype))
 
 
@@ -463,15 +464,11 @@ class AdaptiveCrossEntropy(Loss):
         rows = ((ranks >= begin) & (ranks < end)).nonzero().squeeze(1)
         projection = vectors.projection(cluster).detach().to(precision)
         inputs = features[rows].to(precision)
+        table, projected, scale = vectors.table(cluster), inputs @ projection.T, 1 / len(ranks)
         inside = linear_softmax(
-            vectors.table(cluster),
-            output.biases[cluster],
-            inputs @ projection.T,
-            ranks[rows] - begin,
-            scale=1 / len(ranks),
-            precision=precision,
+            table, output.biases[cluster], projected, ranks[rows] - begin, scale=scale, precision=precision
         )
-        accumulate(vectors.table(cluster), inside.grad_weight)
+        accumulate(table, inside.grad_weight)
         accumulate(output.biases[cluster], inside.grad_bias)
         accumulate(vectors.projection(cluster), (inside.grad_inputs.T @ inputs).float())
         gradient.index_add_(0, rows, (inside.grad_inputs @ projection).to(gradient.dtype))
