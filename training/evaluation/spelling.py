@@ -18,6 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from itertools import chain
 from math import inf, log
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -153,9 +154,7 @@ class ErrorInjector:
         self._counts = np.array([counts[word] for word in self._words], dtype=np.float64)
         self._known_words = frozenset(counts)
         self._lexicon = FuzzyLexicon(self._words)
-        self._letters = "".join(
-            sorted({letter for word in self._words for letter in word if letter.isalpha()})
-        )
+        self._letters = "".join(sorted(filter(str.isalpha, {*chain.from_iterable(self._words)})))
         self._rate, self._random = rate, random
         replacements: dict[Kind, Callable[[Sequence[Word], int], WordReplacement | None]] = {
             "real_word": self._real_word,

@@ -219,12 +219,15 @@ def prune_by_entropy(
     if threshold == 0 or len(orders) == 1:
         return list(orders)
     if history_probs is None:
-        history_probs = _chain_rule(orders)
+        history_probs = chain = [from_log10(orders[0][1].log10_probs)]
+        chain[0][BOS] = 1.0
+        for ngrams, weights in orders[1:-1]:  # by the chain rule: all prefixes are listed
+            chain.append(chain[-1][ngrams.prefixes] * from_log10(weights.log10_probs))
     trie = link([ngrams for ngrams, _ in orders])
     contexts = _context_masses(trie, orders)
     masks = _kept_masks(orders, contexts, history_probs, threshold)
-    ngrams = _kept_ngrams(trie, orders, masks)
-    return list(zip(ngrams, _reweighted(ngrams, orders, contexts, masks), strict=True))
+    kept = _kept_ngrams(trie, orders, masks)
+    return list(zip(kept, _reweighted(kept, orders, contexts, masks), strict=True))
 
 
 def history_frequencies(counts: Sequence[npt.NDArray[np.integer]]) -> list[Float64s]:
@@ -243,16 +246,6 @@ def history_frequencies(counts: Sequence[npt.NDArray[np.integer]]) -> list[Float
     if shares:
         shares[0][BOS] = shares[0][EOS]
     return shares
-
-
-def _chain_rule(orders: Orders) -> list[Float64s]:
-    """Compute each n-gram's probability by the chain rule; all its prefixes are listed."""
-    first = from_log10(orders[0][1].log10_probs)
-    first[BOS] = 1.0
-    probs = [first]
-    for ngrams, weights in orders[1:-1]:
-        probs.append(probs[-1][ngrams.prefixes] * from_log10(weights.log10_probs))
-    return probs
 
 
 def _context_masses(trie: Trie, orders: Orders) -> list[ContextMasses]:

@@ -100,10 +100,11 @@ class Workspace:
         """
         self.keys[name] = key
         target = self.path(name)
-        found = _read_facts(target)
-        if found is not None and found["key"] == key:
-            self.reused += 1
-            return dict(found["facts"])
+        with contextlib.suppress(OSError, ValueError, RecursionError):  # missing or malformed
+            found = json.loads((target / _FACTS_FILE).read_bytes())
+            if isinstance(found, dict) and found.keys() >= {"key", "facts"} and found["key"] == key:
+                self.reused += 1
+                return dict(found["facts"])
         temporary = self.folder / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
         with report_write_errors(self.folder):
             if target.exists():
@@ -173,15 +174,6 @@ def _discard(stage: Path) -> None:
     discarded = stage.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
     stage.rename(discarded)
     shutil.rmtree(discarded)
-
-
-def _read_facts(folder: Path) -> dict[str, Any] | None:
-    """Read the results file of a stage; None if it is missing or malformed."""
-    try:
-        found = json.loads((folder / _FACTS_FILE).read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) and {"key", "facts"} <= found.keys() else None
 
 
 def write_windows(
