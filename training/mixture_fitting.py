@@ -124,7 +124,7 @@ def _run_em(log_probs: npt.NDArray[np.floating[Any]], weights: Float64s, prior: 
     if len(p) + prior.sum() == 0:
         return weights
     for _ in range(_MAX_ITERATIONS):
-        joint = p * weights
+        joint = p * weights  # [N, M]
         updated = ((joint / joint.sum(axis=1, keepdims=True)).sum(axis=0) + prior) / (len(p) + prior.sum())
         change = float(np.abs(updated - weights).max())
         weights = updated
@@ -331,7 +331,7 @@ def _fit_gate(scores: CacheScores) -> tuple[float, float, float]:
         weights = 1 / (1 + np.exp(-(inputs @ coefficients)))
         joint = weights * shares
         posteriors = joint / (joint + (1 - weights) * own)
-        curvature = (inputs * (weights * (1 - weights))[:, None]).T @ inputs + np.eye(3)
+        curvature = (inputs * (weights * (1 - weights))[:, None]).T @ inputs + np.eye(3)  # ridge [3, 3]
         step = np.linalg.solve(curvature, inputs.T @ (posteriors - weights))
         coefficients += step
         if np.abs(step).max() < _GATE_TOLERANCE:

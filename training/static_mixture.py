@@ -116,7 +116,7 @@ def _unite(
             own.append(np.searchsorted(merged, key).astype(np.int32))
             listed = part_ngrams.suffixes >= 0
             suffixes[own[-1][listed]] = own[-2][part_ngrams.suffixes[listed]]
-        prefixes, words = np.divmod(merged, vocab_size)
+        prefixes, words = np.divmod(merged, vocab_size)  # sorted by (prefix, word), as in an automaton
         ngrams.append(NGrams(words.astype(np.int32), prefixes.astype(np.int32), suffixes))
     return ngrams, indices
 

@@ -259,7 +259,7 @@ class Processes:
         gradients = [p.new_zeros(p.numel()) if p.grad is None else p.grad.flatten() for p in parameters]
         seconds = own.seconds if self.is_leader else 0.0
         extras = [weight * own.loss, seconds, float(own.interrupted), float(own.terminated)]
-        flat = torch.cat([*(weight * g for g in gradients), gradients[0].new_tensor(extras)])
+        flat = torch.cat([*(weight * g for g in gradients), gradients[0].new_tensor(extras)])  # one exchange
         with self._detect_lost_peer():
             dist.all_reduce(flat)
             *sums, tail = torch.split(flat, [*(p.numel() for p in parameters), len(extras)])

@@ -95,7 +95,7 @@ class Schedule:
         if settings.schedule == "cosine":
             return peak * 0.5 * (1 + math.cos(math.pi * since))
         if settings.schedule == "one-cycle":
-            turn = 1 - settings.anneal
+            turn = 1 - settings.anneal  # linear down to 1/25 until here, then to 0
             if done < turn:
                 return peak * (1 - (1 - _CYCLE_START) * ((done - settings.warmup) / (turn - settings.warmup)))
             return peak * (_CYCLE_START * (1 - done) / (1 - turn) if turn < 1 else _CYCLE_START)
@@ -161,7 +161,7 @@ class WeightAverage:
         if not (done >= self._settings.average_start if is_ema else self._triggered):
             return
         if self.updates:
-            share = 1 / (self.updates + 1)
+            share = 1 / (self.updates + 1)  # of the plain mean
             if is_ema:
                 share = 1 - min(self._settings.average_decay, (1 + self.updates) / (10 + self.updates))
             torch._foreach_lerp_(self._averages, self._parameters, share)
@@ -245,7 +245,7 @@ class OutputPenalties:
 
     def _with_slowness(self, gradient: Tensor, outputs: Tensor) -> Tensor:
         changes = outputs[1:] - outputs[:-1]
-        share = 2 * self.scale * self._slowness / changes.numel()
+        share = 2 * self.scale * self._slowness / changes.numel()  # derivative of the mean square
         gradient = gradient.clone()
         gradient[1:].add_(changes, alpha=share)
         gradient[:-1].sub_(changes, alpha=share)

@@ -150,7 +150,7 @@ def _record(probabilities: Tensor, record: np.dtype[Any], generator: torch.Gener
     else:
         best, highest = top_tokens_of_rows(probabilities.numpy(), kept)
         values, ids = torch.from_numpy(highest), torch.from_numpy(best)
-    scale = probabilities.sum(1, keepdim=True)
+    scale = probabilities.sum(1, keepdim=True)  # 1 but for rounding [R, 1]
     sums = probabilities.scatter_(1, ids, 0).cumsum(1)
     # systematic sampling: equally spaced points from a random start
     starts = torch.rand(len(sums), 1, generator=generator, device=sums.device)

@@ -229,7 +229,7 @@ def _update(
         torch.as_tensor(ids[:, run.rows], device=run.device) for ids in (segment.inputs, segment.targets)
     )
     predicted = segment.targets != BOS
-    weight = float(predicted[:, run.rows].sum()) / max(int(predicted.sum()), 1)
+    weight = float(predicted[:, run.rows].sum()) / max(int(predicted.sum()), 1)  # of these rows
     run.penalties.scale = 1 / (run.processes.count * weight) if weight else 0.0
     run.criterion.set_progress(run.done)
     if run.soft_targets is not None:
@@ -251,7 +251,7 @@ def _update(
             f"train.precision=float32; the row of text with the highest loss is {text!r}",
             parameter="train.learning_rate",
         )
-    rate = run.schedule.learning_rate(run.done) * len(inputs) / run.streams.bptt_length
+    rate = run.schedule.learning_rate(run.done) * len(inputs) / run.streams.bptt_length  # Merity et al.
     for group in run.optimizer.param_groups:
         group["lr"] = rate
     run.optimizer.step()

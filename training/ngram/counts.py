@@ -79,7 +79,7 @@ def sort_text(text: Int32s, vocab_size: int, *, order: int, progress: Progress) 
         source = members = np.flatnonzero((text[:length] >= low) & (text[:length] < high)).astype(np.int32)
         for offset in reversed(range(order)):  # offset 0 is written to `positions`
             target = (positions, spare)[offset % 2][shares[share.start] : shares[share.stop]]
-            words = text[offset:]
+            words = text[offset:]  # stable sorts, last word first, as in a radix sort
             sort_by_key(words, source, count_smaller_keys(words, members, vocab_size), target)
             source = target
             if share.start == 0:
@@ -104,7 +104,7 @@ def _share_prefixes(text: Int32s, positions: Int32s, order: int) -> tuple[UInt8s
         common, extent = shared[start : start + size], extents[start : start + size]
         common[:] = extent[:] = 0
         same[:] = inside[:] = 1
-        same[0] = start > 0
+        same[0] = start > 0  # before the first position is none
         for offset in range(order):
             words[0] = text[before + offset]
             for i in range(size):
@@ -157,7 +157,7 @@ def count_ngrams(
         )
     check_ids(corpus, vocab_size, what="the corpus", parameter="corpus")
     # padded with </s>, so every position has `order` words after it
-    text = np.append(corpus.with_boundaries(), np.full(order, EOS, dtype=np.int32))
+    text = np.append(corpus.with_boundaries(), np.full(order, EOS, dtype=np.int32))  # [L + N]
     with progress.stage("counting n-grams", 2 * order - 1):
         parts = sort_text(text, vocab_size, order=order, progress=progress)
         nowhere = np.zeros(vocab_size, dtype=np.int32)
@@ -350,7 +350,7 @@ class Observations:
 def _count_predecessors(occurrences: Int32s, suffixes: Int32s) -> Int32s:
     """Count the n-grams whose suffix is each shorter n-gram [n]; its occurrences without any."""
     counts = np.zeros_like(occurrences)  # [n]
-    for suffix in suffixes:
+    for suffix in suffixes:  # each longer n-gram is one distinct word before its suffix
         counts[suffix] += 1
     for i in range(len(counts)):
         if counts[i] == 0:
@@ -366,7 +366,7 @@ def _by_context(prefixes: Int32s, counts: Int32s, num_contexts: int) -> tuple[In
     for i in range(len(counts)):
         count = counts[i]
         totals[prefixes[i]] += count
-        types[prefixes[i]] += count > 0
+        types[prefixes[i]] += count > 0  # the unigram <s> has the count 0
         if count <= MAX_COUNT_OF_COUNTS:
             counts_of_counts[count] += 1
     return totals, types, counts_of_counts

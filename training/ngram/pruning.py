@@ -269,8 +269,8 @@ def _kept_masks(
         probs = from_log10(weights.log10_probs)
         masks.append(_reaches_threshold(ngrams.prefixes, probs, context, history, threshold))
     for (ngrams, _), longer, shorter in zip(orders[:0:-1], masks[:0:-1], masks[-2::-1], strict=True):
-        shorter[ngrams.prefixes[longer]] = True
-    while not masks[-1].any():
+        shorter[ngrams.prefixes[longer]] = True  # prefixes of kept n-grams stay
+    while not masks[-1].any():  # ends at the unigrams, which are all kept
         masks.pop()
     return masks
 
@@ -351,7 +351,7 @@ def _new_backoffs(
     )
     lower_left += np.bincount(prefixes[keep], contexts.lower[keep] - lower, minlength=size)
     backoffs: Float64s = left / np.maximum(lower_left, MIN_LOWER_MASS)
-    fan_out = np.bincount(prefixes[keep], minlength=size)
+    fan_out = np.bincount(prefixes[keep], minlength=size)  # [m]
     bare = (fan_out == 0) & (np.bincount(prefixes[dropped], minlength=size) > 0)
     backoffs[bare] = 1.0  # exactly 1: it is no longer a context
     return backoffs

@@ -115,7 +115,7 @@ def inclusion_probabilities(weights: Float64s, samples: int) -> Float64s:
         expected[open_] = weights[open_] * ((samples - certain.sum()) / max(weights[open_].sum(), 1e-300))
         over = open_ & (expected >= 1)
         expected[over] = 1
-        certain |= over
+        certain |= over  # they are always drawn; the rest is scaled again
         if not over.any():
             return expected
 

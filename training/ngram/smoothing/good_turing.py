@@ -112,7 +112,7 @@ def _back_off(
     begin = 0
     while begin < len(counts):  # one context at a time: its n-grams are probs[begin:end]
         context = prefixes[begin]
-        listed, taken, lower_listed = 0.0, 0.0, 0.0
+        listed, taken, lower_listed = 0.0, 0.0, 0.0  # Σ c, Σ (1 − d) c, Σ p(w|h')
         end = begin
         while end < len(counts) and prefixes[end] == context:
             listed += counts[end]

@@ -147,7 +147,7 @@ def _interpolate(
             listed += counts[end]
             taken += discounts[min(counts[end], 3)]
             end += 1
-        scale, backoff = 0.0, 1.0
+        scale, backoff = 0.0, 1.0  # after an unseen context, the order below
         if totals[context] > 0:
             scale = (1.0 - lower_shares[context]) / totals[context]
             backoff = lower_shares[context] + scale * (totals[context] - listed + taken)
