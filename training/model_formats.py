@@ -110,16 +110,7 @@ def run_import_arpa(
 ) -> dict[str, Any]:
     """Publish an ARPA file's model, with a tokenizer that splits at white space or into pieces.
 
-    Args:
-        file: the ARPA file, plain or compressed.
-        name: name of the published model.
-        registry: registry to publish to.
-        corpus: held-out files for figures, one sentence per line; may be empty.
-        lowercase: lower-case in the tokenizer, for a model of lower-cased text.
-        pieces_of: SentencePiece model whose pieces are the words of the ARPA file.
-        encoding: spelling of pieces, one of `ENCODINGS`.
-        prune_entropy: relative increase in perplexity below which an n-gram is dropped; 0 drops none.
-        quantize_bits: 8 quantises probabilities and back-off weights; None stores float32.
+    See `gramophone models import-arpa` for the arguments; `pieces_of` is its `--tokenizer`.
 
     Returns:
         The new version's address, directory, figures, and notes on the file.
@@ -223,10 +214,7 @@ def _golden_sequences(orders: Sequence[NGrams]) -> list[list[int]]:
 def run_export_arpa(address: str, file: Path, *, registry: Address) -> dict[str, Any]:
     """Write a published n-gram model as an ARPA file.
 
-    Args:
-        address: address of the model.
-        file: file to write; compressed if its name ends in .gz, .xz or .zst.
-        registry: registry of the model.
+    See `gramophone models export-arpa` for the arguments.
 
     Returns:
         The model's address, the file, n-grams by order, and facts for its readers, such
@@ -269,11 +257,7 @@ def run_import_hf(
 ) -> dict[str, Any]:
     """Publish the model of a folder: config.json, weights in safetensors and tokenizer.json.
 
-    Args:
-        folder: the folder, as Hugging Face's `save_pretrained` writes it.
-        name: name of the published model.
-        registry: registry to publish to.
-        corpus: held-out files for figures, one sentence per line; may be empty.
+    See `gramophone models import-hf` for the arguments.
 
     Returns:
         The new version's address, directory and figures.

@@ -354,17 +354,8 @@ def run_check_task(
 ) -> dict[str, Any]:
     """Evaluate error checking with a published model, by kind of error.
 
-    Args:
-        address: address of the model.
-        corpus: held-out files, one sentence per line; empty for the test part of the default corpus.
-        registry: registry of the model.
-        device: compute device.
-        precision: precision of networks; see `models.checkpoint.load`.
-        sample: minimum number of words to check per kind; fewer if the text has fewer.
-        seed: random seed of lines and errors.
-        kinds: kinds of errors; None: all, or none with `misspellings`.
-        misspellings: list for the kind `misspelling`, in the format of `read_misspellings`.
-        save_calibration: store precision and recall by threshold, for `precision` in /v1/check.
+    See `gramophone evaluate` for the arguments; at least `sample` words are checked per kind, fewer if the text
+    has fewer.
 
     Raises:
         LanguageModelError: the model, a file or an option is invalid.
