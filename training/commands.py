@@ -1,13 +1,8 @@
-"""Training and evaluation commands of the command line.
-
-In distributed training, all processes first compare command lines and training texts.
-"""
+"""Training and evaluation commands of the command line."""
 
 import contextlib
 import importlib
-import json
 import os
-import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -82,105 +77,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-
-def check_same_command(
-    recipe: Recipe, parts: Mapping[str, Recipe], *, device: str, resume: bool
-) -> list[str]:
-    """Check that all processes run the same command, before any work.
-
-    Returns:
-        Notes on permitted differences.
-
-    Raises:
-        InvalidInputError: the commands differ, with processes, setting and both
-            values in the message; or a network of several processes has teachers.
-        ProcessLostError: another process was lost.
-    """
-    import torch
-
-    from training.neural.resume import own_version
-
-    facts = {
-        "the program's version": own_version(),
-        "--device": torch.device(device).type,
-        "--resume": resume,
-        **_recipe_keys("", recipe),
-    }
-    for title, part in parts.items():
-        facts |= _recipe_keys(f"{title}: ", part)
-    facts_by_rank = _gather_facts(facts, torch=torch.__version__)
-    check_agreement(facts_by_rank)
-    if len(facts_by_rank) > 1 and any(part.train.teacher for part in parts.values()):
-        problem = f"train.teacher requires one process, but torchrun started {len(facts_by_rank)}"
-        raise InvalidInputError(problem, parameter="train.teacher")
-    versions = sorted({str(process["torch"]) for process in facts_by_rank})
-    note = f"the processes have different versions of torch: {', '.join(versions)}"
-    return [note] if len(versions) > 1 else []
-
-
-def check_same_text(run: RunContext, texts: Texts) -> None:
-    """Check that all processes train on the same text and tokens.
-
-    Raises:
-        InvalidInputError: the texts differ; the message names processes, text and both hashes.
-        ProcessLostError: another process was lost.
-    """
-    from training.neural.distributed import Processes
-    from training.neural.resume import text_hash
-
-    if Processes.current().count == 1:
-        return
-    hashes = {
-        "the training text": texts.train.sha256,
-        "the validation text": texts.valid.sha256,
-        "the tokenizer": run.tokenizer.fingerprint,
-        "the training text in tokens": text_hash(run.encoded.train),
-        "the validation text in tokens": text_hash(run.encoded.valid),
-    }
-    facts_by_rank = _gather_facts({name: f"sha256 {value[:12]}" for name, value in hashes.items()})
-    check_agreement(facts_by_rank, shown=1)  # the first difference causes the others
-
-
-def check_agreement(facts_by_rank: Sequence[Mapping[str, Any]], *, shown: int = 3) -> None:
-    """Compare the facts of each process, by rank, with those of rank 0.
-
-    Raises:
-        InvalidInputError: the facts differ; the message lists the first `shown` differences.
-    """
-    first = facts_by_rank[0]
-    for rank, process in enumerate(facts_by_rank):
-        own, expected = process["facts"], first["facts"]
-        differences = [
-            f"{name} is {own.get(name)}, but {expected.get(name)} in process 0"
-            for name in {**expected, **own}
-            if own.get(name) != expected.get(name)
-        ]
-        if differences:
-            listed = "; ".join(differences[:shown])
-            more = f"; and {len(differences) - shown} more" if len(differences) > shown else ""
-            raise InvalidInputError(
-                f"process {rank} on {process['machine']} does not match process 0 on "
-                f"{first['machine']}: {listed}{more}; give all machines the same program, command and text"
-            )
-
-
-def _gather_facts(facts: Mapping[str, Any], **more: str) -> list[dict[str, Any]]:
-    """Gather every process's facts and host name, by rank."""
-    from training.neural.distributed import Processes
-
-    own = {"machine": socket.gethostname(), "facts": facts, **more}
-    return [json.loads(text) for text in Processes.current().gather_texts(json.dumps(own))]
-
-
-def _recipe_keys(prefix: str, recipe: Recipe) -> dict[str, Any]:
-    """Flatten a recipe into dotted keys, such as `train.batch_size`, and values."""
-    keys: dict[str, Any] = {}
-    for name, value in recipe.model_dump(mode="json").items():
-        inner = {f"{name}.{key}": v for key, v in value.items()} if isinstance(value, dict) else {name: value}
-        keys |= {f"{prefix}{key}": v for key, v in inner.items()}
-    return keys
-
-
 QUICKSTART_NAME = "mixture"
 _ESTIMATION_FOLDER = "estimation"
 
@@ -233,13 +129,15 @@ def run_train(
             runs.locked() if networks and is_leader else contextlib.nullcontext(),
         ):
             if processes is not None:
+                from training.neural.distributed import check_same_command, check_same_text  # imports torch
+
                 runs.notes += check_same_command(recipe, networks, device=resolved, resume=resume)
             progress = console_progress() if is_leader else SILENT
             published, teachers, texts, run = _prepare(
                 recipe, base, store, files, device=resolved, progress=progress
             )
             if processes is not None:
-                check_same_text(run, texts)
+                check_same_text(texts, run.encoded, run.tokenizer)
             if run.tokenizer.slots or recipe.tokenizer.slots:
                 runs.notes.append(
                     "figures count the mark of a class as one token; gramophone evaluate counts the members"
@@ -280,7 +178,7 @@ def _compile_kernels(recipe: Recipe, networks: Mapping[str, Recipe]) -> None:
 def _joined(device: str, *, trains_network: bool) -> "Iterator[tuple[str, Processes | None]]":
     """Join the processes that torchrun started, and leave them at the end.
 
-    Yields the compute device, and the processes; None without torch. Without torchrun,
+    Yields the compute device, and the processes; None for a single one. Without torchrun,
     n-grams are estimated without torch, whose import takes a second, on the CPU.
     """
     if device == "cpu" and not trains_network and "TORCHELASTIC_RUN_ID" not in os.environ:  # noqa: TID251 - of torchrun
@@ -293,7 +191,8 @@ def _joined(device: str, *, trains_network: bool) -> "Iterator[tuple[str, Proces
     from training.neural.distributed import Processes, join_processes
 
     with join_processes(resolve_device(device)) as resolved:
-        yield str(resolved), Processes.current()
+        processes = Processes.current()
+        yield str(resolved), processes if processes.count > 1 else None
 
 
 @contextlib.contextmanager
@@ -307,7 +206,7 @@ def _resume_hint(hint: Callable[[], str], processes: "Processes | None") -> Iter
         instruction = hint() if is_leader else "process 0 reports the saved state"
         if ended.unsaved:
             instruction = f"{ended.unsaved}; {instruction}"
-        subject = "" if processes is None or processes.count == 1 else f"process {processes.rank} was "
+        subject = "" if processes is None else f"process {processes.rank} was "
         sys.stderr.write(f"gramophone: {subject}ended by SIGTERM; {instruction}\n")
         raise
 
@@ -331,15 +230,14 @@ def _prepare(
     trains = recipe.family != "mixture" or bool(recipe.mixture.recipes or recipe.mixture.parts)
     read_corpora = read_texts if trains else read_fitting_text
     texts = read_corpora(*files, unit=recipe.corpus.unit, progress=progress)
-    if shared is not None and recipe.tokenizer.slots:
-        problem = (
-            "the model has the classes and members of the published models that it begins with; omit the key"
-        )
-        raise InvalidInputError(f"tokenizer.slots: {problem}", parameter="tokenizer.slots")
-    classes = recipe.tokenizer.slots if shared is None else shared.classes
-    given = {name: Path(path) for name, path in recipe.tokenizer.slots.items() if path}
+    classes = recipe.tokenizer.slots
+    if shared is not None and classes:
+        problem = "the model has the classes and members of the published models that it begins with"
+        raise InvalidInputError(f"tokenizer.slots: {problem}; omit the key", parameter="tokenizer.slots")
+    given = {name: Path(path) for name, path in classes.items() if path}
     lists = read_members(given) if shared is None else shared.slots
-    slots: Slots = check_slots(lists, known=classes, parameter="tokenizer.slots")
+    known_classes = classes if shared is None else shared.classes
+    slots: Slots = check_slots(lists, known=known_classes, parameter="tokenizer.slots")
     if slots:
         given_texts = [text for text in texts if text is not None]
         marked, slots = mark_members(shared or recipe.tokenizer, slots, given_texts, progress=progress)
@@ -445,10 +343,8 @@ def run_evaluate(
     _check_counts(window=window, sample=sample)
     options = EvaluationOptions("stream" if dynamic else context, window, sample)
     if dynamic and check_precision(precision) not in {"auto", FLOAT32}:
-        raise InvalidInputError(
-            f"--precision is {precision}; --dynamic computes gradients and requires float32",
-            parameter="precision",
-        )
+        problem = f"--precision is {precision}; --dynamic computes gradients and requires float32"
+        raise InvalidInputError(problem, parameter="precision")
     precision = FLOAT32 if dynamic else precision
     store, progress = open_registry(registry), console_progress()
     checkpoints = _load_models(store, (address, against), slots, device=device, precision=precision)
@@ -457,10 +353,8 @@ def run_evaluate(
         check_comparable(checkpoint, checkpoints[1])
     backward = checkpoint.manifest.direction == "backward"
     if backward and not dynamic and context != "sentence":
-        raise InvalidInputError(
-            f"--context is {context!r}; {name} reads right to left and supports only 'sentence'",
-            parameter="context",
-        )
+        problem = f"--context is {context!r}; {name} reads right to left and supports only 'sentence'"
+        raise InvalidInputError(problem, parameter="context")
     texts = _held_out_texts(corpus, options.context, unit, progress)
     encoded = encode_corpus(checkpoint.tokenizer, texts, progress=progress)
     encoded = encoded.reversed() if backward else encoded
@@ -552,9 +446,8 @@ def run_evaluate_autocomplete(
     """
     _check_counts(sample=sample)
     if report is not None and not report.parent.is_dir():
-        raise InvalidInputError(
-            f"--report is {report}; the folder {report.parent} does not exist", parameter="report"
-        )
+        problem = f"--report is {report}; the folder {report.parent} does not exist"
+        raise InvalidInputError(problem, parameter="report")
     store, progress = open_registry(registry), console_progress()
     models = _load_models(store, (address, against or None), slots, device=device, precision=precision)
     texts = _held_out_texts(corpus, "sentence", unit, progress)

@@ -83,19 +83,11 @@ class LogProgress(Progress):
     with its finished part, and the first unit of work often includes compilation.
     """
 
-    def __init__(self) -> None:
-        self._description = ""
-        self._total: float | None = None
-        self._done = 0.0
-        self._started_s = self._printed_s = 0.0
-        self._first: tuple[float, float] | None = None  # time and amount done at the first advance
-        self._note = ""
-
     @override
     def start(self, description: str, total: float | None) -> None:
         self._description, self._total, self._done, self._note = description, total, 0.0, ""
         self._started_s = self._printed_s = time.monotonic()
-        self._first = None
+        self._first: tuple[float, float] | None = None  # time and amount done at the first advance
 
     @override
     def advance(self, amount: float = 1, note: str = "") -> None:
@@ -107,19 +99,18 @@ class LogProgress(Progress):
             self._printed_s = now
             rate = (self._done - before) / (now - since) if now > since else 0.0
             share = f"{self._done / self._total:4.0%}" if self._total else with_metric_prefix(self._done)
-            speed = f" at {with_metric_prefix(rate)}/s" if rate >= _MIN_RATE else ""
-            left = (
-                f", {_duration(max(self._total - self._done, 0) / rate)} left" if self._total and rate else ""
-            )
-            self._print(f"{share}{speed}{left}{' · ' + self._note if self._note else ''}")
+            share += f" at {with_metric_prefix(rate)}/s" if rate >= _MIN_RATE else ""
+            if self._total and rate:
+                share += f", {_duration(max(self._total - self._done, 0) / rate)} left"
+            self._print(share)
 
     @override
     def finish(self) -> None:
-        note = f" · {self._note}" if self._note else ""
-        self._print(f"done in {time.monotonic() - self._started_s:.1f} s{note}")
+        self._print(f"done in {time.monotonic() - self._started_s:.1f} s")
 
     def _print(self, message: str) -> None:
-        sys.stderr.write(f"{self._description}: {message}\n")
+        note = f" · {self._note}" if self._note else ""
+        sys.stderr.write(f"{self._description}: {message}{note}\n")
         sys.stderr.flush()
 
 

@@ -14,7 +14,7 @@ An encoded corpus is one array of all sentences' token ids, with offsets.
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -32,6 +32,13 @@ _BOUNDARY = re.compile(rf"(?<=[.!?]){_CLOSING}(?P<space>\s+)(?={_OPENING}[A-Z0-9
 _ABBREVIATION_END = re.compile(
     rf"\b(?:[A-Z]|Mr|Mrs|Ms|Dr|Prof|St|vs|etc|e\.g|i\.e|cf|Fig|No|Vol|pp|approx)\.{_CLOSING}$"
 )
+UNITS = ("line", "paragraph")
+
+MAX_LINE_BYTES = 1 << 27
+"""Maximum line: bounds memory, but allows text8, one line of 100 MB."""
+
+_CHUNK_BYTES = 1 << 20
+_ARPA_HEADER = re.compile(rb"(?:\xef\xbb\xbf)?\s*\\data\\\s")
 
 
 def paragraphs(lines: Iterable[str]) -> Iterator[str]:
@@ -56,14 +63,6 @@ def split_sentences(paragraph: str) -> list[str]:
     return [*sentences, rest] if rest else sentences
 
 
-UNITS = ("line", "paragraph")
-MAX_LINE_BYTES = 1 << 27
-"""Maximum line: bounds memory, but allows text8, one line of 100 MB."""
-
-_CHUNK_BYTES = 1 << 20
-_ARPA_HEADER = re.compile(rb"(?:\xef\xbb\xbf)?\s*\\data\\\s")
-
-
 class Sentences(Sized, Iterable[str], Protocol):
     """Re-iterable sentences, not necessarily in memory."""
 
@@ -85,41 +84,79 @@ class Corpus(NamedTuple):
     sources: list[str]
 
 
-def read_corpus(paths: Sequence[Path], *, unit: str, progress: Progress) -> Corpus:
+def read_corpus(paths: Sequence[Path], *, unit: str, stream: bool = False, progress: Progress) -> Corpus:
     """Read files as sentences.
 
     Args:
         paths: the files; at least one.
         unit: `line`: each non-blank line is a sentence. `paragraph`: paragraphs, separated by
             blank lines, are split into sentences.
+        stream: read the sentences again block by block for each pass, instead of keeping them in memory.
         progress: counts bytes read from disk.
 
     Raises:
-        FormatError: a file is missing, empty, binary, damaged or not UTF-8.
+        FormatError: a file is missing, empty, binary, damaged or not UTF-8, or must be read again and is a pipe.
         InvalidInputError: the unit is unknown.
     """
     if unit not in UNITS:
-        raise InvalidInputError(
-            f"corpus.unit is {unit!r}; it must be {' or '.join(UNITS)}", parameter="corpus.unit"
-        )
+        problem = f"corpus.unit is {unit!r}; it must be {' or '.join(UNITS)}"
+        raise InvalidInputError(problem, parameter="corpus.unit")
+    if stream:
+        check_rereadable(paths)
     digest = hashlib.sha256()
-    sentences: list[str] = []
     with progress.stage("reading text", sum(p.stat().st_size for p in paths if p.is_file())):
-        for path in paths:
-            sentences += read_sentences(path, unit=unit, digest=digest, progress=progress)
+        read = (
+            s for path in paths for s in read_sentences(path, unit=unit, digest=digest, progress=progress)
+        )
+        sentences: Sentences = (
+            FileSentences(paths, unit=unit, indices=range(sum(1 for _ in read))) if stream else list(read)
+        )
     return Corpus(sentences, digest.hexdigest(), [path.name for path in paths])
+
+
+class FileSentences:
+    """Sentences of files at evenly spaced indices, read block by block.
+
+    Args:
+        files: files to read in order, again for each pass.
+        unit: `line` or `paragraph`; see `read_corpus`.
+        indices: range of sentence indices.
+    """
+
+    def __init__(self, files: Sequence[Path], *, unit: str, indices: range) -> None:
+        self._files = files
+        self._unit = unit
+        self._indices = indices
+        self._stamps = [_file_stamp(file) for file in files]
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def __getitem__(self, part: slice) -> "FileSentences":
+        return FileSentences(self._files, unit=self._unit, indices=self._indices[part])
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the sentences in order.
+
+        Raises:
+            FormatError: a file has changed since the first pass.
+        """
+        sentences = (s for file in self._files for s in read_sentences(file, unit=self._unit))
+        yield from islice(sentences, self._indices.start, self._indices.stop, self._indices.step)
+        for file, stamp in zip(self._files, self._stamps, strict=True):
+            if _file_stamp(file) != stamp:
+                raise FormatError(file, "was changed while it was read", hint="run the command again")
+
+
+def _file_stamp(file: Path) -> tuple[int, int, int]:
+    found = file.stat()
+    return found.st_mtime_ns, found.st_ino, found.st_size
 
 
 def read_sentences(
     path: Path, *, unit: str, digest: "hashlib._Hash | None" = None, progress: Progress | None = None
 ) -> Iterator[str]:
-    """Yield the sentences of one file, read block by block.
-
-    Args:
-        path: the file.
-        unit: `line` or `paragraph`; see `read_corpus`.
-        digest: updated with the decompressed bytes.
-        progress: counts bytes read from disk.
+    """Yield the sentences of one file, read block by block; `digest` is updated with its decompressed bytes.
 
     Raises:
         FormatError: see `read_corpus`.
@@ -154,11 +191,8 @@ def read_lines(
         if not newline:
             pending.append(chunk)
             if sum(map(len, pending)) > MAX_LINE_BYTES:
-                raise FormatError(
-                    path,
-                    f"has a line of more than {MAX_LINE_BYTES:,} bytes, which begins at byte {offset}",
-                    hint="put one sentence or paragraph on each line",
-                )
+                problem = f"has a line of more than {MAX_LINE_BYTES:,} bytes, which begins at byte {offset}"
+                raise FormatError(path, problem, hint="put one sentence or paragraph on each line")
             continue
         block = b"".join([*pending, head])
         yield from _decode(path, block, offset).removesuffix("\r").split("\n")  # its "\n" is cut off
@@ -194,24 +228,17 @@ def _decode(path: Path, block: bytes, offset: int) -> str:
     if offset == 0:
         check_text(block, path)
     if offset == 0 and _ARPA_HEADER.match(block):
-        raise FormatError(
-            path, "looks like an ARPA file, not like text", hint="use gramophone models import-arpa"
-        )
+        problem = "looks like an ARPA file, not like text"
+        raise FormatError(path, problem, hint="use gramophone models import-arpa")
     zero = block.find(0)
     if zero >= 0:
-        raise FormatError(
-            path,
-            f"is binary: byte {offset + zero} is NUL",
-            hint="give text, plain or compressed (.gz, .xz, .zst, .bz2)",
-        )
+        problem = f"is binary: byte {offset + zero} is NUL"
+        raise FormatError(path, problem, hint="give text, plain or compressed (.gz, .xz, .zst, .bz2)")
     try:
         text = block.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise FormatError(
-            path,
-            f"is not UTF-8: byte {offset + error.start} is 0x{block[error.start]:02x} ({error.reason})",
-            hint="convert it first, for example with iconv -t utf-8",
-        ) from None
+        problem = f"is not UTF-8: byte {offset + error.start} is 0x{block[error.start]:02x} ({error.reason})"
+        raise FormatError(path, problem, hint="convert it first, for example with iconv -t utf-8") from None
     text = text.replace("\r\n", "\n")
     return text.removeprefix("\ufeff") if offset == 0 else text  # drop the byte-order mark
 
@@ -274,6 +301,12 @@ class EncodedCorpus(NamedTuple):
         lengths = np.diff(self.offsets)
         mirrored = np.repeat(self.offsets[:-1] + self.offsets[1:] - 1, lengths) - np.arange(len(self.tokens))
         return self._replace(tokens=self.tokens[mirrored])
+
+    def token_hash(self) -> str:
+        """Return the SHA-256 (hex) of the tokens and sentence ends."""
+        digest = hashlib.sha256(self.tokens.tobytes())
+        digest.update(self.offsets.tobytes())
+        return digest.hexdigest()
 
     @classmethod
     def from_sentences(

@@ -104,7 +104,7 @@ class _WeightUpdater:
             mean = sum(torch.stack([root.sum() for root in roots]).tolist()) / sum(
                 root.numel() for root in roots
             )
-            mean = max(mean, 1e-30)
+            mean = max(mean, 1e-30)  # without any gradient
             for weight, start, root, gradient in zip(
                 self._weights, self._trained, roots, gradients, strict=True
             ):

@@ -151,20 +151,18 @@ def train_side_by_side(
         finally:
             for worker in workers.values():
                 worker.send(signal.SIGKILL)
-        outcomes = [worker.outcome for worker in workers.values()]
+        trained, outcomes = {}, {title: worker.outcome for title, worker in workers.items()}
         if is_terminated:
-            unsaved = {outcome.unsaved for outcome in outcomes if isinstance(outcome, Terminated)}
+            unsaved = {outcome.unsaved for outcome in outcomes.values() if isinstance(outcome, Terminated)}
             raise Terminated("; ".join(filter(None, unsaved)))
-        for outcome in outcomes:
+        for title, outcome in outcomes.items():
             if isinstance(outcome, LanguageModelError):
                 raise outcome
-        trained = {}
-        for title, worker in workers.items():
-            if isinstance(worker.outcome, _Result):
-                model = NeuralModel.load(worker.folder, inputs.tokenizer.vocabulary)
-                trained[title] = worker.outcome.trained._replace(model=model)
-                if inputs.runs is not None and worker.outcome.runs is not None:
-                    inputs.runs.add(title, worker.outcome.runs)
+            if isinstance(outcome, _Result):
+                model = NeuralModel.load(workers[title].folder, inputs.tokenizer.vocabulary)
+                trained[title] = outcome.trained._replace(model=model)
+                if inputs.runs is not None and outcome.runs is not None:
+                    inputs.runs.add(title, outcome.runs)
     return trained
 
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models.arrays import Float32s, Int64s, TokenIds
+from models.cache.config import CacheConfig
 from models.cache.model import CacheModel
 from models.checkpoint.load import Checkpoint
 from models.checkpoint.manifest import check_name, version_address
@@ -25,7 +26,6 @@ from models.mixture import MixtureModel, find_context_matcher
 from models.ngram.model import NGramModel
 from models.tokenizers import Tokenizer
 from models.vocabulary import BOS
-from training.cache_fitting import CacheGridScores, ChosenCache, adapt_cache, choose_cache, score_with_caches
 from training.corpus import EncodedCorpus
 from training.ensemble import divide_minutes, networks_at_once, train_side_by_side, training_waves
 from training.evaluation.evaluate import (
@@ -35,7 +35,15 @@ from training.evaluation.evaluate import (
     score_corpus,
     summarise_scores,
 )
-from training.mixture_weights import fit_weights, fit_weights_by_context
+from training.mixture_fitting import (
+    CacheGridScores,
+    ChosenCache,
+    adapt_cache,
+    choose_cache,
+    fit_weights,
+    fit_weights_by_context,
+    score_with_caches,
+)
 from training.progress import Progress
 from training.recipe import MixtureSettings, PartSettings, Recipe, merge_tables, parse_recipe, recipe_table
 from training.single_model import (
@@ -50,6 +58,8 @@ from training.single_model import (
     train_single,
 )
 from training.static_mixture import id_translation, mix_statically, union_tokenizer
+
+_WITHOUT_FEATURES = {NGramModel.family, CacheModel.family}
 
 
 class PartScores(NamedTuple):
@@ -69,9 +79,9 @@ class PartScores(NamedTuple):
     caches: CacheGridScores | None
 
 
-def first_featured_part(models: Sequence[LanguageModel[Any]]) -> int | None:
-    """Return the index of the first model with features; None if none has."""
-    return next((number for number, model in enumerate(models) if feature_size(model)), None)
+def _cached_part(models: Sequence[LanguageModel[Any]]) -> int:
+    """Return the index of the model whose features a cache has: the first with some, else the first."""
+    return next((number for number, model in enumerate(models) if feature_size(model)), 0)
 
 
 def score_parts(
@@ -82,17 +92,9 @@ def score_parts(
     with_caches: bool = False,
     progress: Progress,
 ) -> PartScores:
-    """Score a text with each model, in a mixture's context.
-
-    Args:
-        models: models with one vocabulary.
-        corpus: text encoded with this vocabulary.
-        recipe: recipe of the mixture.
-        with_caches: also score caches over the features of the first model that has some, or without features.
-        progress: reports each pass over the text.
-    """
+    """Score a text with each model, in a mixture's context, and with caches if requested; see `_cached_part`."""
     settings = recipe.mixture
-    cached_part = (first_featured_part(models) or 0) if with_caches else None
+    cached_part = _cached_part(models) if with_caches else None
     caches, targets = None, []
     for index, model in enumerate(models):
         if index == cached_part:
@@ -100,8 +102,9 @@ def score_parts(
             targets.append(caches.targets)
         else:
             targets.append(score_corpus(model, corpus, context=settings.fitted_context, progress=progress))
-    matcher_index = find_context_matcher(models) if settings.weights == "by-order" else None
-    lengths = None if matcher_index is None else corpus_context_lengths(models[matcher_index], corpus)
+    lengths = None
+    if settings.weights == "by-order" and (matcher := find_context_matcher(models)) is not None:
+        lengths = corpus_context_lengths(models[matcher], corpus)
     return PartScores(corpus, targets, lengths, caches)
 
 
@@ -118,25 +121,12 @@ def corpus_context_lengths(model: Any, corpus: EncodedCorpus) -> TokenIds:
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
 
-_WITHOUT_FEATURES = {NGramModel.family, CacheModel.family}
-
-
 def mix_dynamically(
-    title: str,
-    recipe: Recipe,
-    parts: Sequence[Trained | Checkpoint],
-    inputs: TrainingInputs,
-    *,
-    began: float,
+    title: str, recipe: Recipe, parts: Sequence[Trained | Checkpoint], inputs: TrainingInputs, *, began: float
 ) -> Trained:
     """Mix models with the weights and cache that maximise the validation text's likelihood.
 
-    Args:
-        title: title of the mixture.
-        recipe: recipe of the mixture, which passes `check_mixing_plan`.
-        parts: parts with one vocabulary.
-        inputs: inputs of the run; the training text is not used.
-        began: start of training, by the monotonic clock.
+    The parts have one vocabulary, and the recipe passes `check_mixing_plan`.
 
     Returns:
         The outermost stage; each has the previous one as a part.
@@ -149,7 +139,7 @@ def mix_dynamically(
     log_probs = [targets.log_probs for targets in valid.targets]
     cache, cached_part = None, None
     if valid.caches is not None and recipe.has_cache_inside:  # the inner stage comes first
-        cached_part = first_featured_part(models) or 0
+        cached_part = _cached_part(models)
         cache = choose_cache(valid.caches, log_probs[cached_part])
         log_probs[cached_part] = cache.log_probs
     weights = _fit_weights(np.stack(log_probs, axis=1), valid.context_lengths, models)
@@ -168,11 +158,7 @@ def mix_dynamically(
 
 
 def check_mixing_plan(recipe: Recipe, families: Sequence[str]) -> None:
-    """Reject a recipe that no part supports.
-
-    Args:
-        recipe: recipe of a dynamic mixture.
-        families: families of the parts; `neural` for a neural part not trained yet.
+    """Reject a dynamic mixture that no part supports; the family of a network not trained yet is `neural`.
 
     Raises:
         InvalidInputError: there are weights by order without an n-gram
@@ -194,13 +180,13 @@ def _fit_weights(
     log_probs: Float32s, lengths: Int64s | None, models: Sequence[LanguageModel[Any]]
 ) -> dict[str, Any]:
     """Fit λ for all tokens, `weights` [M], and by context length, if given, `weights_by_context` [C, M]."""
-    common = fit_weights(log_probs)
-    if lengths is None:
-        return {"weights": list(common)}
-    matcher: Any = models[find_context_matcher(models) or 0]
-    size = matcher.num_context_lengths
-    table = fit_weights_by_context(log_probs, lengths, num_lengths=size, weights=common)
-    return {"weights": list(common), "weights_by_context": [list(row) for row in table]}
+    weights: dict[str, Any] = {"weights": list(common := fit_weights(log_probs))}
+    if lengths is not None:
+        matcher: Any = models[find_context_matcher(models) or 0]
+        size = matcher.num_context_lengths
+        table = fit_weights_by_context(log_probs, lengths, num_lengths=size, weights=common)
+        weights["weights_by_context"] = list(map(list, table))
+    return weights
 
 
 def _mix(parts: Sequence[Float32s], weights: Mapping[str, Any], lengths: Int64s | None) -> Float32s:
@@ -270,7 +256,7 @@ def _build_stages(
         inner = stages[cached_part]
         name = f"{part_title(inner.part)} with cache" if len(parts) > 1 else title
         model = CacheModel(inner.part.model, cache.config)
-        stages[cached_part] = stage(name, model, cache_facts(cache), [inner])
+        stages[cached_part] = stage(name, model, _cache_facts(cache.config), [inner])
     has_outer_cache = cache is not None and cached_part is None
     if len(stages) > 1:
         name = f"{title} without cache" if has_outer_cache else title
@@ -278,14 +264,14 @@ def _build_stages(
         stages = [stage(name, mixed, weights, stages)]
     if cache is not None and cached_part is None:
         model = CacheModel(stages[0].part.model, cache.config, cache.frequencies)
-        stages = [stage(title, model, cache_facts(cache), stages)]
+        stages = [stage(title, model, _cache_facts(cache.config), stages)]
     whole: Trained = stages[0].part
     return whole
 
 
-def cache_facts(chosen: ChosenCache) -> dict[str, Any]:
+def _cache_facts(config: CacheConfig) -> dict[str, Any]:
     """Describe a fitted cache for metrics.json; `weights` has the wrapped model's."""
-    return {"weights": [1 - chosen.config.weight], "cache": dataclasses.asdict(chosen.config)}
+    return {"weights": [1 - config.weight], "cache": dataclasses.asdict(config)}
 
 
 def mixture_tokenizer(settings: MixtureSettings, published: Sequence[Checkpoint]) -> Tokenizer | None:
@@ -485,8 +471,7 @@ def train_mixture(
             trained |= {name: train_single(name, part, inputs) for name, part in wave.items()}
     began -= 0.0 if inputs.runs is None else inputs.runs.seconds_before
     mix = _mix_statically if recipe.mixture.kind == "static" else mix_dynamically
-    parts = [trained[title] for title in mixed]
-    return mix(title, recipe, [*parts, *published], inputs, began=began)
+    return mix(title, recipe, [*map(trained.__getitem__, mixed), *published], inputs, began=began)
 
 
 def continue_ngrams(title: str, recipe: Recipe, inputs: TrainingInputs, base: Checkpoint) -> Trained:
@@ -502,12 +487,7 @@ def continue_ngrams(title: str, recipe: Recipe, inputs: TrainingInputs, base: Ch
 
 
 def _mix_statically(
-    title: str,
-    recipe: Recipe,
-    parts: Sequence[Trained | Checkpoint],
-    inputs: TrainingInputs,
-    *,
-    began: float,
+    title: str, recipe: Recipe, parts: Sequence[Trained | Checkpoint], inputs: TrainingInputs, *, began: float
 ) -> Trained:
     """Merge n-gram models into one n-gram model, and evaluate it."""
     vocabulary, texts = inputs.tokenizer.vocabulary, inputs.texts
@@ -526,5 +506,4 @@ def _mix_statically(
             own = texts.map(lambda corpus: corpus._replace(tokens=ids[corpus.tokens]))
         return held_out_figures(part.model, own, progress=inputs.progress)
 
-    part_figures = list(map(figures_of, parts))
-    return Trained(title, recipe, model, (), facts, figures, seconds, parts, part_figures)
+    return Trained(title, recipe, model, (), facts, figures, seconds, parts, [*map(figures_of, parts)])

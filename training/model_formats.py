@@ -6,16 +6,17 @@ character of the code point piece id + 100, as NeMo's `train_kenlm.py` writes th
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from models.checkpoint.load import load_checkpoint
-from models.checkpoint.manifest import check_name
+from models.checkpoint.manifest import Direction, check_name
 from models.checkpoint.registry import Address, open_registry
-from models.checkpoint.write import write_checkpoint
+from models.checkpoint.write import StorableModel, write_checkpoint
 from models.errors import InvalidInputError, ManifestError, UnsupportedParameterError, require_package
 from models.ngram.arpa_reader import read_arpa
 from models.ngram.arpa_writer import write_arpa
@@ -42,6 +43,57 @@ ENCODINGS = ("pieces", "nemo")
 """Spellings of SentencePiece pieces in ARPA files."""
 
 _NEMO_OFFSET = 100  # DEFAULT_TOKEN_OFFSET in NeMo's ctc_beam_decoding.py
+_WRITTEN_SENTENCES = (
+    "The first version of the report was published on Monday.",
+    "It was raining, so they stayed at home.",
+)
+"""Golden sentences of models of written text."""
+
+
+class _Import:
+    """Import of a model into a registry, evaluated on held-out files, if there are any."""
+
+    def __init__(self, name: str, registry: Address, corpus: Sequence[Path]) -> None:
+        self._began, self._name = time.monotonic(), name
+        self._store, self.progress = open_registry(registry, create=True), console_progress()
+        check_name(name)
+        self._text = read_corpus(corpus, unit="line", progress=self.progress) if corpus else None
+
+    def publish(
+        self,
+        model: StorableModel[Any],
+        tokenizer: Tokenizer,
+        facts: dict[str, Any],
+        golden: Sequence[Sequence[int]],
+        source: Mapping[str, str],
+        *,
+        direction: Direction = "forward",
+        **provenance: object,
+    ) -> dict[str, Any]:
+        """Evaluate and publish the model; the held-out text, if given, replaces the `golden` inputs."""
+        if self._text is not None:
+            encoded = encode_corpus(tokenizer, self._text.sentences, progress=self.progress)
+            golden = golden_sentences(encoded)
+            read = encoded.reversed() if direction == "backward" else encoded
+            result = evaluate(model, read, progress=self.progress)
+            facts |= {"test": result.facts(), "data": {"test": corpus_facts(self._text)}}
+            facts |= int8_facts(model, encoded, context="sentence", progress=self.progress)
+        seconds = round(time.monotonic() - self._began, 3)
+        description = describe_checkpoint(
+            self._name,
+            model,
+            tokenizer,
+            metrics=facts,
+            provenance={"source": source, "seconds": seconds, **provenance},
+            golden=golden,
+            direction=direction,
+        )
+        copying = self.progress.stage("copying the weights")
+        with nullcontext() if isinstance(model, NGramModel) else copying:
+            version = self._store.publish(
+                self._name, lambda directory: write_checkpoint(directory, model, tokenizer, description)
+            )
+        return published_result(self._store, version, time.monotonic() - self._began)
 
 
 def run_import_arpa(
@@ -58,16 +110,7 @@ def run_import_arpa(
 ) -> dict[str, Any]:
     """Publish an ARPA file's model, with a tokenizer that splits at white space or into pieces.
 
-    Args:
-        file: the ARPA file, plain or compressed.
-        name: name of the published model.
-        registry: registry to publish to.
-        corpus: held-out files for figures, one sentence per line; may be empty.
-        lowercase: lower-case in the tokenizer, for a model of lower-cased text.
-        pieces_of: SentencePiece model whose pieces are the words of the ARPA file.
-        encoding: spelling of pieces, one of `ENCODINGS`.
-        prune_entropy: relative increase in perplexity below which an n-gram is dropped; 0 drops none.
-        quantize_bits: 8 quantises probabilities and back-off weights; None stores float32.
+    See `gramophone models import-arpa` for the arguments; `pieces_of` is its `--tokenizer`.
 
     Returns:
         The new version's address, directory, figures, and notes on the file.
@@ -75,17 +118,9 @@ def run_import_arpa(
     Raises:
         LanguageModelError: the input is invalid, or the registry cannot be written; nothing is published.
     """
-    began = time.monotonic()
-    _check_options(
-        lowercase=lowercase,
-        has_pieces=pieces_of is not None,
-        encoding=encoding,
-        prune_entropy=prune_entropy,
-        quantize_bits=quantize_bits,
-    )
-    store, progress = open_registry(registry, create=True), console_progress()
-    check_name(name)
-    text = read_corpus(corpus, unit="line", progress=progress) if corpus else None
+    _check_options(lowercase, encoding, prune_entropy, quantize_bits, has_pieces=pieces_of is not None)
+    imported = _Import(name, registry, corpus)
+    progress = imported.progress
     with progress.stage(f"reading {file.name}", file.stat().st_size if file.is_file() else None):
         vocabulary, orders, report = read_arpa(file, on_read=progress.advance)
     if lowercase and (capital := [word for word in vocabulary.ids if word != word.lower()]):
@@ -104,11 +139,7 @@ def run_import_arpa(
         irregularities |= {"split_words": 0, "unlisted_pieces": tokenizer.num_unlisted}
         vocabulary = tokenizer.vocabulary
     model, listed, facts = compress(
-        orders,
-        vocabulary,
-        prune_entropy=prune_entropy,
-        quantise=quantize_bits is not None,
-        progress=progress,
+        orders, vocabulary, prune_entropy=prune_entropy, quantise=quantize_bits is not None, progress=progress
     )
     golden = _golden_sequences(listed)
     del orders, listed  # as large as the model
@@ -116,48 +147,32 @@ def run_import_arpa(
         sums = row_sum_facts(model)
         model.normalised = sums["normalised"]
     facts |= {"context": "sentence", "normalisation": sums, "arpa": irregularities}
-    if text is not None:
-        encoded = encode_corpus(tokenizer, text.sentences, progress=progress)
-        golden = golden_sentences(encoded)
-        result = evaluate(model, encoded.reversed() if report.backward else encoded, progress=progress)
-        facts |= {"test": result.facts(), "data": {"test": corpus_facts(text)}}
-    provenance = {
-        "source": {"format": "ARPA", "file": file.name, "sha256": report.sha256},
-        "seconds": round(time.monotonic() - began, 3),
-        "lowercase": lowercase,
-    }
-    description = describe_checkpoint(
-        name,
+    return imported.publish(
         model,
         tokenizer,
-        metrics=facts,
-        provenance=provenance,
-        golden=golden,
+        facts,
+        golden,
+        {"format": "ARPA", "file": file.name, "sha256": report.sha256},
         direction="backward" if report.backward else "forward",
+        lowercase=lowercase,
     )
-    version = store.publish(
-        name, lambda directory: write_checkpoint(directory, model, tokenizer, description)
-    )
-    return published_result(store, version, time.monotonic() - began)
 
 
 def _check_options(
-    *, lowercase: bool, has_pieces: bool, encoding: str, prune_entropy: float, quantize_bits: int | None
+    lowercase: bool, encoding: str, prune_entropy: float, quantize_bits: int | None, *, has_pieces: bool
 ) -> None:
-    is_finite, can_be = 0 <= prune_entropy < math.inf, f"it can be {' or '.join(ENCODINGS)}, with --tokenizer"
-    is_known = encoding in ENCODINGS and (encoding == "pieces" or has_pieces)
-    for key, value, rule, is_valid in (
-        ("prune_entropy", f"{prune_entropy}", "it must be at least 0 and finite", is_finite),
-        ("quantize_bits", f"{quantize_bits}", "it must be 8", quantize_bits in {None, 8}),
-        ("encoding", f"{encoding!r}", can_be, is_known),
-    ):
-        if not is_valid:
-            raise InvalidInputError(f"--{key.replace('_', '-')} is {value}; {rule}", parameter=key)
+    if not 0 <= prune_entropy < math.inf:
+        problem = f"--prune-entropy is {prune_entropy}; it must be at least 0 and finite"
+        raise InvalidInputError(problem, parameter="prune_entropy")
+    if quantize_bits not in {None, 8}:
+        problem = f"--quantize-bits is {quantize_bits}; it must be 8"
+        raise InvalidInputError(problem, parameter="quantize_bits")
+    if encoding not in ENCODINGS or (encoding != "pieces" and not has_pieces):
+        problem = f"--encoding is {encoding!r}; it can be {' or '.join(ENCODINGS)}, with --tokenizer"
+        raise InvalidInputError(problem, parameter="encoding")
     if has_pieces and lowercase:
-        raise InvalidInputError(
-            "--lowercase is for words; the SentencePiece model of --tokenizer normalises texts itself",
-            parameter="lowercase",
-        )
+        problem = "--lowercase is for words; the SentencePiece model of --tokenizer normalises texts itself"
+        raise InvalidInputError(problem, parameter="lowercase")
 
 
 def _piece_tokenizer(words: Vocabulary, path: Path, *, encoding: str) -> ListedPieceTokenizer:
@@ -199,10 +214,7 @@ def _golden_sequences(orders: Sequence[NGrams]) -> list[list[int]]:
 def run_export_arpa(address: str, file: Path, *, registry: Address) -> dict[str, Any]:
     """Write a published n-gram model as an ARPA file.
 
-    Args:
-        address: address of the model.
-        file: file to write; compressed if its name ends in .gz, .xz or .zst.
-        registry: registry of the model.
+    See `gramophone models export-arpa` for the arguments.
 
     Returns:
         The model's address, the file, n-grams by order, and facts for its readers, such
@@ -240,23 +252,12 @@ def run_export_arpa(address: str, file: Path, *, registry: Address) -> dict[str,
     }
 
 
-_WRITTEN_SENTENCES = (
-    "The first version of the report was published on Monday.",
-    "It was raining, so they stayed at home.",
-)
-"""Golden sentences of models of written text."""
-
-
 def run_import_hf(
     folder: Path, *, name: str, registry: Address, corpus: Sequence[Path] = ()
 ) -> dict[str, Any]:
     """Publish the model of a folder: config.json, weights in safetensors and tokenizer.json.
 
-    Args:
-        folder: the folder, as Hugging Face's `save_pretrained` writes it.
-        name: name of the published model.
-        registry: registry to publish to.
-        corpus: held-out files for figures, one sentence per line; may be empty.
+    See `gramophone models import-hf` for the arguments.
 
     Returns:
         The new version's address, directory and figures.
@@ -264,17 +265,14 @@ def run_import_hf(
     Raises:
         LanguageModelError: the input is invalid, or the registry cannot be written; nothing is published.
     """
-    began = time.monotonic()
     for package in ("torch", "transformers"):
         require_package(package, "a pretrained model")
     from models.pretrained.folder import check_folder
     from models.pretrained.model import PretrainedModel  # imports torch
     from models.pretrained.tokenizer import PretrainedTokenizer, check_tokenizer
 
-    store, progress = open_registry(registry, create=True), console_progress()
-    check_name(name)
-    text = read_corpus(corpus, unit="line", progress=progress) if corpus else None
-    with progress.stage(f"reading {folder.name}"):
+    imported = _Import(name, registry, corpus)
+    with imported.progress.stage(f"reading {folder.name}"):
         try:
             kind = check_folder(folder)["model_type"]
             check_tokenizer(folder)
@@ -286,22 +284,8 @@ def run_import_hf(
         "context": "sentence",
         "pretrained": {"type": kind, "window": model.window, **tokenizer.facts},
     }
-    golden = tokenizer.encode_all(_WRITTEN_SENTENCES)
-    if text is not None:
-        encoded = encode_corpus(tokenizer, text.sentences, progress=progress)
-        golden = golden_sentences(encoded)
-        result = evaluate(model, encoded, progress=progress)
-        facts |= {"test": result.facts(), "data": {"test": corpus_facts(text)}}
-        facts |= int8_facts(model, encoded, context="sentence", progress=progress)
-    provenance = {
-        "source": {"format": "Hugging Face", "folder": folder.name},
-        "seconds": round(time.monotonic() - began, 3),
-    }
-    description = describe_checkpoint(
-        name, model, tokenizer, metrics=facts, provenance=provenance, golden=golden, direction="forward"
+    golden, source = (
+        tokenizer.encode_all(_WRITTEN_SENTENCES),
+        {"format": "Hugging Face", "folder": folder.name},
     )
-    with progress.stage("copying the weights"):
-        version = store.publish(
-            name, lambda directory: write_checkpoint(directory, model, tokenizer, description)
-        )
-    return published_result(store, version, time.monotonic() - began)
+    return imported.publish(model, tokenizer, facts, golden, source)

@@ -8,7 +8,7 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
@@ -74,16 +74,13 @@ def publish(registry: Registry, name: str, trained: Trained, run: RunContext) ->
     parts_to_write = trained.parts if embeds or publishes else ()
     is_first = publishes and not registry.models()
     with tempfile.TemporaryDirectory() as folder:
+        parts, names = list[Path](), list[str]()
         with report_write_errors(Path(folder)):
-            parts = [
-                _part_directory(registry if publishes else None, part, run, Path(folder) / str(number))
-                for number, part in enumerate(parts_to_write)
-            ]
-        published = [
-            part_title(part) if path.is_relative_to(folder) else version_address(path)
-            for part, path in zip(parts_to_write, parts, strict=True)
-        ]
-        description = describe_model(name, trained, run, part_names=published)
+            for number, part in enumerate(parts_to_write):
+                path = _part_directory(registry if publishes else None, part, run, Path(folder) / str(number))
+                parts.append(path)
+                names.append(part_title(part) if path.is_relative_to(folder) else version_address(path))
+        description = describe_model(name, trained, run, part_names=names)
         version = registry.publish(
             name,
             lambda directory: write_checkpoint(
@@ -100,11 +97,7 @@ def published_result(
 ) -> dict[str, Any]:
     """Return a published version's address, directory, notes and figures, as commands print them.
 
-    Args:
-        registry: registry of the version.
-        version: the published version.
-        seconds: training time in seconds.
-        first_notes: notes to list before the notes on the figures.
+    The training took `seconds`; `first_notes` come before the notes on the figures.
     """
     metrics = json.loads(registry.read_file(version, "metrics.json"))
     notes = [*first_notes, *filter(None, [fitted_note(metrics)]), *card_notes(metrics)]
@@ -118,11 +111,7 @@ def describe_model(
 ) -> CheckpointDescription:
     """Assemble figures, provenance and model card of a trained model.
 
-    Args:
-        name: name of the published model.
-        trained: the model.
-        run: its training run.
-        part_names: names of its parts; by default, their titles or addresses.
+    `part_names` replaces the titles or addresses of its parts.
     """
     parts = _part_figures(trained, part_names)
     valid, direction = run.encoded.valid, trained.recipe.reading_direction
@@ -133,7 +122,7 @@ def describe_model(
         "context": trained.context,
         "data": dict(run.data),
         **({"overlap": dict(run.overlap)} if run.overlap else {}),
-        **_fitted_on(trained.recipe, run.data["valid"]["sources"]),
+        **{key: list(run.data["valid"]["sources"]) for key in _fitted_keys(trained.recipe)},
         **int8_facts(trained.model, read, context=trained.context, progress=SILENT),
         **({"parts": parts} if parts else {}),
         **({"history": [record._asdict() for record in trained.history]} if trained.history else {}),
@@ -151,7 +140,7 @@ def describe_model(
         provenance=provenance,
         golden=golden_sentences(valid),
         direction=direction,
-        histories={p.title: p.history for p in _with_parts(trained) if p.history},
+        histories=dict(_histories(trained)),
         extra_files=_token_counts(run),
     )
 
@@ -207,45 +196,37 @@ def corpus_facts(corpus: Corpus) -> dict[str, Any]:
 
 def _part_figures(trained: Trained, names: Sequence[str] = ()) -> list[dict[str, Any]]:
     """Return name, weight, cost and figures of every part, with nested entries for its parts."""
-    names = names or [part_title(part) for part in trained.parts]
-    inner = [_part_figures(part) if isinstance(part, Trained) else [] for part in trained.parts]
-    weights = trained.facts.get("weights", ())
-    return [
-        {
-            "name": name,
-            "family": part.model.family,
-            "weight": weight,
-            "step_ms": step_milliseconds(part.model),
-            **figures,
-            **({"parts": parts} if parts else {}),
-        }
-        for part, name, figures, weight, parts in zip(
-            trained.parts, names, trained.part_figures, weights, inner, strict=True
-        )
-    ]
+    names = names or list(map(part_title, trained.parts))
+    weights, found = trained.facts.get("weights", ()), list[dict[str, Any]]()
+    rows = zip(trained.parts, names, weights, trained.part_figures, strict=True)
+    for part, name, weight, figures in rows:
+        inner = _part_figures(part) if isinstance(part, Trained) else []
+        entry = {"name": name, "family": part.model.family, "weight": weight}
+        entry |= {"step_ms": step_milliseconds(part.model), **figures}
+        found.append(entry | ({"parts": inner} if inner else {}))
+    return found
 
 
 def _token_counts(run: RunContext) -> dict[str, bytes]:
     """Return the file of the training text's token counts; empty if nothing was trained."""
     train, counts = run.encoded.train, run.token_counts
-    if counts is None:
-        if not train.num_sentences:
-            return {}
+    if counts is None and train.num_sentences:
         counts = token_counts(train, len(run.tokenizer.vocabulary))
+    if counts is None:
+        return {}
     buffer = io.BytesIO()
     np.save(buffer, counts, allow_pickle=False)
     return {COUNTS_FILE: buffer.getvalue()}
 
 
-def _fitted_on(recipe: Recipe, sources: Sequence[str]) -> dict[str, list[str]]:
-    """Return the metrics keys of quantities fitted on the validation text, with its files."""
-    ngram = recipe.ngram
-    fitted = {
-        "weights_fitted_on": recipe.family == "mixture",
-        "discounts_fitted_on": recipe.family == "ngram" and ngram.discounts == "held-out",
-        "lambdas_fitted_on": recipe.family == "ngram" and ngram.smoothing == "jelinek-mercer",
-    }
-    return {key: list(sources) for key, is_so in fitted.items() if is_so}
+def _fitted_keys(recipe: Recipe) -> Iterator[str]:
+    """Yield the metrics keys of quantities fitted on the validation text; their values are its files."""
+    if recipe.family == "mixture":
+        yield "weights_fitted_on"
+    if recipe.family == "ngram" and recipe.ngram.discounts == "held-out":
+        yield "discounts_fitted_on"
+    if recipe.family == "ngram" and recipe.ngram.smoothing == "jelinek-mercer":
+        yield "lambdas_fitted_on"
 
 
 def _has_embedded_parts(trained: Trained) -> bool:
@@ -272,11 +253,13 @@ def _part_directory(
     return scratch
 
 
-def _with_parts(trained: Trained) -> list[Trained]:
-    return [
-        trained,
-        *(inner for part in trained.parts if isinstance(part, Trained) for inner in _with_parts(part)),
-    ]
+def _histories(trained: Trained) -> Iterator[tuple[str, Sequence[HistoryRecord]]]:
+    """Yield the records of a model and its parts that have some, by title."""
+    if trained.history:
+        yield trained.title, trained.history
+    for part in trained.parts:
+        if isinstance(part, Trained):
+            yield from _histories(part)
 
 
 def _version_of(library: str) -> str | None:

@@ -22,7 +22,31 @@ from training.ngram.smoothing.jelinek_mercer import MAX_BUCKETS
 from training.ngram.smoothing.kneser_ney import DiscountSource
 from training.tokenizer import TokenizerSettings
 
+Family = Literal["ngram", "neural", "mixture"]
+_RECIPES = resources.files("training").joinpath("recipes")
 _STATIC_MIXTURE_KEYS = frozenset({"prune_entropy", "quantize_bits"})
+
+_MUST_BE = {
+    "greater_than": "must be above {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be below {lt}",
+    "less_than_equal": "must be at most {le}",
+    "finite_number": "must be finite",
+    "literal_error": "must be {expected}",
+    "string_too_short": "must be set",
+    "multiple_of": "must be a multiple of {multiple_of}",
+    "model_type": "must be a table of keys",
+}
+_KINDS = {
+    "int": "must be a whole number",
+    "float": "must be a number",
+    "bool": "must be true or false",
+    "string": "must be text",
+    "tuple": "must be a list",
+    "missing": "is missing",
+}
+_SHOWN_CHARACTERS = 200
+_LISTS = {"ngram.prune": "a list such as [0, 0, 1]", "mixture.recipes": 'a list such as ["ngram", "lstm"]'}
 
 
 def _unused_keys(recipe: "Recipe") -> Iterator[tuple[str, str]]:
@@ -37,19 +61,17 @@ def _unused_keys(recipe: "Recipe") -> Iterator[tuple[str, str]]:
     if recipe.tokenizer.lowercase and recipe.tokenizer.normalise == "casefold":
         problem = "tokenizer.lowercase has no effect with tokenizer.normalise=casefold, which includes it"
         yield "tokenizer.lowercase", problem
-    is_set_twice = recipe.direction is not None and "direction" in recipe.ngram.model_fields_set
+    own_direction = "direction" in recipe.ngram.model_fields_set
     if recipe.direction is not None and recipe.family == "mixture":
         problem = "direction applies to the families ngram and neural; the parts of a mixture read forward"
         yield "direction", f"{problem}, given {recipe.direction}"
-    elif is_set_twice and recipe.ngram.direction != recipe.direction:
+    elif own_direction and recipe.direction not in {None, recipe.ngram.direction}:
         problem = f"ngram.direction is {recipe.ngram.direction}, but direction is {recipe.direction}"
         yield "direction", f"{problem}; set one of them"
     if recipe.train.base and recipe.family == "mixture":
         problem = "train.from applies to the families ngram and neural, given mixture"
-        yield (
-            "train.from",
-            f"{problem}; train the new model alone, and mix it with the old one (mixture.models)",
-        )
+        hint = "train the new model alone, and mix it with the old one (mixture.models)"
+        yield "train.from", f"{problem}; {hint}"
     if recipe.family == "ngram":
         if recipe.train.teacher:
             yield "train.teacher", f"train.teacher requires family=neural, given {recipe.family}"
@@ -84,35 +106,12 @@ def _unused_smoothing_keys(ngram: "NGramSettings") -> Iterator[tuple[str, str]]:
 def _unused_part_keys(recipe: "Recipe") -> Iterator[tuple[str, str]]:
     """Yield the n-gram settings that have no effect on published parts."""
     kind = recipe.mixture.kind
-    acting = _STATIC_MIXTURE_KEYS if kind == "static" else frozenset()
+    unused = recipe.ngram.model_fields_set - (_STATIC_MIXTURE_KEYS if kind == "static" else set())
     for key in type(recipe.ngram).model_fields:
-        if key in recipe.ngram.model_fields_set - acting:
+        if key in unused:
             also = "; with mixture.kind=static it would" if key in _STATIC_MIXTURE_KEYS else ""
             problem = f"ngram.{key} has no effect on a {kind} mixture of published models"
             yield f"ngram.{key}", f"{problem}, given {getattr(recipe.ngram, key)!r}{also}"
-
-
-_MUST_BE = {
-    "greater_than": "must be above {gt}",
-    "greater_than_equal": "must be at least {ge}",
-    "less_than": "must be below {lt}",
-    "less_than_equal": "must be at most {le}",
-    "finite_number": "must be finite",
-    "literal_error": "must be {expected}",
-    "string_too_short": "must be set",
-    "multiple_of": "must be a multiple of {multiple_of}",
-    "model_type": "must be a table of keys",
-}
-_KINDS = {
-    "int": "must be a whole number",
-    "float": "must be a number",
-    "bool": "must be true or false",
-    "string": "must be text",
-    "tuple": "must be a list",
-    "missing": "is missing",
-}
-_SHOWN_CHARACTERS = 200
-_LISTS = {"ngram.prune": "a list such as [0, 0, 1]", "mixture.recipes": 'a list such as ["ngram", "lstm"]'}
 
 
 def _recipe_error(error: ValidationError, source: str) -> InvalidInputError:
@@ -147,9 +146,6 @@ def _known_keys(table: Sequence[str]) -> str:
         model = next(iter(get_args(annotation)), annotation)  # a list of tables
     subject = f"[{'.'.join(table)}] has" if table else "a recipe has"
     return f"{subject} {', '.join(field.alias or name for name, field in model.model_fields.items())}"
-
-
-Family = Literal["ngram", "neural", "mixture"]
 
 
 class _Table(BaseModel):
@@ -341,8 +337,7 @@ class Recipe(_Table):
 
 def recipe_names() -> list[str]:
     """Return the names of the packaged recipes."""
-    folder = resources.files("training").joinpath("recipes")
-    return sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml"))
+    return sorted(f.name.removesuffix(".toml") for f in _RECIPES.iterdir() if f.name.endswith(".toml"))
 
 
 def load_recipe(name: str, assignments: Sequence[str] = ()) -> Recipe:
@@ -368,7 +363,7 @@ def recipe_table(name: str) -> dict[str, Any]:
         if name.endswith(".toml"):
             text = Path(name).read_text(encoding="utf-8-sig")
         elif name in recipe_names():
-            text = resources.files("training").joinpath("recipes", f"{name}.toml").read_text(encoding="utf-8")
+            text = _RECIPES.joinpath(f"{name}.toml").read_text(encoding="utf-8")
         else:
             raise InvalidInputError(
                 f"unknown recipe {name!r}; use one of {', '.join(recipe_names())}, or the path of a .toml file",
@@ -404,10 +399,8 @@ def merge_tables(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[s
     """Merge changes into a table, recursively."""
     merged = dict(table)
     for key, value in changes.items():
-        inner = merged.get(key)
-        merged[key] = (
-            merge_tables(inner, value) if isinstance(inner, dict) and isinstance(value, Mapping) else value
-        )
+        is_table = isinstance(merged.get(key), dict) and isinstance(value, Mapping)
+        merged[key] = merge_tables(merged[key], value) if is_table else value
     return merged
 
 

@@ -46,15 +46,8 @@ def run_select(
 ) -> dict[str, Any]:
     """Write lines of a large text that resemble an in-domain text to a file, in order.
 
-    The end of the in-domain text is held out.
-
-    Args:
-        large: files of the large text.
-        in_domain: files of the in-domain text, whose words are the vocabulary.
-        output: the file to write; a suffix .gz, .xz or .zst compresses it.
-        share: share of lines to select; None selects the one of `SHARES`
-            with which an n-gram model predicts the held-out text best.
-        assignments: overridden keys of the recipe `ngram`.
+    The end of the in-domain text, whose words are the vocabulary, is held out. Without a share, the one of
+    `SHARES` is selected with which an n-gram model predicts it best. See also `gramophone select`.
 
     Returns:
         The output, the selected share, and each compared model's share, lines, tokens and held-out perplexity.

@@ -38,9 +38,8 @@ class Interruption:
         terminated: True after SIGTERM; a second SIGTERM ends the process immediately.
     """
 
-    def __init__(self) -> None:
-        self.requested = False
-        self.terminated = False
+    requested = False
+    terminated = False
 
     def request(self, number: int, frame: FrameType | None) -> None:
         """Record Ctrl-C."""

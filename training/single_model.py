@@ -50,8 +50,19 @@ if TYPE_CHECKING:
 SUM_TOLERANCE = 1e-5
 """Maximum deviation from 1 attributed to rounding."""
 
+RUNS_FOLDER = ".runs"
+"""Folder of unfinished runs in a registry's work folder."""
+
 _CONTEXTS_BY_LENGTH = 100
 _BATCH = 8
+_STATE_FILE = "state.pt"
+_NOT_SHAPE = frozenset(
+    {"dropout", "input_dropout", "hidden_dropout", "embedding_dropout", "weight_drop", "variational"}
+)
+"""Keys of `neural` that may differ from the base."""
+
+_WORD_RULES = {"pattern": None, "lowercase": False, "marked_unknown": "word", "unicode_spaces": False}
+Figures: TypeAlias = dict[str, dict[str, Any]]
 
 
 def row_sum_facts(model: NGramModel) -> dict[str, Any]:
@@ -75,9 +86,6 @@ def row_sum_facts(model: NGramModel) -> dict[str, Any]:
         rows = np.exp(model.next_log_probs(NGramState(states[begin : begin + _BATCH])), dtype=np.float64)
         worst = max(worst, float(np.abs(rows.sum(axis=1) - 1).max()))
     return {"contexts": len(states), "largest_deviation": worst, "normalised": worst <= SUM_TOLERANCE}
-
-
-Figures: TypeAlias = dict[str, dict[str, Any]]
 
 
 class Trained(NamedTuple):
@@ -157,12 +165,6 @@ def locked_folder(folder: Path, *, busy: InvalidInputError) -> Iterator[None]:
         yield
 
 
-RUNS_FOLDER = ".runs"
-"""Folder of unfinished runs in a registry's work folder."""
-
-_STATE_FILE = "state.pt"
-
-
 class ResumableRuns:
     """Saved training states of one model and, for a mixture, of its parts.
 
@@ -210,14 +212,12 @@ class ResumableRuns:
             parameter="name",
         )
         with locked_folder(self.folder, busy=busy):
-            unwanted = [] if self.resume else self._states()
-            if unwanted:
-                titles = ", ".join(path.parent.name for path in unwanted)
-                self.notes.append(
-                    f"an unfinished training ({titles}) was removed; --resume would have continued it"
-                )
-            for path in unwanted:
-                shutil.rmtree(path.parent, ignore_errors=True)
+            if not self.resume and (unwanted := [path.parent for path in self._states()]):
+                titles = ", ".join(folder.name for folder in unwanted)
+                note = f"an unfinished training ({titles}) was removed; --resume would have continued it"
+                self.notes.append(note)
+                for folder in unwanted:
+                    shutil.rmtree(folder, ignore_errors=True)
             try:
                 yield
             finally:
@@ -286,24 +286,17 @@ def _train_ngram(title: str, recipe: Recipe, inputs: TrainingInputs) -> Trained:
     """Estimate an n-gram model; its smoothing's parameters are fitted on the validation text."""
     began = time.monotonic()
     settings = recipe.ngram
+    parameters = settings.model_dump(include={"k", "buckets", "discounts"})
     result = estimate(
         inputs.texts.train,
         inputs.tokenizer.vocabulary,
-        order=settings.order,
-        smoothing=make_smoothing(
-            settings.smoothing, k=settings.k, buckets=settings.buckets, discounts=settings.discounts
-        ),
-        prune=settings.prune,
-        prune_entropy=settings.prune_entropy,
+        **settings.model_dump(include={"order", "prune", "prune_entropy"}),
+        smoothing=make_smoothing(settings.smoothing, **parameters),
         quantise=settings.quantize_bits is not None,
         held_out=inputs.texts.valid,
         progress=inputs.progress,
     )
-    facts = {
-        "smoothing": settings.smoothing,
-        **result.facts,
-        **normalisation_facts(result.model),
-    }
+    facts = {"smoothing": settings.smoothing, **result.facts, **normalisation_facts(result.model)}
     return Trained(title, recipe, result.model, (), facts, {}, time.monotonic() - began)
 
 
@@ -361,21 +354,8 @@ def fit_network(
     return result
 
 
-_NOT_SHAPE = frozenset(
-    {"dropout", "input_dropout", "hidden_dropout", "embedding_dropout", "weight_drop", "variational"}
-)
-"""Keys of `neural` that may differ from the base."""
-
-_WORD_RULES = {"pattern": None, "lowercase": False, "marked_unknown": "word", "unicode_spaces": False}
-
-
 def continue_from(recipe: Recipe, base: Checkpoint, *, source: str) -> Recipe:
-    """Complete the recipe of a model that continues from a published one, the base, by its values.
-
-    Args:
-        recipe: recipe with `train.from`.
-        base: the base.
-        source: name of the recipe, for messages.
+    """Complete a recipe with `train.from` by the values of the published model, the base; messages name `source`.
 
     Raises:
         InvalidInputError: the recipe sets another family, shape, direction or
@@ -384,12 +364,8 @@ def continue_from(recipe: Recipe, base: Checkpoint, *, source: str) -> Recipe:
     address, family = version_address(base.path), base.model.family
     is_ngram = recipe.family == NGramModel.family
     if family not in ({NGramModel.family} if is_ngram else NEURAL_FAMILIES):
-        rule = (
-            "an n-gram model continues from an n-gram model"
-            if is_ngram
-            else "a network continues from a network"
-        )
-        problem = f"train.from: {address} is of the family {family}; {rule}"
+        kind = "an n-gram model" if is_ngram else "a network"
+        problem = f"train.from: {address} is of the family {family}; {kind} continues from {kind}"
         raise InvalidInputError(problem, parameter="train.from")
     shape, full_shape = dict[str, Any](), dict[str, Any]()
     if not is_ngram:
@@ -452,12 +428,11 @@ def with_soft_targets(networks: Mapping[str, Recipe], inputs: TrainingInputs) ->
             continue
         import torch
 
-        from training.neural.resume import text_hash
         from training.neural.run import training_precision
         from training.neural.soft_targets import SoftTargets, write_soft_targets
 
         teachers, corpus = [inputs.teachers[name] for name in recipe.train.teacher], inputs.texts.train
-        hashes = "".join([text_hash(corpus), *map(_model_hash, teachers)])
+        hashes = "".join([corpus.token_hash(), *map(_model_hash, teachers)])
         if inputs.runs is None:
             folder = Path(tempfile.mkdtemp())
             atexit.register(shutil.rmtree, folder, ignore_errors=True)

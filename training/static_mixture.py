@@ -23,17 +23,17 @@ from models.tokenizers import Tokenizer, WordTokenizer
 from models.vocabulary import CONTROL_TOKENS, Vocabulary
 from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import score_corpus
-from training.mixture_weights import fit_weights
-from training.ngram.pruning import compress
-from training.ngram.smoothing.interpolation import attach_backoffs
-from training.ngram.trie import (
+from training.mixture_fitting import fit_weights
+from training.ngram.pruning import (
     MIN_LOWER_MASS,
     BackoffRows,
     Orders,
+    compress,
     from_log10,
     link,
     suffixes_by_order,
 )
+from training.ngram.smoothing.interpolation import attach_backoffs
 from training.progress import Progress
 from training.recipe import NGramSettings
 
@@ -116,7 +116,7 @@ def _unite(
             own.append(np.searchsorted(merged, key).astype(np.int32))
             listed = part_ngrams.suffixes >= 0
             suffixes[own[-1][listed]] = own[-2][part_ngrams.suffixes[listed]]
-        prefixes, words = np.divmod(merged, vocab_size)
+        prefixes, words = np.divmod(merged, vocab_size)  # sorted by (prefix, word), as in an automaton
         ngrams.append(NGrams(words.astype(np.int32), prefixes.astype(np.int32), suffixes))
     return ngrams, indices
 
@@ -230,7 +230,12 @@ def mix_statically(
     Raises:
         InvalidInputError: there is no held-out token, or the model cannot be compressed as requested.
     """
-    models = [_over_vocabulary(vocabulary, part) for part in parts]
+    models = list(parts)
+    for number, part in enumerate(parts):
+        if part.vocabulary.fingerprint != vocabulary.fingerprint:
+            ids = id_translation(part.vocabulary, vocabulary)
+            orders = remap(list_ngrams(part.automaton), ids, len(vocabulary))
+            models[number] = NGramModel(build_automaton(orders), vocabulary, normalised=part.normalised)
     scores = [score_corpus(model, held_out, progress=progress).log_probs for model in models]
     weights = fit_weights(np.stack(scores, axis=1))
     with progress.stage("mixing n-grams"):
@@ -245,10 +250,3 @@ def mix_statically(
         progress=progress,
     )
     return model, {"weights": list(weights), **facts}
-
-
-def _over_vocabulary(vocabulary: Vocabulary, part: NGramModel) -> NGramModel:
-    if part.vocabulary.fingerprint == vocabulary.fingerprint:
-        return part
-    orders = remap(list_ngrams(part.automaton), id_translation(part.vocabulary, vocabulary), len(vocabulary))
-    return NGramModel(build_automaton(orders), vocabulary, normalised=part.normalised)

@@ -16,7 +16,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from models.errors import FormatError, InvalidInputError
 from models.tokenizers import Tokenizer
@@ -24,6 +24,18 @@ from training.corpus import Corpus, EncodedCorpus, paragraphs, read_corpus, read
 from training.progress import Progress
 from training.tokenizer import encode_corpus
 
+T = TypeVar("T")
+U = TypeVar("U")
+
+MIN_WORDS = 8
+"""Minimum length of a compared sentence, in words."""
+
+WARN_SHARE = 0.01
+"""Share of sentences above which a text's figures are unreliable."""
+
+_HELD_OUT_DIVISOR = 20
+_MAX_HELD_OUT = 5_000
+_EMPTY_CORPUS = Corpus([], "", [])
 _SKIPPED = {
     "test",
     "tests",
@@ -60,9 +72,8 @@ def read_default_corpus(progress: Progress) -> tuple[Corpus, Corpus, Corpus]:
         parts[held_out] = [s for s in parts[held_out] if len(s) < _SHARED_LENGTH or s not in seen]
         seen.update(parts[held_out])
     if not all(parts.values()):
-        raise FormatError(
-            library, "contains too little documentation", hint="give a training text with --corpus"
-        )
+        hint = "give a training text with --corpus"
+        raise FormatError(library, "contains too little documentation", hint=hint)
     train, valid, test = (
         Corpus(s, hashlib.sha256("\n".join(s).encode()).hexdigest(), [f"python-documentation/{part}"])
         for part, s in parts.items()
@@ -98,31 +109,22 @@ def _sentences(text: str) -> list[str]:
     return [s for block in paragraphs(lines) for s in split_sentences(block)]
 
 
-_HELD_OUT_DIVISOR = 20
-_MAX_HELD_OUT = 5_000
-_EMPTY_CORPUS = Corpus([], "", [])
+class Splits(NamedTuple, Generic[T]):
+    """Texts by split, which should be disjoint; `train` is empty if nothing is trained."""
 
+    train: T
+    valid: T
+    test: T | None
 
-class Texts(NamedTuple):
-    """Sentences by split, which should be disjoint; `train` is empty if nothing is trained."""
-
-    train: Corpus
-    valid: Corpus
-    test: Corpus | None
-
-
-class EncodedTexts(NamedTuple):
-    """Texts encoded with one tokenizer."""
-
-    train: EncodedCorpus
-    valid: EncodedCorpus
-    test: EncodedCorpus | None
-
-    def map(self, change: Callable[[EncodedCorpus], EncodedCorpus]) -> "EncodedTexts":
+    def map(self, change: Callable[[T], U]) -> "Splits[U]":
         """Change each text; a missing test text stays None."""
-        return EncodedTexts(
+        return Splits(
             change(self.train), change(self.valid), None if self.test is None else change(self.test)
         )
+
+
+Texts: TypeAlias = Splits[Corpus]
+EncodedTexts: TypeAlias = Splits[EncodedCorpus]
 
 
 def read_texts(
@@ -131,10 +133,10 @@ def read_texts(
     test: Sequence[Path],
     *,
     unit: str,
-    read: Callable[..., Corpus] = read_corpus,
+    stream: bool = False,
     progress: Progress,
 ) -> Texts:
-    """Read the files of a run, training files with `read`; without files, read the default corpus.
+    """Read the files of a run; without files, read the default corpus.
 
     Without validation files, the last twentieth of training sentences is held
     out, at most 5,000. They are consecutive, so adjacent sentences do not leak.
@@ -147,7 +149,7 @@ def read_texts(
         if valid or test:
             raise InvalidInputError("--valid and --test need --corpus", parameter="corpus")
         return Texts(*read_default_corpus(progress))
-    corpus = read(train, unit=unit, progress=progress)
+    corpus = read_corpus(train, unit=unit, stream=stream, progress=progress)
     if valid:
         held_out = read_corpus(valid, unit=unit, progress=progress)
     else:
@@ -190,16 +192,7 @@ def read_fitting_text(
 
 def encode_texts(tokenizer: Tokenizer, texts: Texts, *, progress: Progress) -> EncodedTexts:
     """Encode the texts of every split."""
-    train, valid = (encode_corpus(tokenizer, c.sentences, progress=progress) for c in texts[:2])
-    test = None if texts.test is None else encode_corpus(tokenizer, texts.test.sentences, progress=progress)
-    return EncodedTexts(train, valid, test)
-
-
-MIN_WORDS = 8
-"""Minimum length of a compared sentence, in words."""
-
-WARN_SHARE = 0.01
-"""Share of sentences above which a text's figures are unreliable."""
+    return texts.map(lambda corpus: encode_corpus(tokenizer, corpus.sentences, progress=progress))
 
 
 class OverlapCounter:

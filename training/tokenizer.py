@@ -17,12 +17,7 @@ from models.errors import InvalidInputError
 from models.kernels.threads import run_parts
 from models.normaliser import Normaliser
 from models.slots import CLASS_NAME, MemberMatcher, Slots, class_mark, word_spans
-from models.tokenizers import (
-    CharacterTokenizer,
-    SentencePieceTokenizer,
-    Tokenizer,
-    WordTokenizer,
-)
+from models.tokenizers import CharacterTokenizer, SentencePieceTokenizer, Tokenizer, WordTokenizer
 from models.vocabulary import CONTROL_TOKENS, UNK, Vocabulary
 from models.word_index import TextSize, WordCounter, WordSplitter, compile_pattern, measure_text
 from models.words import UNSPACED, word_pattern
@@ -90,9 +85,8 @@ class TokenizerSettings(BaseModel):
         if slots and info.data.get("kind") == "char":
             raise ValueError("slots require tokenizer.kind=word, bpe or unigram, given char")
         if slots and info.data.get("normalization", "identity") != "identity":
-            raise ValueError(
-                "slots require tokenizer.normalization=identity; set tokenizer.normalise instead"
-            )
+            problem = "slots require tokenizer.normalization=identity; set tokenizer.normalise instead"
+            raise ValueError(problem)
         for name in slots:
             if not CLASS_NAME.fullmatch(name):
                 raise ValueError(f"a class is named {name!r:.40}; names match {CLASS_NAME.pattern}")
@@ -130,11 +124,7 @@ def learn_tokenizer(
 ) -> Tokenizer:
     """Learn a tokenizer from training text; only word counts and a sample are in memory.
 
-    Args:
-        settings: settings of the tokenizer.
-        sentences: the training text.
-        known: words or characters with which the vocabulary begins.
-        progress: reports each stage.
+    The vocabulary of words or characters begins with the `known` ones.
 
     Raises:
         InvalidInputError: the text is too small for the settings; the message names the limit.
@@ -143,14 +133,9 @@ def learn_tokenizer(
         words = _count_tokens(settings, sentences, progress)
         if settings.marked_unknown == "unknown":
             words = {word: count for word, count in words.items() if word != CONTROL_TOKENS[UNK]}
-        learnt = WordTokenizer(
-            Vocabulary(_most_frequent(words, settings, known)),
-            pattern=settings.words_pattern,
-            lowercase=settings.lowercase,
-            marked_unknown=settings.marked_unknown,
-            normalise=settings.normalise,
-            unicode_spaces=settings.unicode_spaces,
-        )
+        rules = settings.model_dump(include={"lowercase", "marked_unknown", "normalise", "unicode_spaces"})
+        vocabulary = Vocabulary(_most_frequent(words, settings, known))
+        learnt = WordTokenizer(vocabulary, pattern=settings.words_pattern, **rules)
         if name := next((name for name in settings.slots if name not in learnt.classes), None):
             raise InvalidInputError(
                 f"tokenizer.slots.{name}: {class_mark(name)} is not in the vocabulary, because the training text has "
@@ -348,10 +333,8 @@ def _learn_pieces(settings: TokenizerSettings, sentences: Sentences, progress: P
             if needed := _REQUIRED.search(reason):  # the library names its own program's option
                 what = "characters and bytes" if settings.byte_fallback else "characters"
                 reason = f"its {what} need {needed[1]} pieces; set tokenizer.vocab_size={needed[1]} or more"
-            raise InvalidInputError(
-                f"tokenizer.vocab_size is {size}, which does not fit the training text: {reason}",
-                parameter="tokenizer.vocab_size",
-            ) from None
+            problem = f"tokenizer.vocab_size is {size}, which does not fit the training text: {reason}"
+            raise InvalidInputError(problem, parameter="tokenizer.vocab_size") from None
     return SentencePieceTokenizer(model.getvalue(), normalise=settings.normalise, classes=[*settings.slots])
 
 

@@ -9,6 +9,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -27,34 +28,45 @@ from training.evaluation.evaluate import (
     DEFAULT_WINDOW_TOKENS,
     Context,
     CorpusScores,
+    context_texts,
     evaluate,
     group_figures,
-    running_text,
     score_corpus,
     summarise_scores,
-    windows,
 )
 from training.progress import Progress
 
 _POWERS_OF_TEN = 10 ** np.arange(1, 18)
 _POWERS_OF_TWO = 2 ** np.arange(62)
 
-
 TokenGroups: TypeAlias = list[dict[str, Any]]
 """Groups of a text's predicted tokens: figures of `group_figures`, and the `name`, such as `10-99`."""
 
+DEFAULT_SAMPLE = 4096
+"""Number of sampled positions: measures a mean of a few bits to a few hundredths."""
+
+_BATCH_ROWS = 64
+_MAX_BATCH_VALUES = 1 << 20  # in a batch of rows
+_TWO_SIDED_95 = 1.959964
+OOV_POLICY = (
+    "unknown tokens have the probability p(<unk>) and are counted in every figure except perplexity_without_oov, "
+    "which excludes them from sum and count"
+)
+
+COUNTS_FILE = "token_counts.npy"
+"""Checkpoint file of token counts in the training text [V], int64."""
+
+INT8_TOKENS = 20_000
+"""Maximum number of compared tokens: measures a ratio of perplexities to a few in ten thousand."""
+
+_STEPS, _FIRST_STEPS = 20, 3
+
 
 def by_frequency(targets: CorpusScores, counts: npt.NDArray[np.integer[Any]]) -> TokenGroups:
-    """Group tokens by powers of ten of their counts; `<unk>` and `</s>` are groups of their own.
-
-    Args:
-        targets: scores of a model.
-        counts: token counts in a reference text [V].
-    """
+    """Group tokens by powers of ten of their counts in a text [V]; `<unk>` and `</s>` are groups of their own."""
     of_each = counts[targets.tokens]
     powers = np.searchsorted(_POWERS_OF_TEN, of_each, side="right")
-    top = int(powers.max(initial=0))
-    bands = [f"{10**k}-{10 ** (k + 1) - 1}" for k in range(top + 1)]
+    bands = [f"{10**k}-{10 ** (k + 1) - 1}" for k in range(int(powers.max(initial=0)) + 1)]
     names = ["unknown", "0", *bands, "end of sentence"]
     group = np.where(of_each > 0, 2 + powers, 1)
     group[targets.tokens == UNK] = 0
@@ -63,12 +75,7 @@ def by_frequency(targets: CorpusScores, counts: npt.NDArray[np.integer[Any]]) ->
 
 
 def by_position(targets: CorpusScores, positions: TokenIds) -> TokenGroups:
-    """Group tokens by powers of two of their positions.
-
-    Args:
-        targets: scores of a model.
-        positions: position of each token, from 1 [N].
-    """
+    """Group tokens by powers of two of their positions, from 1 [N]."""
     powers = np.searchsorted(_POWERS_OF_TWO, positions)  # 1, 2, 3-4, 5-8, …
     ranges = (f"{2 ** (k - 1) + 1}-{2**k}" for k in range(2, int(powers.max(initial=0)) + 1))
     return _token_groups(targets, powers, ["1", "2", *ranges])
@@ -108,13 +115,6 @@ def _counting_ranges(lengths: TokenIds) -> TokenIds:
     return np.arange(1, int(lengths.sum()) + 1) - np.repeat(starts, lengths)
 
 
-DEFAULT_SAMPLE = 4096
-"""Number of sampled positions: measures a mean of a few bits to a few hundredths."""
-
-_BATCH_ROWS = 64
-_MAX_BATCH_VALUES = 1 << 20  # in a batch of rows
-
-
 class EvaluationOptions(NamedTuple):
     """Options of an evaluation.
 
@@ -148,12 +148,7 @@ def sampled_distributions(
 ) -> Iterator[Float64s]:
     """Compute the model's distributions over tokens at positions, given the tokens before.
 
-    Args:
-        model: model of any family.
-        corpus: text encoded with its tokenizer.
-        positions: ascending indices of predicted tokens, in the order of `score_corpus`.
-        options: context and window.
-        progress: counts rows.
+    The positions are ascending indices of predicted tokens, in the order of `score_corpus`.
 
     Yields:
         Batches of natural-log probabilities [b, V] of normalised rows; their order depends on the text,
@@ -174,26 +169,13 @@ def sampled_distributions(
 def _sampled_texts(
     corpus: EncodedCorpus, positions: TokenIds, options: EvaluationOptions
 ) -> list[_SampledText]:
-    if not len(positions):
-        return []
-    if options.context == "stream":
-        text = running_text(corpus)
-        return [(np.array([BOS]), text, np.flatnonzero(text != BOS)[positions])]
-    if options.context == "sentence":
-        starts = corpus.offsets + np.arange(len(corpus.offsets))  # with one `</s>` per sentence
-        owners = np.searchsorted(starts, positions, side="right") - 1
-        numbers, first = np.unique(owners, return_index=True)
-        groups = np.split(positions, first[1:])
-        return [
-            (np.array([BOS]), corpus.sentence(number).astype(np.int64), group - starts[number])
-            for number, group in zip(numbers.tolist(), groups, strict=True)
-        ]
-    texts, begin = [], 0
-    for preceding, text in windows(corpus, options.window):
-        inside = positions[np.searchsorted(positions, begin) : np.searchsorted(positions, begin + len(text))]
-        if len(inside):
-            texts.append((preceding, text, inside - begin))
-        begin += len(text)
+    texts, done = [], 0
+    for before, text in context_texts(corpus, options.context, options.window):
+        predicted = np.flatnonzero(text != BOS)
+        first, end = np.searchsorted(positions, [done, done + len(predicted)])
+        if first < end:
+            texts.append((before, text, predicted[positions[first:end] - done]))
+        done += len(predicted)
     return texts
 
 
@@ -212,13 +194,9 @@ def _states_at_stops(model: LanguageModel[Any], texts: Sequence[_SampledText]) -
 
 def _rebatch_states(states: Iterator[Any], rows: int) -> Iterator[Any]:
     """Concatenate states into batches of at least `rows` rows, for which an output layer is faster."""
-    pending: list[Any] = []
-    for state in states:
-        pending.append(state)
-        if sum(map(len, pending)) >= rows:
-            yield pending[0].concatenate(pending[1:])
-            pending = []
-    if pending:
+    while pending := list(islice(states, 1)):
+        while sum(map(len, pending)) < rows and (state := next(states, None)) is not None:
+            pending.append(state)
         yield pending[0].concatenate(pending[1:])
 
 
@@ -248,13 +226,12 @@ def mean_over_positions(
     with progress.stage(title, len(models) * len(positions)):
         read = (sampled_distributions(model, corpus, positions, options, progress) for model in models)
         values = np.concatenate([np.zeros(0), *(quantity(*rows) for rows in zip(*read, strict=True))])
-    count = len(values)
-    mean = error = bits = None
+    count, found = len(values), dict.fromkeys(("nats", "bits", "standard_error_bits"))
     if count and np.isfinite(values).all():
         mean = float(values.mean())
-        bits = mean / math.log(2)
         error = float(values.std(ddof=1)) / math.sqrt(count) / math.log(2) if count > 1 else None
-    return {"nats": mean, "bits": bits, "standard_error_bits": error, "positions": count}
+        found = {"nats": mean, "bits": mean / math.log(2), "standard_error_bits": error}
+    return {**found, "positions": count}
 
 
 def entropies_of(rows: Float64s) -> Float64s:
@@ -271,9 +248,6 @@ def num_predicted(corpus: EncodedCorpus, context: Context) -> int:
     return len(corpus.tokens) if context == "document" else corpus.num_tokens
 
 
-_TWO_SIDED_95 = 1.959964
-
-
 def log_prob_difference(
     a: CorpusScores, b: CorpusScores, corpus: EncodedCorpus, *, context: Context
 ) -> dict[str, float | None]:
@@ -284,11 +258,7 @@ def log_prob_difference(
     and tokens. Its standard error comes from the linearised ratio (Cochran, Sampling
     Techniques, 1977, section 6.4) and is close to a bootstrap over sentences.
 
-    Args:
-        a: scores of A.
-        b: scores of B on the same corpus in the same context.
-        corpus: the text.
-        context: context of the scores; for `document`, texts count as sentences.
+    For `document`, texts count as sentences.
 
     Returns:
         `nats_per_token`, A's mean log-probability minus B's, positive if A is better, None if a model
@@ -298,20 +268,17 @@ def log_prob_difference(
     lengths = np.diff(corpus.offsets) + (context != "document")
     differences = a.log_probs.astype(np.float64) - b.log_probs
     count, sentences = len(differences), len(lengths)
-    found: dict[str, float | None] = dict.fromkeys(("nats_per_token", "standard_error", "low", "high"))
-    found["sentences"] = sentences
-    if not count or not np.isfinite(differences).all():
-        return found
-    mean = float(differences.sum()) / count
-    found["nats_per_token"] = mean
-    if sentences < 2:
-        return found
-    owners = np.repeat(np.arange(sentences), lengths)
-    residuals = np.bincount(owners, differences, minlength=sentences) - mean * lengths
-    variance = float(residuals @ residuals) * sentences / (sentences - 1)
-    error = math.sqrt(variance) / count
-    low, high = mean - _TWO_SIDED_95 * error, mean + _TWO_SIDED_95 * error
-    return {**found, "standard_error": error, "low": low, "high": high}
+    mean = error = low = high = None
+    if count and np.isfinite(differences).all():
+        mean = float(differences.sum()) / count
+    if mean is not None and sentences > 1:
+        owners = np.repeat(np.arange(sentences), lengths)
+        residuals = np.bincount(owners, differences, minlength=sentences) - mean * lengths
+        variance = float(residuals @ residuals) * sentences / (sentences - 1)
+        error = math.sqrt(variance) / count
+        low, high = mean - _TWO_SIDED_95 * error, mean + _TWO_SIDED_95 * error
+    found = {"nats_per_token": mean, "standard_error": error, "low": low, "high": high}
+    return {**found, "sentences": sentences}
 
 
 def divergences_of(a: Float64s, b: Float64s) -> Float64s:
@@ -325,14 +292,6 @@ def divergences_of(a: Float64s, b: Float64s) -> Float64s:
     np.subtract(a, b, out=gaps, where=possible)
     divergences: Float64s = np.sum(p * gaps, axis=1, where=possible)
     return np.maximum(divergences, 0.0)  # rounding
-
-
-OOV_POLICY = (
-    "unknown tokens have the probability p(<unk>) and are counted in every figure except perplexity_without_oov, "
-    "which excludes them from sum and count"
-)
-COUNTS_FILE = "token_counts.npy"
-"""Checkpoint file of token counts in the training text [V], int64."""
 
 
 def evaluation_details(
@@ -418,14 +377,8 @@ def check_comparable(a: Checkpoint, b: Checkpoint) -> None:
 def training_counts(directory: Path, vocab_size: int) -> Int64s | None:
     """Read the token counts of a checkpoint's training text [V]; None if missing or of another size."""
     path = directory / COUNTS_FILE
-    if not path.is_file():
-        return None
-    counts: Int64s = np.load(path, allow_pickle=False)
-    return counts if counts.shape == (vocab_size,) else None
-
-
-INT8_TOKENS = 20_000
-"""Maximum number of compared tokens: measures a ratio of perplexities to a few in ten thousand."""
+    counts: Int64s | None = np.load(path, allow_pickle=False) if path.is_file() else None
+    return counts if counts is not None and counts.shape == (vocab_size,) else None
 
 
 def int8_facts(
@@ -450,10 +403,7 @@ def int8_facts(
     if single and integers:
         cost = integers / single - 1
         facts |= {"cost": cost, "default": cost <= MAX_INT8_COST}
-    return {"int8": {**facts, **({"problems": problems} if problems else {})}}
-
-
-_STEPS, _FIRST_STEPS = 20, 3
+    return {"int8": facts | ({"problems": problems} if problems else {})}
 
 
 def step_milliseconds(model: LanguageModel[Any]) -> float:

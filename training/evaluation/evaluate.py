@@ -70,9 +70,7 @@ def score_corpus(
     with progress.stage(f"scoring with the {model.family}, {context} context", corpus.num_tokens):
         if context == "sentence":
             return _score_sentences(model, corpus, progress)
-        if context == "document":
-            return _score_long(model, windows(corpus, window), progress)
-        return _score_long(model, [(np.array([BOS]), running_text(corpus))], progress)
+        return _score_long(model, context_texts(corpus, context, window), progress)
 
 
 def _score_sentences(model: LanguageModel[Any], corpus: EncodedCorpus, progress: Progress) -> CorpusScores:
@@ -131,27 +129,41 @@ def read_stream(
     The progress counts tokens.
     """
     state = model.advance(model.empty_state(1), np.array([BOS]))
-    for start in range(0, len(text), CHUNK_TOKENS):
-        chunk = text[start : start + CHUNK_TOKENS]
+    for chunk in chunks(text, progress):
         reading = read_sequences(
             model, state, chunk[None], np.asarray([len(chunk)]), want._replace(state=True)
         )
         state = reading.state
         yield chunk, reading
+
+
+def chunks(text: TokenIds, progress: Progress) -> Iterator[TokenIds]:
+    """Yield consecutive chunks [T] of a text; the progress counts the predicted tokens of those read."""
+    for start in range(0, len(text), CHUNK_TOKENS):
+        chunk = text[start : start + CHUNK_TOKENS]
+        yield chunk
         progress.advance(int((chunk != BOS).sum()))
 
 
-def windows(corpus: EncodedCorpus, window: int) -> Iterator[tuple[TokenIds, TokenIds]]:
-    """Yield the context tokens and the tokens of each window of documents.
+def context_texts(
+    corpus: EncodedCorpus, context: Context, window: int
+) -> Iterator[tuple[TokenIds, TokenIds]]:
+    """Yield the texts of a corpus whose states are independent, each after the tokens before it.
 
-    Context and window have `window` + 1 tokens together, except in the first window.
+    Context and window of a document have `window` + 1 tokens together, except in the first window.
     """
+    first = np.array([BOS])
+    if context == "stream":
+        yield first, running_text(corpus)
+        return
     for index in range(corpus.num_sentences):
-        document = corpus.sentence(index).astype(np.int64)
-        for start in range(0, len(document), window):
-            end = min(start + window, len(document))
-            before = document[end - window - 1 : start] if start else np.array([BOS])
-            yield before, document[start:end]
+        text = corpus.sentence(index).astype(np.int64)
+        if context == "sentence":
+            yield first, np.append(text, EOS)
+            continue
+        for start in range(0, len(text), window):
+            end = min(start + window, len(text))
+            yield text[end - window - 1 : start] if start else first, text[start:end]
 
 
 def _score_long(
@@ -162,16 +174,13 @@ def _score_long(
     matched: list[npt.NDArray[np.integer[Any]]] = []
     for before, text in texts:
         state = prefill_sequences(model, model.empty_state(1), *pad_sequences([before]))
-        for start in range(0, len(text), CHUNK_TOKENS):
-            chunk = text[None, start : start + CHUNK_TOKENS]
-            lengths = np.asarray([chunk.shape[1]])
-            scores, orders, state = _read(model, state, chunk, lengths, SCORES._replace(state=True))
-            predicted = chunk[0] != BOS
+        for chunk in chunks(text, progress):
+            lengths, predicted = np.asarray([len(chunk)]), chunk != BOS
+            scores, orders, state = _read(model, state, chunk[None], lengths, SCORES._replace(state=True))
             log_probs.append(scores[0, predicted])
             if orders is not None:
                 matched.append(orders[0, predicted])
-            targets.append(chunk[0][predicted])
-            progress.advance(int(predicted.sum()))
+            targets.append(chunk[predicted])
     match_lengths = np.concatenate(matched) if matched else None
     return CorpusScores(np.concatenate(log_probs), np.concatenate(targets), match_lengths)
 
@@ -227,14 +236,7 @@ class Evaluation(NamedTuple):
 def evaluate(
     model: LanguageModel[Any], corpus: EncodedCorpus, *, context: Context = "sentence", progress: Progress
 ) -> Evaluation:
-    """Score a corpus and summarise the scores.
-
-    Args:
-        model: model of any family.
-        corpus: text encoded with the model's tokenizer; for `document`, each "sentence" is an entire text.
-        context: `sentence`, `stream` or `document`; see the module.
-        progress: counts tokens.
-    """
+    """Score a corpus and summarise the scores; for `document`, each "sentence" is an entire text."""
     targets = score_corpus(model, corpus, context=context, progress=progress)
     return summarise_scores(model, corpus, targets, context=context)
 
@@ -273,12 +275,7 @@ def summarise_scores(
 def group_figures(
     log_probs: npt.NDArray[np.floating[Any]], group: npt.NDArray[np.integer[Any]], count: int
 ) -> list[dict[str, Any]]:
-    """Compute figures of each of `count` groups of a text's tokens, as JSON values.
-
-    Args:
-        log_probs: natural-log probabilities of the tokens [N].
-        group: group of each token [N].
-        count: number of groups.
+    """Compute figures of each of `count` groups of a text's tokens [N], as JSON values.
 
     Returns:
         Per group the number of `tokens`, their `share` of all tokens, their mean natural-log probability

@@ -12,14 +12,16 @@ chosen on every other line and applied to the rest, for the checker and two base
 surprisal of a word given the text before it, and the checker without the text after a word.
 """
 
+import hashlib
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from itertools import chain
 from math import inf, log
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -29,7 +31,6 @@ from models.checking.calibration import Calibration, CalibrationPoint
 from models.checking.checker import Checker, find_issues
 from models.checking.error_model import CandidateSettings, CheckSettings, ErrorTable
 from models.checking.lexicon import FuzzyLexicon
-from models.checking.rescoring import RescoredBatch
 from models.checking.sentences import Sentence, Word, one_edit_strings
 from models.checkpoint.documents import CalibrationStore, ErrorTableStore
 from models.checkpoint.load import Checkpoint, load_checkpoint
@@ -43,9 +44,6 @@ from training.evaluation.breakdown import training_counts
 from training.progress import Progress
 from training.texts import read_default_corpus
 
-if TYPE_CHECKING:
-    import hashlib
-
 Kind = Literal["real_word", "non_word", "space"]
 KINDS: tuple[Kind, ...] = ("real_word", "non_word", "space")
 
@@ -55,15 +53,39 @@ _MIN_LETTERS = 2
 Misspellings: TypeAlias = Mapping[str, Sequence[str]]
 """Misspellings by correct word."""
 
+WordReplacement: TypeAlias = tuple[str, int]
+"""Replacement text and the number of words that it replaces."""
+
+_BETA_SQUARED = 0.25
+"""β² of F0.5, which weights precision twice as much as recall to avoid false alarms (Ng et al. 2014)."""
+
+_MIN_PROBABILITY = 1e-4
+"""Minimum probability of an issue."""
+
+_Detection: TypeAlias = tuple[int, int, float, str]
+"""Start and end in the text, score and first suggestion."""
+
+_LEFT_ONLY = CandidateSettings(right_tokens=0)
+
+ERROR_RATE = 0.05
+"""Share of the eligible words to corrupt."""
+
+DEFAULT_CHECK_WORDS = 5_000
+"""Number of words to check per kind of error."""
+
+_BATCH_LINES = 32
+_MIN_LINES = 2
+
+THRESHOLDS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
+"""Thresholds for reports and calibration of precision and recall."""
+
 
 def read_misspellings(path: Path, digest: "hashlib._Hash | None" = None) -> Misspellings:
     """Read misspellings: wrong and right word with a tab or `->` between them on each line.
 
     After `->`, several right words and a comment may follow, each after a comma, as in codespell's format.
 
-    Args:
-        path: the file.
-        digest: updated with the file's bytes.
+    `digest` is updated with the file's bytes.
 
     Raises:
         FormatError: the file cannot be read, or a line has another format.
@@ -81,10 +103,6 @@ def read_misspellings(path: Path, digest: "hashlib._Hash | None" = None) -> Miss
         for word in words:
             misspellings[word].append(wrong)
     return misspellings
-
-
-WordReplacement: TypeAlias = tuple[str, int]
-"""Replacement text and the number of words that it replaces."""
 
 
 class InjectedError(NamedTuple):
@@ -136,9 +154,7 @@ class ErrorInjector:
         self._counts = np.array([counts[word] for word in self._words], dtype=np.float64)
         self._known_words = frozenset(counts)
         self._lexicon = FuzzyLexicon(self._words)
-        self._letters = "".join(
-            sorted({letter for word in self._words for letter in word if letter.isalpha()})
-        )
+        self._letters = "".join(sorted(filter(str.isalpha, {*chain.from_iterable(self._words)})))
         self._rate, self._random = rate, random
         replacements: dict[Kind, Callable[[Sequence[Word], int], WordReplacement | None]] = {
             "real_word": self._real_word,
@@ -198,10 +214,6 @@ class ErrorInjector:
             return None
         cut = int(self._random.integers(_MIN_LETTERS, len(word.text) - _MIN_LETTERS + 1))
         return f"{word.text[:cut]} {word.text[cut:]}", 1
-
-
-_BETA_SQUARED = 0.25
-"""β² of F0.5, which weights precision twice as much as recall to avoid false alarms (Ng et al. 2014)."""
 
 
 class Detections(NamedTuple):
@@ -271,16 +283,6 @@ def f_score(precision: float, recall: float) -> float:
     return (1 + _BETA_SQUARED) * precision * recall / (_BETA_SQUARED * precision + recall)
 
 
-_MIN_PROBABILITY = 1e-4
-"""Minimum probability of an issue."""
-
-_MAX_SUGGESTIONS = 1
-_Detection: TypeAlias = tuple[int, int, float, str]
-"""Start and end in the text, score and first suggestion."""
-
-_LEFT_ONLY = CandidateSettings(right_tokens=0)
-
-
 class LineDetections(NamedTuple):
     """Detections by the checker, by the checker without right context, and by surprisal alone."""
 
@@ -290,56 +292,33 @@ class LineDetections(NamedTuple):
 
 
 def detect_errors(
-    checkpoint: Checkpoint,
-    checker: Checker,
-    lines: Sequence[CorruptedLine],
-    table: ErrorTable | None = None,
+    checkpoint: Checkpoint, checker: Checker, lines: Sequence[CorruptedLine], table: ErrorTable | None = None
 ) -> Iterator[LineDetections]:
-    """Detect errors in corrupted lines; yield each line's detections, matched with its errors.
-
-    Args:
-        checkpoint: the model.
-        checker: checker for its tokenizer.
-        lines: lines to check in one batch.
-        table: edits in misspellings, if counted.
-    """
-    text = "\n".join(line.text for line in lines)
-    rescored = _check_line(checkpoint, checker, text, CheckSettings(errors=table))
-    tokens = checkpoint.tokenizer.vocabulary.tokens
-    surprisals = [detection for batch in rescored for detection in _surprisal_detections(batch)]
-    issues, left_only = (
+    """Detect errors in a batch of corrupted lines; yield each line's detections, matched with its errors."""
+    sentences, offset = list(checker.sentences("\n".join(line.text for line in lines))), 0
+    rescored, left_only = (
+        [run_to_completion(calls) for calls in checker.rescore_all(checkpoint.model, sentences, settings)]
+        for settings in (CheckSettings(errors=table), CheckSettings(search=_LEFT_ONLY, errors=table))
+    )
+    find = partial(find_issues, tokens=checkpoint.tokenizer.vocabulary.tokens, threshold=_MIN_PROBABILITY)
+    issues, issues_left_only = (
         [
             (issue.start, issue.end, issue.probability, issue.suggestions[0].text)
             for batch in batches
-            for issue in run_to_completion(
-                find_issues(batch, tokens, threshold=_MIN_PROBABILITY, max_suggestions=_MAX_SUGGESTIONS)
-            )
+            for issue in run_to_completion(find(batch, max_suggestions=1))
         ]
-        for batches in (
-            rescored,
-            _check_line(checkpoint, checker, text, CheckSettings(search=_LEFT_ONLY, errors=table)),
-        )
+        for batches in (rescored, left_only)
     )
-    offset = 0
+    surprisals = [  # in bits, given the text before
+        (slot.start, slot.end, bits, "")
+        for batch in rescored
+        for slot, bits in zip(batch.slots, (-batch.word_log_probs / log(2)).tolist(), strict=False)
+        if not slot.exempt
+    ]
     for line in lines:
-        yield LineDetections(
-            *(_match_errors(line, offset, found) for found in (issues, left_only, surprisals))
-        )
+        detections = (issues, issues_left_only, surprisals)
+        yield LineDetections(*(_match_errors(line, offset, found) for found in detections))
         offset += len(line.text) + 1
-
-
-def _check_line(
-    checkpoint: Checkpoint, checker: Checker, text: str, settings: CheckSettings
-) -> list[RescoredBatch]:
-    pending = checker.rescore_all(checkpoint.model, list(checker.sentences(text)), settings)
-    return [run_to_completion(calls) for calls in pending]
-
-
-def _surprisal_detections(rescored: RescoredBatch) -> list[_Detection]:
-    """Score non-exempt words by their surprisal in bits, given the text before."""
-    bits = (-rescored.word_log_probs / log(2)).tolist()
-    slots = rescored.slots[: len(bits)]
-    return [(slot.start, slot.end, b, "") for slot, b in zip(slots, bits, strict=True) if not slot.exempt]
 
 
 def _match_errors(line: CorruptedLine, offset: int, detections: Sequence[_Detection]) -> Detections:
@@ -360,18 +339,6 @@ def _match_errors(line: CorruptedLine, offset: int, detections: Sequence[_Detect
     return Detections(np.array(scores), np.array(corrected, dtype=bool), np.array(alarms))
 
 
-ERROR_RATE = 0.05
-"""Share of the eligible words to corrupt."""
-
-DEFAULT_CHECK_WORDS = 5_000
-"""Number of words to check per kind of error."""
-
-_BATCH_LINES = 32
-_MIN_LINES = 2
-THRESHOLDS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
-"""Thresholds for reports and calibration of precision and recall."""
-
-
 def run_check_task(
     address: str,
     *,
@@ -387,17 +354,8 @@ def run_check_task(
 ) -> dict[str, Any]:
     """Evaluate error checking with a published model, by kind of error.
 
-    Args:
-        address: address of the model.
-        corpus: held-out files, one sentence per line; empty for the test part of the default corpus.
-        registry: registry of the model.
-        device: compute device.
-        precision: precision of networks; see `models.checkpoint.load`.
-        sample: minimum number of words to check per kind; fewer if the text has fewer.
-        seed: random seed of lines and errors.
-        kinds: kinds of errors; None: all, or none with `misspellings`.
-        misspellings: list for the kind `misspelling`, in the format of `read_misspellings`.
-        save_calibration: store precision and recall by threshold, for `precision` in /v1/check.
+    See `gramophone evaluate` for the arguments; at least `sample` words are checked per kind, fewer if the text
+    has fewer.
 
     Raises:
         LanguageModelError: the model, a file or an option is invalid.
@@ -548,13 +506,13 @@ def _calibration(address: str, pooled: Detections, kinds: list[str], words: int,
             "give more lines to calibrate a model",
             parameter="corpus",
         )
-    points = [figures_at_threshold(pooled, threshold) for threshold in THRESHOLDS]
+    figures = [figures_at_threshold(pooled, threshold) for threshold in THRESHOLDS]
     return Calibration(
         model=address,
         kinds=kinds,
-        words_per_error=max(words / max(len(pooled.errors), 1), 1.0),
+        words_per_error=max(words / len(pooled.errors), 1.0),
         points=[
-            CalibrationPoint(threshold=p.threshold, precision=p.precision, recall=p.recall) for p in points
+            CalibrationPoint(threshold=f.threshold, precision=f.precision, recall=f.recall) for f in figures
         ],
         corpus_sha256=sha256,
         created=datetime.now(UTC).isoformat(timespec="seconds"),

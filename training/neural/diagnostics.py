@@ -6,6 +6,7 @@ also the deviation of logits from log-probabilities. TensorBoard is an optional 
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,11 @@ LAGS = 64
 
 _ROWS = 32
 _NEARLY_CLOSED, _NEARLY_OPEN = 0.1, 0.9
+_MAX_SHOWN_CHARACTERS = 160
+_WORD_START = "▁"  # of SentencePiece
+_CPU_ALLOCATOR = "DefaultCPUAllocator"
+_SENTENCES = 256  # per batch
+_TOKENS = 20_000  # enough for two significant digits
 
 
 def gradient_by_lag(network: Network, tokens: Tensor) -> list[float]:
@@ -57,12 +63,11 @@ def gradient_by_lag(network: Network, tokens: Tensor) -> list[float]:
             carried.append(tuple(part for part in hidden if part.requires_grad))
         loss = -network.output.target_log_probs(network.features(hidden[0][0]), tokens[-1]).sum()
         states = [part for parts in carried for part in parts]
-        gradients = iter(torch.autograd.grad(loss, states, allow_unused=True))
+        gradients = iter(torch.autograd.grad(loss, states, materialize_grads=True))
     norms = []
     for parts in carried:
-        own = [g for g in (next(gradients) for _ in parts) if g is not None]
         squares = torch.zeros(tokens.shape[1], device=tokens.device)
-        for gradient in own:
+        for gradient in islice(gradients, len(parts)):
             squares += gradient.float().square().transpose(0, 1).flatten(1).sum(dim=1)
         norms.append(float(squares.sqrt().mean()))
     return norms[::-1]
@@ -165,21 +170,9 @@ def _evaluation_mode(network: Network) -> Iterator[None]:
         network.train(was_training)
 
 
-_MAX_SHOWN_CHARACTERS = 160
-_WORD_START = "▁"  # of SentencePiece
-_CPU_ALLOCATOR = "DefaultCPUAllocator"
-
-
 @torch.no_grad()
 def worst_row(network: Network, outputs: Tensor, targets: Tensor, vocabulary: Vocabulary) -> str:
-    """Return the text of the row with the highest loss, shortened.
-
-    Args:
-        network: source of the outputs.
-        outputs: outputs of the body [T, B, W].
-        targets: target ids [T, B].
-        vocabulary: maps ids to tokens.
-    """
+    """Return the text of the row with the highest loss, shortened; outputs of the body are [T, B, W]."""
     losses = []
     with _evaluation_mode(network):
         for row in range(targets.shape[1]):
@@ -217,10 +210,6 @@ def memory_advice(settings: TrainSettings) -> Iterator[None]:
             f"train.bptt_length ({settings.bptt_length}), neural.hidden_size or tokenizer.vocab_size",
             parameter="train.batch_size",
         ) from error
-
-
-_SENTENCES = 256  # per batch
-_TOKENS = 20_000  # enough for two significant digits
 
 
 def log_normalisers(model: NeuralModel, corpus: EncodedCorpus) -> dict[str, float]:
@@ -274,10 +263,8 @@ class TensorBoardWriter:
         try:
             self._writer = SummaryWriter(folder, purge_step=step + 1)
         except OSError as error:
-            raise InvalidInputError(
-                f"train.tensorboard is {folder!r}, which cannot be written: {error.strerror}",
-                parameter="train.tensorboard",
-            ) from None
+            problem = f"train.tensorboard is {folder!r}, which cannot be written: {error.strerror}"
+            raise InvalidInputError(problem, parameter="train.tensorboard") from None
 
     def close(self) -> None:
         """Flush and close the writer."""

@@ -8,15 +8,18 @@ clock or signals. Processes may run on several machines; only rank 0 writes to d
 Each process writes a heartbeat to torchrun's store once per second and reads those of
 its peers, so it can wait hours for a busy one and still detects a lost one in bounded
 time. A separate thread accesses the store, so a waiting process can be interrupted.
+
+Before they train, the processes compare their commands and texts.
 """
 
 import json
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from importlib import metadata
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -28,7 +31,10 @@ from torch.distributed.rendezvous import rendezvous
 
 from models.errors import InvalidInputError, LanguageModelError, ProcessLostError
 from models.neural.cells import Dropout, Hidden
+from models.tokenizers import Tokenizer
+from training.recipe import Recipe
 from training.signals import Terminated
+from training.texts import EncodedTexts, Texts
 
 PATIENCE_S = 300.0
 """Seconds without a heartbeat, or of an exchange, after which a process counts as lost."""
@@ -108,11 +114,7 @@ class PeerMonitor:
             pause = min(2 * pause, 0.1)
 
     def lost_peer_error(self, problem: str) -> ProcessLostError:
-        """Build the error for a failed exchange; it names the lost process and reason if found in time.
-
-        Args:
-            problem: problem to report if no lost process is found.
-        """
+        """Build the error for a failed exchange; it names the lost process and reason if found in time."""
         until = time.monotonic() + 2 * _SILENCE_S
         while not (reason := self._problem(self._peers.values(), silent_s=_SILENCE_S)):
             if time.monotonic() > until:
@@ -162,12 +164,8 @@ class PeerMonitor:
 
     def _publish(self) -> None:
         self._heartbeats += 1
-        own: dict[str, Any] = {
-            "machine": socket.gethostname(),
-            "beats": self._heartbeats,
-            "meetings": self._barriers,
-            "farewell": self._exit_reason,
-        }
+        own: dict[str, Any] = {"machine": socket.gethostname(), "beats": self._heartbeats}
+        own |= {"meetings": self._barriers, "farewell": self._exit_reason}
         self._store.set(_key(self._rank), json.dumps(own))
 
 
@@ -261,7 +259,7 @@ class Processes:
         gradients = [p.new_zeros(p.numel()) if p.grad is None else p.grad.flatten() for p in parameters]
         seconds = own.seconds if self.is_leader else 0.0
         extras = [weight * own.loss, seconds, float(own.interrupted), float(own.terminated)]
-        flat = torch.cat([*(weight * g for g in gradients), gradients[0].new_tensor(extras)])
+        flat = torch.cat([*(weight * g for g in gradients), gradients[0].new_tensor(extras)])  # one exchange
         with self._detect_lost_peer():
             dist.all_reduce(flat)
             *sums, tail = torch.split(flat, [*(p.numel() for p in parameters), len(extras)])
@@ -364,3 +362,84 @@ def join_processes(device: torch.device) -> Iterator[torch.device]:
             monitor.leave(reason)
         Processes._joined = None  # noqa: SLF001
         dist.destroy_process_group()
+
+
+def check_same_command(
+    recipe: Recipe, parts: Mapping[str, Recipe], *, device: str, resume: bool
+) -> list[str]:
+    """Check that all processes run the same command, before any work.
+
+    Returns:
+        Notes on permitted differences.
+
+    Raises:
+        InvalidInputError: the commands differ, with processes, setting and both
+            values in the message; or a network of several processes has teachers.
+        ProcessLostError: another process was lost.
+    """
+    facts = {
+        "the program's version": metadata.version("gramophone-lm"),
+        "--device": torch.device(device).type,
+        "--resume": resume,
+    }
+    for prefix, part in {"": recipe, **{f"{title}: ": part for title, part in parts.items()}}.items():
+        for name, value in part.model_dump(mode="json").items():
+            keys = (
+                {f"{name}.{key}": v for key, v in value.items()} if isinstance(value, dict) else {name: value}
+            )
+            facts |= {f"{prefix}{key}": v for key, v in keys.items()}
+    facts_by_rank = _gather_facts(facts, torch=torch.__version__)
+    check_agreement(facts_by_rank)
+    if len(facts_by_rank) > 1 and any(part.train.teacher for part in parts.values()):
+        problem = f"train.teacher requires one process, but torchrun started {len(facts_by_rank)}"
+        raise InvalidInputError(problem, parameter="train.teacher")
+    versions = sorted({str(process["torch"]) for process in facts_by_rank})
+    note = f"the processes have different versions of torch: {', '.join(versions)}"
+    return [note] if len(versions) > 1 else []
+
+
+def check_same_text(texts: Texts, encoded: EncodedTexts, tokenizer: Tokenizer) -> None:
+    """Check that all processes train on the same text and tokens.
+
+    Raises:
+        InvalidInputError: the texts differ; the message names processes, text and both hashes.
+        ProcessLostError: another process was lost.
+    """
+    hashes = {
+        "the training text": texts.train.sha256,
+        "the validation text": texts.valid.sha256,
+        "the tokenizer": tokenizer.fingerprint,
+        "the training text in tokens": encoded.train.token_hash(),
+        "the validation text in tokens": encoded.valid.token_hash(),
+    }
+    facts_by_rank = _gather_facts({name: f"sha256 {value[:12]}" for name, value in hashes.items()})
+    check_agreement(facts_by_rank, shown=1)  # the first difference causes the others
+
+
+def check_agreement(facts_by_rank: Sequence[Mapping[str, Any]], *, shown: int = 3) -> None:
+    """Compare the facts of each process, by rank, with those of rank 0.
+
+    Raises:
+        InvalidInputError: the facts differ; the message lists the first `shown` differences.
+    """
+    first = facts_by_rank[0]
+    for rank, process in enumerate(facts_by_rank):
+        own, expected = process["facts"], first["facts"]
+        differences = [
+            f"{name} is {own.get(name)}, but {expected.get(name)} in process 0"
+            for name in {**expected, **own}
+            if own.get(name) != expected.get(name)
+        ]
+        if differences:
+            listed = "; ".join(differences[:shown])
+            more = f"; and {len(differences) - shown} more" if len(differences) > shown else ""
+            raise InvalidInputError(
+                f"process {rank} on {process['machine']} does not match process 0 on "
+                f"{first['machine']}: {listed}{more}; give all machines the same program, command and text"
+            )
+
+
+def _gather_facts(facts: Mapping[str, Any], **more: str) -> list[dict[str, Any]]:
+    """Gather every process's facts and host name, by rank."""
+    own = {"machine": socket.gethostname(), "facts": facts, **more}
+    return [json.loads(text) for text in Processes.current().gather_texts(json.dumps(own))]

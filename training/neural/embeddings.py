@@ -5,8 +5,8 @@ of word2vec and fastText files has the numbers of words and dimensions;
 GloVe files have none. Files may be compressed (.gz, .xz, .zst, .bz2).
 """
 
-import itertools
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -62,11 +62,8 @@ def read_embeddings(path: Path, vocabulary: Vocabulary, *, size: int) -> Embeddi
             rows.append(row)
             vectors.append(_vector(path, number, numbers))
     if not rows:
-        raise FormatError(
-            path,
-            f"has none of the vocabulary's {len(vocabulary.ids)} tokens",
-            hint="use tokenizer.kind=word, and check tokenizer.lowercase",
-        )
+        problem = f"has none of the vocabulary's {len(vocabulary.ids)} tokens"
+        raise FormatError(path, problem, hint="use tokenizer.kind=word, and check tokenizer.lowercase")
     return Embeddings(np.array(rows, dtype=np.int64), np.stack(vectors))
 
 
@@ -106,35 +103,29 @@ def _word_lines(path: Path, size: int) -> Iterator[tuple[int, str]]:
             num_words += 1
             yield number, text
     if expected is not None and num_words != expected:
-        raise FormatError(
-            path,
-            f"has {num_words} words; the first line gives {expected}",
-            hint="it may be truncated; download it again",
-        )
+        problem = f"has {num_words} words; the first line gives {expected}"
+        raise FormatError(path, problem, hint="it may be truncated; download it again")
 
 
 def _split_line(path: Path, number: int, line: str, size: int) -> tuple[str, str]:
     """Split a line into a word with spaces, which must not end in a number, and its numbers."""
-    fields = line.split(" ")
-    width = sum(1 for _ in itertools.takewhile(_is_number, reversed(fields[1:])))
+    fields, width = line.split(" "), 0
+    with suppress(ValueError):
+        for field in reversed(fields[1:]):
+            float(field)
+            width += 1
     if width == size and fields[0]:
         return " ".join(fields[:-size]), " ".join(fields[-size:])
     if number <= 2 and width:
         _check_width(path, width, size)
-    raise FormatError(
-        path,
-        f"line {number} has {width} numbers after its word, not {size}: {line[:40]!r}",
-        hint="each line is a word and its numbers, separated by single spaces",
-    )
+    problem = f"line {number} has {width} numbers after its word, not {size}: {line[:40]!r}"
+    raise FormatError(path, problem, hint="each line is a word and its numbers, separated by single spaces")
 
 
 def _check_width(path: Path, width: int, size: int) -> None:
     if width != size:
-        raise FormatError(
-            path,
-            f"has vectors of {width} numbers; neural.embedding_size is {size}",
-            hint=f"set neural.embedding_size={width}",
-        )
+        problem = f"has vectors of {width} numbers; neural.embedding_size is {size}"
+        raise FormatError(path, problem, hint=f"set neural.embedding_size={width}")
 
 
 def _vector(path: Path, number: int, numbers: str) -> FloatArray:
@@ -146,11 +137,3 @@ def _vector(path: Path, number: int, numbers: str) -> FloatArray:
     if not np.isfinite(vector).all():
         raise FormatError(path, f"line {number} has a number that is not finite in float32")
     return vector
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

@@ -16,14 +16,14 @@ import torch
 from models.checkpoint.folders import fsync_path
 from models.errors import FormatError, InvalidInputError, RegistryError
 from models.files import replace_file
-from training.corpus import EncodedCorpus
+from training.neural.run import TrainingRun
 from training.neural.settings import BOUNDS
 
 STATE_FORMAT = 1
 """Format number of the state; other formats are rejected."""
 
 _DIGEST_BYTES = 32
-_DISTRIBUTION = "gramophone-lm"
+_VERSION = f"{metadata.version('gramophone-lm')}, torch {torch.__version__}"
 _RESTART_HINT = "without --resume, the training starts from the beginning"
 
 
@@ -36,27 +36,13 @@ def write_state(path: Path, state: Mapping[str, Any]) -> None:
         RegistryError: a file operation failed; the old file is unchanged.
     """
     content = io.BytesIO()
-    torch.save({"format": STATE_FORMAT, "version": library_version(), **state}, content)
+    torch.save({"format": STATE_FORMAT, "version": _VERSION, **state}, content)
     digest = hashlib.sha256(content.getbuffer()).digest()
     try:
         replace_file(path, digest, content.getbuffer(), temporary=path.with_name(f"{path.name}.tmp"))
         fsync_path(path.parent)
     except OSError as error:
         raise RegistryError(f"cannot save the training state in {path}: {error}") from error
-
-
-def read_state_bytes(path: Path) -> bytes | None:
-    """Read the bytes of a state file; None if it does not exist.
-
-    Raises:
-        FormatError: the file cannot be read.
-    """
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise FormatError(path, error.strerror or str(error), hint=_RESTART_HINT) from None
 
 
 def parse_state(path: Path, content: bytes) -> dict[str, Any]:
@@ -96,10 +82,8 @@ def changed_bounds(state: Mapping[str, Any], identity: Mapping[str, Any], *, fol
     differences = {name: _difference(name, before.get(name), identity.get(name)) for name in names}
     refused = [differences[name] for name in names if name not in bounds]
     if refused:
-        raise InvalidInputError(
-            f"cannot resume the training in {folder}: {'; '.join(refused)}; {_RESTART_HINT}",
-            parameter="resume",
-        )
+        problem = f"cannot resume the training in {folder}: {'; '.join(refused)}; {_RESTART_HINT}"
+        raise InvalidInputError(problem, parameter="resume")
     return [differences[name] for name in bounds]
 
 
@@ -107,11 +91,6 @@ def check_same_structure(given: Any, own: Any, name: str) -> None:
     """Check that a part of a saved state has the types and shapes of a new run's part.
 
     Parts still empty in the new run, an empty list or None, are not compared; a tensor may be None.
-
-    Args:
-        given: part of the saved state.
-        own: part of the new run.
-        name: name of the part in messages.
 
     Raises:
         TypeError: a type differs; the message names the part.
@@ -128,9 +107,8 @@ def check_same_structure(given: Any, own: Any, name: str) -> None:
         # a recurrent state computed in bfloat16 is bfloat16, an initial state is float32
         same_kind = given.dtype == own.dtype or (given.is_floating_point() and own.is_floating_point())
         if given.shape != own.shape or not same_kind:
-            raise ValueError(
-                f"{name} is {list(given.shape)} {given.dtype}, not {list(own.shape)} {own.dtype}"
-            )
+            problem = f"{name} is {list(given.shape)} {given.dtype}, not {list(own.shape)} {own.dtype}"
+            raise ValueError(problem)
     elif isinstance(own, Mapping):
         for key in own.keys() & given.keys():
             check_same_structure(given[key], own[key], f"{name}.{key}")
@@ -139,27 +117,118 @@ def check_same_structure(given: Any, own: Any, name: str) -> None:
             check_same_structure(item, own_item, f"{name}[{number}]")
 
 
-def text_hash(corpus: EncodedCorpus) -> str:
-    """Return the SHA-256 (hex) of a text's tokens and sentence ends."""
-    digest = hashlib.sha256(corpus.tokens.tobytes())
-    digest.update(corpus.offsets.tobytes())
-    return digest.hexdigest()
-
-
-def library_version() -> str:
-    """Return the versions of this package and of torch."""
-    return f"{own_version()}, torch {torch.__version__}"
-
-
-def own_version() -> str:
-    """Return the version of this package."""
-    try:
-        return metadata.version(_DISTRIBUTION)
-    except metadata.PackageNotFoundError:
-        return "unknown"
-
-
 def _difference(name: str, before: Any, now: Any) -> str:
     if name.startswith("the "):
         return f"{name} has changed (sha256 {str(before)[:12]} then, {str(now)[:12]} now)"
     return f"{name} was {before!s:.80} and is {now!s:.80}"
+
+
+def _read_bytes(path: Path) -> bytes | None:
+    """Read a state file; None if it does not exist."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise FormatError(path, error.strerror or str(error), hint=_RESTART_HINT) from None
+
+
+def _check_fits(run: TrainingRun, state: Mapping[str, Any]) -> None:
+    """Check that a state fits a run; every process must call it, and an error says that it does not."""
+    own = run.state()
+    check_same_structure(state, own, "state")
+    if (weights := state["best"]["weights"]) is not None:
+        check_same_structure(weights, dict(own["network"]), "best.weights")
+        if differing := weights.keys() ^ own["network"].keys():
+            raise ValueError(f"best.weights and the network differ in {min(differing, key=str)}")
+    if state["average"]["averages"]:
+        parameters = [parameter.data for parameter in run.network.parameters()]
+        check_same_structure(state["average"]["averages"], parameters, "average.averages")
+
+
+class Saver:
+    """Saver of a run's state, for resuming.
+
+    Args:
+        run: the run to save.
+        path: path of the state file; None saves nothing.
+
+    Attributes:
+        failure: error of the last attempt to save; empty if it succeeded.
+    """
+
+    def __init__(self, run: TrainingRun, path: Path | None) -> None:
+        self._run = run
+        self._path = path
+        self._saved_at = 0.0  # seconds of the run
+        self.failure = ""
+
+    def resume(self) -> float:
+        """Resume the run from the state file, if it exists; all processes use rank 0's.
+
+        Returns:
+            The seconds of the run before it was saved.
+
+        Raises:
+            InvalidInputError: the state belongs to another run, with the differences
+                in the message; or another process has a state file and rank 0 none.
+            FormatError: the file is damaged.
+        """
+        run, path = self._run, self._path
+        if path is None:
+            return 0.0
+        processes = run.processes
+        content = processes.broadcast_bytes(_read_bytes(path) if processes.is_leader else None)
+        if content is None:
+            self._check_no_stale_state(path)
+            return 0.0
+        state = parse_state(path, content)
+        try:
+            version = f"{state['version']:.80}"
+            changed = changed_bounds(state, run.identity, folder=path.parent)
+            _check_fits(run, state)
+            run.resume_from(state)
+        except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise state_error(path, error) from None
+        self._saved_at = state["seconds"]
+        run.notes.append(f"resumed after {run.step:,} updates and {self._saved_at / 60:.1f} minutes")
+        if changed:
+            run.stopped = ""
+            run.done = run.schedule.done(run.step, seconds=self._saved_at)
+            run.notes.append(f"the schedule was recomputed: {'; '.join(changed)}")
+        if version != _VERSION:
+            run.notes.append(f"the run was started with version {version}; this is {_VERSION}")
+        return self._saved_at
+
+    def save_if_due(self, seconds: float) -> None:
+        """Save if the last save was `save_minutes` ago; `seconds` are equal in all processes, so all save or none."""
+        if seconds - self._saved_at >= 60 * self._run.settings.save_minutes:
+            self._saved_at = seconds
+            self.save()
+
+    def save(self) -> None:
+        """Save now; rank 0 saves for all processes."""
+        if self._path is None:
+            return
+        state = {"identity": self._run.identity, **self._run.state()}
+        if not self._run.processes.is_leader:
+            return
+        try:
+            write_state(self._path, state)
+        except RegistryError as error:  # a failed save must not end the run
+            self.failure = str(error)
+            if self.failure not in self._run.notes:  # every save may fail
+                self._run.notes.append(self.failure)
+        else:
+            self.failure = ""
+
+    def _check_no_stale_state(self, path: Path) -> None:
+        """Raise if another process has a state file, as machines were started in another order."""
+        paths = self._run.processes.gather_texts(str(path.absolute()) if path.exists() else "")
+        for rank, found in enumerate(paths):
+            if found:
+                raise InvalidInputError(
+                    f"process 0 has no saved training, but process {rank} has one, {found}; start its "
+                    "machine with --node-rank 0, or omit --resume",
+                    parameter="resume",
+                )

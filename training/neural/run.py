@@ -29,7 +29,6 @@ from training.evaluation.evaluate import evaluate
 from training.neural.distributed import Processes
 from training.neural.embeddings import Embeddings, initialise_embeddings
 from training.neural.losses.sampled import make_loss
-from training.neural.resume import check_same_structure, text_hash
 from training.neural.settings import TrainSettings
 from training.neural.soft_targets import SoftTargets
 from training.neural.streams import Streams
@@ -38,6 +37,12 @@ from training.recipe import Recipe
 
 _CYCLE_START = 1 / 25  # of the peak, Smith's usual ratio
 _MIN_RATE_SHARE = 0.01
+_CPU_INSTRUCTIONS = ("avx512_bf16", "amx_bf16")
+_NUM_ROWS = 16
+_MIN_ROW_TOKENS = 256  # in shorter rows, tokens with little context would dominate
+
+STOP_REQUESTED = ("interrupted", "terminated")
+"""Stop reasons from outside the run, which continues when it is resumed."""
 
 
 class Schedule:
@@ -66,12 +71,7 @@ class Schedule:
         return self._clock() - self._started
 
     def done(self, step: int, *, seconds: float | None = None) -> float:
-        """Return the completed share of the run, by updates or time, whichever is larger.
-
-        Args:
-            step: number of updates.
-            seconds: seconds since the start of the run; None reads the clock.
-        """
+        """Return the completed share after `step` updates, by updates or time, whichever is larger."""
         share = step / self._steps
         if self._settings.max_minutes is not None:
             seconds = self.seconds if seconds is None else seconds
@@ -95,7 +95,7 @@ class Schedule:
         if settings.schedule == "cosine":
             return peak * 0.5 * (1 + math.cos(math.pi * since))
         if settings.schedule == "one-cycle":
-            turn = 1 - settings.anneal
+            turn = 1 - settings.anneal  # linear down to 1/25 until here, then to 0
             if done < turn:
                 return peak * (1 - (1 - _CYCLE_START) * ((done - settings.warmup) / (turn - settings.warmup)))
             return peak * (_CYCLE_START * (1 - done) / (1 - turn) if turn < 1 else _CYCLE_START)
@@ -161,7 +161,7 @@ class WeightAverage:
         if not (done >= self._settings.average_start if is_ema else self._triggered):
             return
         if self.updates:
-            share = 1 / (self.updates + 1)
+            share = 1 / (self.updates + 1)  # of the plain mean
             if is_ema:
                 share = 1 - min(self._settings.average_decay, (1 + self.updates) / (10 + self.updates))
             torch._foreach_lerp_(self._averages, self._parameters, share)
@@ -245,7 +245,7 @@ class OutputPenalties:
 
     def _with_slowness(self, gradient: Tensor, outputs: Tensor) -> Tensor:
         changes = outputs[1:] - outputs[:-1]
-        share = 2 * self.scale * self._slowness / changes.numel()
+        share = 2 * self.scale * self._slowness / changes.numel()  # derivative of the mean square
         gradient = gradient.clone()
         gradient[1:].add_(changes, alpha=share)
         gradient[:-1].sub_(changes, alpha=share)
@@ -271,13 +271,7 @@ class BestWeights:
     weights: dict[str, Tensor] | None = None
 
     def update(self, perplexity: float, network: Network, *, counts: bool = True) -> None:
-        """Record a validation.
-
-        Args:
-            perplexity: result of the validation.
-            network: the validated network.
-            counts: count a result without improvement as a failure.
-        """
+        """Record a validation; without improvement, it is a failure if it `counts`."""
         if perplexity < self.perplexity:
             self.perplexity = perplexity
             self.failures = 0
@@ -289,9 +283,6 @@ class BestWeights:
         """Load the best weights into the network; without validation, leave it unchanged."""
         if self.weights is not None:
             network.load_state_dict(self.weights)
-
-
-_CPU_INSTRUCTIONS = ("avx512_bf16", "amx_bf16")
 
 
 def training_precision(settings: TrainSettings, device: torch.device) -> torch.dtype:
@@ -313,20 +304,14 @@ def training_precision(settings: TrainSettings, device: torch.device) -> torch.d
     # missing in builds without oneDNN, where torch computes LSTMs itself
     onednn = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
     if device.type == "cpu" and onednn is not None and not onednn():
-        raise InvalidInputError(
-            "train.precision is bfloat16, but this CPU lacks AVX-512; use auto or float32",
-            parameter="train.precision",
-        )
+        problem = "train.precision is bfloat16, but this CPU lacks AVX-512; use auto or float32"
+        raise InvalidInputError(problem, parameter="train.precision")
     return torch.bfloat16
 
 
 def autocast(precision: torch.dtype, device: torch.device) -> torch.autocast:
     """Return a context manager for matrix products in the given type."""
     return torch.autocast(device.type, precision, enabled=precision != torch.float32)
-
-
-_NUM_ROWS = 16
-_MIN_ROW_TOKENS = 256  # in shorter rows, tokens with little context would dominate
 
 
 class Validation:
@@ -362,7 +347,7 @@ def sample_sentences(corpus: EncodedCorpus, tokens: int) -> EncodedCorpus:
     """Sample sentences spread over a corpus, at least one, with about `tokens` predicted tokens."""
     every = -(-corpus.num_tokens // tokens)
     return EncodedCorpus.from_sentences(
-        [corpus.sentence(i).tolist() for i in range(0, corpus.num_sentences, every)]
+        corpus.sentence(i).tolist() for i in range(0, corpus.num_sentences, every)
     )
 
 
@@ -373,10 +358,6 @@ def sample_rows(corpus: EncodedCorpus, tokens: int) -> np.ndarray[tuple[int, int
     width = max(2, min(len(text), tokens) // count)
     starts = np.linspace(0, len(text) - width, count).astype(np.int64)
     return np.asarray(text[starts[:, None] + np.arange(width)])
-
-
-STOP_REQUESTED = ("interrupted", "terminated")
-"""Stop reasons from outside the run, which continues when it is resumed."""
 
 
 class TrainingRun:
@@ -411,8 +392,8 @@ class TrainingRun:
         settings, seed = recipe.train, recipe.seed
         self.identity = {
             "the tokenizer": vocabulary.fingerprint,
-            "the training text": text_hash(train),
-            "the validation text": text_hash(valid),
+            "the training text": train.token_hash(),
+            "the validation text": valid.token_hash(),
             "seed": seed,
             **{f"neural.{key}": value for key, value in recipe.neural.model_dump(mode="json").items()},
             **{f"train.{key}": value for key, value in settings.model_dump(mode="json").items()},
@@ -487,22 +468,6 @@ class TrainingRun:
             "history": [list(record) for record in self.history],
             "generators": {"cpu": torch.get_rng_state(), "cuda": cuda},
         }
-
-    def check(self, state: Mapping[str, Any]) -> None:
-        """Check that a state fits this run; every process must call it.
-
-        Raises:
-            KeyError, TypeError, ValueError: the state does not fit.
-        """
-        own = self.state()
-        check_same_structure(state, own, "state")
-        if (weights := state["best"]["weights"]) is not None:
-            check_same_structure(weights, dict(own["network"]), "best.weights")
-            if differing := weights.keys() ^ own["network"].keys():
-                raise ValueError(f"best.weights and the network differ in {min(differing, key=str)}")
-        if state["average"]["averages"]:
-            parameters = [parameter.data for parameter in self.network.parameters()]
-            check_same_structure(state["average"]["averages"], parameters, "average.averages")
 
     def resume_from(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state."""

@@ -170,9 +170,8 @@ class TrainSettings(BaseModel):
     @model_validator(mode="after")
     def _check_warmup(self) -> Self:
         if self.schedule == "one-cycle" and self.warmup + self.anneal >= 1:
-            raise ValueError(
-                f"warmup and anneal together must be below 1, given {self.warmup} and {self.anneal}"
-            )
+            problem = f"warmup and anneal together must be below 1, given {self.warmup} and {self.anneal}"
+            raise ValueError(problem)
         return self
 
     def problem_with(self, output: str) -> str | None:

@@ -88,14 +88,6 @@ def write_soft_targets(
     The text is one cyclic stream, as in `Streams`. It is read in parallel rows,
     on a CPU in threads, which wait for each other less often than torch's.
 
-    Args:
-        path: file to write.
-        teachers: models with one vocabulary.
-        corpus: the text.
-        device: device of the teachers.
-        precision: type of the matrix products of networks.
-        progress: counts positions.
-
     Raises:
         FormatError: the file cannot be written.
     """
@@ -158,7 +150,7 @@ def _record(probabilities: Tensor, record: np.dtype[Any], generator: torch.Gener
     else:
         best, highest = top_tokens_of_rows(probabilities.numpy(), kept)
         values, ids = torch.from_numpy(highest), torch.from_numpy(best)
-    scale = probabilities.sum(1, keepdim=True)
+    scale = probabilities.sum(1, keepdim=True)  # 1 but for rounding [R, 1]
     sums = probabilities.scatter_(1, ids, 0).cumsum(1)
     # systematic sampling: equally spaced points from a random start
     starts = torch.rand(len(sums), 1, generator=generator, device=sums.device)

@@ -76,8 +76,8 @@ class Streams:
         first_epoch, first_step = divmod(skip, self.steps_per_epoch)
         for epoch in range(first_epoch, epochs):
             generator = np.random.default_rng([self._seed, epoch])
-            starts = generator.integers(len(self._text)) + self._length * np.arange(self.batch_size)
-            ends = np.cumsum(self._lengths(generator))
+            starts = generator.integers(len(self._text)) + self._length * np.arange(self.batch_size)  # [B]
+            ends = np.cumsum(self._lengths(generator))  # [steps_per_epoch]
             order = self._order(generator)
             text = self._text
             if self._once is not None:  # some words of one occurrence are unknown in this epoch

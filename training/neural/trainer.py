@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from models.errors import InvalidInputError, RegistryError
+from models.errors import InvalidInputError
 from models.neural.model import NeuralModel
 from models.neural.network import Network, resolve_device
 from models.vocabulary import BOS, Vocabulary
@@ -25,14 +25,7 @@ from training.neural.diagnostics import TensorBoardWriter, memory_advice, worst_
 from training.neural.distributed import ExchangeStatus, Processes
 from training.neural.embeddings import Embeddings
 from training.neural.losses.softmax import Loss
-from training.neural.resume import (
-    changed_bounds,
-    library_version,
-    parse_state,
-    read_state_bytes,
-    state_error,
-    write_state,
-)
+from training.neural.resume import Saver
 from training.neural.run import TrainingRun, autocast
 from training.neural.soft_targets import SoftTargets
 from training.neural.streams import StreamSegment
@@ -42,6 +35,8 @@ from training.signals import Interruption, Terminated, catch_interruption
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h
 _MAX_THRESHOLD = 2**31 - 1
+_RECORDS_PER_VALIDATION = 10
+_SMOOTHING = 0.98
 
 
 def keep_freed_memory() -> None:
@@ -79,102 +74,6 @@ def backward(
     learned = loss(features.detach(), ids, precision=precision)
     features.backward(learned.gradient)  # type: ignore[no-untyped-call]  # torch ships it untyped
     return learned.loss
-
-
-class Saver:
-    """Saver of a run's state, for resuming.
-
-    Args:
-        run: the run to save.
-        path: path of the state file; None saves nothing.
-
-    Attributes:
-        failure: error of the last attempt to save; empty if it succeeded.
-    """
-
-    def __init__(self, run: TrainingRun, path: Path | None) -> None:
-        self._run = run
-        self._path = path
-        self._saved_at = 0.0  # seconds of the run
-        self.failure = ""
-
-    def resume(self) -> float:
-        """Resume the run from the state file, if it exists; all processes use rank 0's.
-
-        Returns:
-            The seconds of the run before it was saved.
-
-        Raises:
-            InvalidInputError: the state belongs to another run, with the differences
-                in the message; or another process has a state file and rank 0 none.
-            FormatError: the file is damaged.
-        """
-        run, path = self._run, self._path
-        if path is None:
-            return 0.0
-        processes = run.processes
-        content = processes.broadcast_bytes(read_state_bytes(path) if processes.is_leader else None)
-        if content is None:
-            self._check_no_stale_state(path)
-            return 0.0
-        state = parse_state(path, content)
-        try:
-            version = f"{state['version']:.80}"
-            changed = changed_bounds(state, run.identity, folder=path.parent)
-            run.check(state)
-            run.resume_from(state)
-        except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
-            raise state_error(path, error) from None
-        self._saved_at = state["seconds"]
-        run.notes.append(f"resumed after {run.step:,} updates and {self._saved_at / 60:.1f} minutes")
-        if changed:
-            run.stopped = ""
-            run.done = run.schedule.done(run.step, seconds=self._saved_at)
-            run.notes.append(f"the schedule was recomputed: {'; '.join(changed)}")
-        if version != library_version():
-            run.notes.append(f"the run was started with version {version}; this is {library_version()}")
-        return self._saved_at
-
-    def save_if_due(self, seconds: float) -> None:
-        """Save if the last save was `save_minutes` ago.
-
-        Args:
-            seconds: seconds since the run began; equal in all processes, so all save or none.
-        """
-        if seconds - self._saved_at >= 60 * self._run.settings.save_minutes:
-            self._saved_at = seconds
-            self.save()
-
-    def save(self) -> None:
-        """Save now; rank 0 saves for all processes."""
-        if self._path is None:
-            return
-        state = {"identity": self._run.identity, **self._run.state()}
-        if not self._run.processes.is_leader:
-            return
-        try:
-            write_state(self._path, state)
-        except RegistryError as error:  # a failed save must not end the run
-            self.failure = str(error)
-            if self.failure not in self._run.notes:  # every save may fail
-                self._run.notes.append(self.failure)
-        else:
-            self.failure = ""
-
-    def _check_no_stale_state(self, path: Path) -> None:
-        """Raise if another process has a state file, as machines were started in another order."""
-        paths = self._run.processes.gather_texts(str(path.absolute()) if path.exists() else "")
-        for rank, found in enumerate(paths):
-            if found:
-                raise InvalidInputError(
-                    f"process 0 has no saved training, but process {rank} has one, {found}; start its "
-                    "machine with --node-rank 0, or omit --resume",
-                    parameter="resume",
-                )
-
-
-_RECORDS_PER_VALIDATION = 10
-_SMOOTHING = 0.98
 
 
 class TrainingResult(NamedTuple):
@@ -330,7 +229,7 @@ def _update(
         torch.as_tensor(ids[:, run.rows], device=run.device) for ids in (segment.inputs, segment.targets)
     )
     predicted = segment.targets != BOS
-    weight = float(predicted[:, run.rows].sum()) / max(int(predicted.sum()), 1)
+    weight = float(predicted[:, run.rows].sum()) / max(int(predicted.sum()), 1)  # of these rows
     run.penalties.scale = 1 / (run.processes.count * weight) if weight else 0.0
     run.criterion.set_progress(run.done)
     if run.soft_targets is not None:
@@ -352,7 +251,7 @@ def _update(
             f"train.precision=float32; the row of text with the highest loss is {text!r}",
             parameter="train.learning_rate",
         )
-    rate = run.schedule.learning_rate(run.done) * len(inputs) / run.streams.bptt_length
+    rate = run.schedule.learning_rate(run.done) * len(inputs) / run.streams.bptt_length  # Merity et al.
     for group in run.optimizer.param_groups:
         group["lr"] = rate
     run.optimizer.step()

@@ -30,6 +30,15 @@ from training.progress import Progress
 _BLOCK = 1024
 """Positions that a kernel reads at once."""
 
+MAX_ORDER = 255
+"""Maximum n-gram length: one byte while counting."""
+
+MAX_POSITIONS = 2**31 - 1 - MAX_ORDER
+"""Maximum number of positions in the text, of four bytes each."""
+
+MAX_COUNT_OF_COUNTS = 7
+"""Highest count with a count of counts."""
+
 
 class SortedText(NamedTuple):
     """Positions of a partition, sorted by the N words that start at each; equal ones in text order.
@@ -70,7 +79,7 @@ def sort_text(text: Int32s, vocab_size: int, *, order: int, progress: Progress) 
         source = members = np.flatnonzero((text[:length] >= low) & (text[:length] < high)).astype(np.int32)
         for offset in reversed(range(order)):  # offset 0 is written to `positions`
             target = (positions, spare)[offset % 2][shares[share.start] : shares[share.stop]]
-            words = text[offset:]
+            words = text[offset:]  # stable sorts, last word first, as in a radix sort
             sort_by_key(words, source, count_smaller_keys(words, members, vocab_size), target)
             source = target
             if share.start == 0:
@@ -95,7 +104,7 @@ def _share_prefixes(text: Int32s, positions: Int32s, order: int) -> tuple[UInt8s
         common, extent = shared[start : start + size], extents[start : start + size]
         common[:] = extent[:] = 0
         same[:] = inside[:] = 1
-        same[0] = start > 0
+        same[0] = start > 0  # before the first position is none
         for offset in range(order):
             words[0] = text[before + offset]
             for i in range(size):
@@ -106,13 +115,6 @@ def _share_prefixes(text: Int32s, positions: Int32s, order: int) -> tuple[UInt8s
                 extent[i] += inside[i]
                 inside[i] &= words[i + 1] != EOS
     return shared, extents
-
-
-MAX_ORDER = 255
-"""Maximum n-gram length: one byte while counting."""
-
-MAX_POSITIONS = 2**31 - 1 - MAX_ORDER
-"""Maximum number of positions in the text, of four bytes each."""
 
 
 class CountedNGrams(NamedTuple):
@@ -155,7 +157,7 @@ def count_ngrams(
         )
     check_ids(corpus, vocab_size, what="the corpus", parameter="corpus")
     # padded with </s>, so every position has `order` words after it
-    text = np.append(corpus.with_boundaries(), np.full(order, EOS, dtype=np.int32))
+    text = np.append(corpus.with_boundaries(), np.full(order, EOS, dtype=np.int32))  # [L + N]
     with progress.stage("counting n-grams", 2 * order - 1):
         parts = sort_text(text, vocab_size, order=order, progress=progress)
         nowhere = np.zeros(vocab_size, dtype=np.int32)
@@ -171,13 +173,7 @@ def count_ngrams(
 
 
 def check_ids(corpus: EncodedCorpus, vocab_size: int, *, what: str, parameter: str) -> None:
-    """Check the ids of a text before counting or matching.
-
-    Args:
-        corpus: the text.
-        vocab_size: V.
-        what: name of the text in messages.
-        parameter: key or option of the text.
+    """Check the ids of a text, called `what` in messages, before counting or matching.
 
     Raises:
         InvalidInputError: an id is outside [0, V), or that of `<s>` or `</s>`.
@@ -186,14 +182,11 @@ def check_ids(corpus: EncodedCorpus, vocab_size: int, *, what: str, parameter: s
         return
     low, high = int(corpus.tokens.min()), int(corpus.tokens.max())
     if low < 0 or high >= vocab_size:
-        raise InvalidInputError(
-            f"{what} has ids from {low} to {high}; the vocabulary has ids from 0 to {vocab_size - 1}",
-            parameter=parameter,
-        )
+        problem = f"{what} has ids from {low} to {high}; the vocabulary has ids from 0 to {vocab_size - 1}"
+        raise InvalidInputError(problem, parameter=parameter)
     if ((corpus.tokens == BOS) | (corpus.tokens == EOS)).any():
-        raise InvalidInputError(
-            f"{what} has <s> or </s> (ids {BOS} and {EOS}) inside a sentence", parameter=parameter
-        )
+        problem = f"{what} has <s> or </s> (ids {BOS} and {EOS}) inside a sentence"
+        raise InvalidInputError(problem, parameter=parameter)
 
 
 def _count_order(parts: Sequence[SortedText], order: int, shorter: Int32s) -> tuple[CountedNGrams, Int32s]:
@@ -269,10 +262,6 @@ def threshold_problem(prune: Sequence[int], *, order: int) -> str | None:
     if shown != sorted(shown):
         return f"is {shown}; a threshold must not be below the previous one"
     return None
-
-
-MAX_COUNT_OF_COUNTS = 7
-"""Highest count with a count of counts."""
 
 
 class OrderCounts(NamedTuple):
@@ -361,7 +350,7 @@ class Observations:
 def _count_predecessors(occurrences: Int32s, suffixes: Int32s) -> Int32s:
     """Count the n-grams whose suffix is each shorter n-gram [n]; its occurrences without any."""
     counts = np.zeros_like(occurrences)  # [n]
-    for suffix in suffixes:
+    for suffix in suffixes:  # each longer n-gram is one distinct word before its suffix
         counts[suffix] += 1
     for i in range(len(counts)):
         if counts[i] == 0:
@@ -377,7 +366,7 @@ def _by_context(prefixes: Int32s, counts: Int32s, num_contexts: int) -> tuple[In
     for i in range(len(counts)):
         count = counts[i]
         totals[prefixes[i]] += count
-        types[prefixes[i]] += count > 0
+        types[prefixes[i]] += count > 0  # the unigram <s> has the count 0
         if count <= MAX_COUNT_OF_COUNTS:
             counts_of_counts[count] += 1
     return totals, types, counts_of_counts

@@ -35,6 +35,8 @@ WITH_DISCOUNTS: tuple[SmoothingName, ...] = ("absolute", "kneser-ney", "modified
 SMOOTHING_OF_KEY: dict[str, SmoothingName] = {"k": "add-k", "buckets": "jelinek-mercer"}
 """Settings that only one smoothing uses."""
 
+DEFAULT_SMOOTHING: Smoothing = Discounting()
+
 
 def make_smoothing(
     name: SmoothingName, *, k: float = 0.1, buckets: int = 1, discounts: DiscountSource = "counts"
@@ -59,9 +61,6 @@ def make_smoothing(
         "modified-kneser-ney": Discounting(discounts=discounts),
     }
     return smoothings[name]
-
-
-DEFAULT_SMOOTHING: Smoothing = Discounting()
 
 
 def release_memory() -> None:

@@ -1,4 +1,12 @@
-"""Relative-entropy pruning and eight-bit quantisation of back-off models.
+"""Rows p(·|h) of back-off models over a trie of their n-grams; relative-entropy pruning, eight-bit quantisation.
+
+Estimators and files provide n-grams order by order. Pruning or mixing finished
+models also needs probabilities after a *shorter* context, possibly several
+orders down: in place of an unlisted suffix, the next shorter one is used.
+
+A row lists some words; the probability of an unlisted word is the back-off weight times its probability
+in the shorter context's row. So the mass of a row's unlisted words is that weight times their mass in
+the shorter context's row. Both follow from the listed words, even if a row does not sum to 1.
 
 Source: Stolcke (1998), "Entropy-based pruning of backoff language models", equations 3 to 8. Without
 the n-gram hw, the probability of w after h is α'(h) p(w|h'), and the unlisted words after h are scaled
@@ -12,29 +20,170 @@ exp(D) − 1 < threshold. Each n-gram is evaluated alone, against the full model
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from models.arrays import Bools, Float64s, Int32s
+from models.arrays import Bools, Float32s, Float64s, Int32s, Int64s, UInt32s
 from models.errors import InvalidInputError
 from models.kernels.compilation import kernel
-from models.ngram.build import NGrams, NGramWeights, build_automaton, quantise_automaton
+from models.ngram.build import (
+    NGrams,
+    NGramWeights,
+    build_automaton,
+    number_arcs,
+    quantise_automaton,
+    suffix_states,
+)
 from models.ngram.model import NGramModel
 from models.vocabulary import BOS, EOS, Vocabulary
 from training.ngram.smoothing.interpolation import log10
-from training.ngram.trie import (
-    MIN_LOWER_MASS,
-    BackoffRows,
-    ContextMasses,
-    Orders,
-    Trie,
-    from_log10,
-    link,
-    suffixes_by_order,
-)
 from training.progress import Progress
+
+Orders: TypeAlias = Sequence[tuple[NGrams, NGramWeights]]
+"""A back-off model as n-grams and weights, by order from 1."""
+
+MIN_LOWER_MASS = 1e-9
+"""Minimum lower-order mass; less is rounding error of stored float32 probabilities."""
+
+
+class Trie(NamedTuple):
+    """Nodes by length, then in lexicographic order: 0 is the empty context, then unigrams, bigrams, ….
+
+    Nodes and arcs are the states and arcs of an automaton: arc a leads to node a + 1.
+
+    Attributes:
+        starts: first node of each length from 0, then the number of nodes [order + 2], int64.
+        first_arcs: first arc of each node below the highest order, then their end [starts[order] + 1], uint32.
+        suffixes: node of the longest listed proper suffix [nodes], int32.
+    """
+
+    starts: Int64s
+    first_arcs: UInt32s
+    suffixes: Int32s
+
+    @property
+    def order(self) -> int:
+        """Length of the longest n-gram."""
+        return len(self.starts) - 2
+
+    def nodes(self, length: int) -> slice:
+        """Return the range of nodes with `length` words."""
+        return slice(int(self.starts[length]), int(self.starts[length + 1]))
+
+
+def link(ngrams: Sequence[NGrams]) -> Trie:
+    """Build a trie of n-grams by order from 1; the longest listed suffix replaces a suffix of −1."""
+    order_starts, first_arcs, words = number_arcs(ngrams)
+    suffixes = suffix_states(ngrams, order_starts, first_arcs, words)
+    return Trie(np.concatenate([[0], order_starts + 1]), first_arcs, suffixes)
+
+
+def suffixes_by_order(trie: Trie) -> list[Int32s]:
+    """Return each n-gram's suffix as an index into the order below, −1 if unlisted; by order from 1."""
+    return [
+        np.maximum(trie.suffixes[trie.nodes(length)] - np.int32(trie.starts[length - 1]), np.int32(-1))
+        for length in range(1, trie.order + 1)
+    ]
+
+
+@kernel()
+def _lower_probs(trie: Trie, length: int, probs: Float64s, backoffs: Float64s) -> Float64s:
+    """Back off from the shortened context to the context of each n-gram's longest listed suffix."""
+    first = trie.starts[length]
+    out = np.empty(trie.starts[length + 1] - first, np.float64)  # [n], by node
+    for parent in range(trie.starts[length - 1], first):
+        for node in range(np.int64(trie.first_arcs[parent]) + 1, np.int64(trie.first_arcs[parent + 1]) + 1):
+            suffix = np.int64(trie.suffixes[node])
+            found = length - 1  # length of the suffix
+            while suffix < trie.starts[found]:
+                found -= 1
+            context, weight = np.int64(trie.suffixes[parent]), 1.0
+            while context >= trie.starts[found]:  # longer than the suffix's own context
+                weight *= backoffs[context]
+                context = np.int64(trie.suffixes[context])
+            out[node - first] = weight * probs[suffix]
+    return out
+
+
+class ContextMasses(NamedTuple):
+    """Lower-order and unlisted masses at the contexts [m] of one order's n-grams [n].
+
+    Attributes:
+        lower: probability of each n-gram's last word after its context without the first word [n].
+        lower_unlisted: mass of a context's unlisted words after the context without its first word [m].
+        unlisted: mass of the unlisted words after the context itself [m].
+    """
+
+    lower: Float64s
+    lower_unlisted: Float64s
+    unlisted: Float64s
+
+
+class BackoffRows:
+    """Probabilities, back-off weights and row sums of a model, by node below the trie's highest order.
+
+    Args:
+        trie: the n-grams; those that the model does not list have the back-off weight 1.
+    """
+
+    def __init__(self, trie: Trie) -> None:
+        size = int(trie.starts[-2])
+        self.trie = trie
+        self.probs = np.ones(size)
+        self.backoffs = np.ones(size)
+        self.sums = np.ones(size)
+
+    def lower_probs(self, length: int) -> Float64s:
+        """Compute the probability of each n-gram's last word after its context without the first word [n].
+
+        The n-grams have at least 2 words.
+        """
+        suffixes = self.trie.suffixes[self.trie.nodes(length)]
+        if suffixes.size and suffixes.min() < self.trie.starts[length - 1]:
+            return _lower_probs(self.trie, length, self.probs, self.backoffs)
+        return self.probs[suffixes]
+
+    def contexts(self, ngrams: NGrams, length: int) -> ContextMasses:
+        """Compute masses at contexts of n-grams of `length` words from shorter n-grams."""
+        if length == 1:  # the unigrams list every word
+            return ContextMasses(np.zeros(len(ngrams.words)), np.zeros(1), np.zeros(1))
+        nodes = self.trie.nodes(length - 1)
+        lower = self.lower_probs(length)
+        lower_unlisted = self.sums[self.trie.suffixes[nodes]]
+        lower_unlisted -= np.bincount(ngrams.prefixes, lower, minlength=len(lower_unlisted))
+        np.maximum(lower_unlisted, MIN_LOWER_MASS, out=lower_unlisted)
+        return ContextMasses(lower, lower_unlisted, lower_unlisted * self.backoffs[nodes])
+
+    def add_order(self, ngrams: NGrams, length: int, probs: Float64s, *, left: Float64s) -> None:
+        """Add the n-grams of `length` words [n].
+
+        Args:
+            ngrams: all n-grams of this length in the trie.
+            length: their length; shorter n-grams must have been added.
+            probs: probabilities of their last words [n].
+            left: mass of the unlisted words in the rows of their contexts [m].
+        """
+        contexts = self.trie.nodes(length - 1)
+        listed = np.bincount(ngrams.prefixes, probs, minlength=contexts.stop - contexts.start)
+        self.sums[contexts] = listed + left
+        self.set_probs(length, probs)
+
+    def set_probs(self, length: int, probs: Float64s) -> None:
+        """Set the probabilities of n-grams of `length` words [n]; the highest order is not stored."""
+        if length < self.trie.order:
+            self.probs[self.trie.nodes(length)] = probs
+
+    def set_backoffs(self, length: int, backoffs: Float64s) -> None:
+        """Set the back-off weights of n-grams of `length` words [n]; the highest order has none."""
+        if length < self.trie.order:
+            self.backoffs[self.trie.nodes(length)] = backoffs
+
+
+def from_log10(log10: Float32s) -> Float64s:
+    """Convert decimal logarithms to probabilities or weights in double precision."""
+    return np.power(10.0, log10, dtype=np.float64)
 
 
 def prune_by_entropy(
@@ -65,19 +214,20 @@ def prune_by_entropy(
         InvalidInputError: the threshold is negative or not finite.
     """
     if not 0 <= threshold < math.inf:
-        raise InvalidInputError(
-            f"ngram.prune_entropy is {threshold}; it must be at least 0 and finite",
-            parameter="ngram.prune_entropy",
-        )
+        problem = f"ngram.prune_entropy is {threshold}; it must be at least 0 and finite"
+        raise InvalidInputError(problem, parameter="ngram.prune_entropy")
     if threshold == 0 or len(orders) == 1:
         return list(orders)
     if history_probs is None:
-        history_probs = _chain_rule(orders)
+        history_probs = chain = [from_log10(orders[0][1].log10_probs)]
+        chain[0][BOS] = 1.0
+        for ngrams, weights in orders[1:-1]:  # by the chain rule: all prefixes are listed
+            chain.append(chain[-1][ngrams.prefixes] * from_log10(weights.log10_probs))
     trie = link([ngrams for ngrams, _ in orders])
     contexts = _context_masses(trie, orders)
     masks = _kept_masks(orders, contexts, history_probs, threshold)
-    ngrams = _kept_ngrams(trie, orders, masks)
-    return list(zip(ngrams, _reweighted(ngrams, orders, contexts, masks), strict=True))
+    kept = _kept_ngrams(trie, orders, masks)
+    return list(zip(kept, _reweighted(kept, orders, contexts, masks), strict=True))
 
 
 def history_frequencies(counts: Sequence[npt.NDArray[np.integer]]) -> list[Float64s]:
@@ -96,16 +246,6 @@ def history_frequencies(counts: Sequence[npt.NDArray[np.integer]]) -> list[Float
     if shares:
         shares[0][BOS] = shares[0][EOS]
     return shares
-
-
-def _chain_rule(orders: Orders) -> list[Float64s]:
-    """Compute each n-gram's probability by the chain rule; all its prefixes are listed."""
-    first = from_log10(orders[0][1].log10_probs)
-    first[BOS] = 1.0
-    probs = [first]
-    for ngrams, weights in orders[1:-1]:
-        probs.append(probs[-1][ngrams.prefixes] * from_log10(weights.log10_probs))
-    return probs
 
 
 def _context_masses(trie: Trie, orders: Orders) -> list[ContextMasses]:
@@ -129,8 +269,8 @@ def _kept_masks(
         probs = from_log10(weights.log10_probs)
         masks.append(_reaches_threshold(ngrams.prefixes, probs, context, history, threshold))
     for (ngrams, _), longer, shorter in zip(orders[:0:-1], masks[:0:-1], masks[-2::-1], strict=True):
-        shorter[ngrams.prefixes[longer]] = True
-    while not masks[-1].any():
+        shorter[ngrams.prefixes[longer]] = True  # prefixes of kept n-grams stay
+    while not masks[-1].any():  # ends at the unigrams, which are all kept
         masks.pop()
     return masks
 
@@ -211,7 +351,7 @@ def _new_backoffs(
     )
     lower_left += np.bincount(prefixes[keep], contexts.lower[keep] - lower, minlength=size)
     backoffs: Float64s = left / np.maximum(lower_left, MIN_LOWER_MASS)
-    fan_out = np.bincount(prefixes[keep], minlength=size)
+    fan_out = np.bincount(prefixes[keep], minlength=size)  # [m]
     bare = (fan_out == 0) & (np.bincount(prefixes[dropped], minlength=size) > 0)
     backoffs[bare] = 1.0  # exactly 1: it is no longer a context
     return backoffs

@@ -74,13 +74,12 @@ class _AutomatonBuilder:
         bad = _find_contexts(self._first_arcs, self._words, words, self._last, self._path, contexts)
         if bad >= 0:
             row = begin + bad - int(self._starts[k - 1])
-            raise FormatError(
-                table, f"row {row} is out of order, or its context is missing", hint="run the command again"
-            )
+            problem = f"row {row} is out of order, or its context is missing"
+            raise FormatError(table, problem, hint="run the command again")
         self._words[begin : begin + size] = words[:, -1]
         self._log10_probs[begin : begin + size] = log10(probs)
         states, firsts, fan_outs = np.unique(contexts, return_index=True, return_counts=True)
-        self._first_arcs[states + 1] += fan_outs.astype(np.uint32)
+        self._first_arcs[states + 1] += fan_outs.astype(np.uint32)  # offsets from `close_order` on
         if k > 1:  # the empty context's weight is never used
             self._log10_backoffs[states] = log10(backoffs[firsts])
         self._filled += size

@@ -71,9 +71,8 @@ class DuckDBEngine:
                 running.result()
             except duckdb.OutOfMemoryException as error:
                 if "max_temp_directory_size" in str(error):
-                    raise RegistryError(
-                        f"cannot write to {self._spill}: the disk is full ({stage.purpose})"
-                    ) from None
+                    problem = f"cannot write to {self._spill}: the disk is full ({stage.purpose})"
+                    raise RegistryError(problem) from None
                 raise out_of_memory_error(self._limit_bytes, stage.purpose, "DuckDB") from None
             except duckdb.IOException as error:
                 # without the JSON around it

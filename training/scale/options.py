@@ -20,6 +20,16 @@ _MAX_BYTES = 1024**5
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+_RESERVE_BYTES = 64 * 1024**2
+"""Memory reserved for an engine's unaccounted allocations and reading and writing tables."""
+
+_ENGINE_SHARE = 0.8
+"""Share of remaining memory given to DuckDB, which exceeds its limit by up to 15 %."""
+
+_MIN_ENGINE_BYTES = 100 * 1024**2
+"""Minimum memory for DuckDB to sort wide rows."""
+
+_STATUS = Path("/proc/self/status")
 
 
 class ScaleOptions(NamedTuple):
@@ -45,9 +55,8 @@ def scale_options(engine: str, *, memory_limit: str | None, work_dir: Path | Non
     if engine == "memory":
         for name, value in {"memory-limit": memory_limit, "work-dir": work_dir}.items():
             if value is not None:
-                raise InvalidInputError(
-                    f"--{name} requires --engine duckdb or spark, given {value}", parameter=name
-                )
+                problem = f"--{name} requires --engine duckdb or spark, given {value}"
+                raise InvalidInputError(problem, parameter=name)
         return None
     limit = DEFAULT_LIMIT_BYTES if memory_limit is None else _bytes_of(memory_limit)
     for known in get_args(EngineName):
@@ -99,23 +108,9 @@ def _bytes_of(size: str) -> int:
         number, prefix, binary = found.groups()
         count = float(number) * (1024 if binary else 1000) ** _POWERS[prefix.upper()]
     if not 1 <= count <= _MAX_BYTES:
-        raise InvalidInputError(
-            f"--memory-limit is {size!r}; it must be a size such as 500MB or 1.5GiB, up to 1024TiB",
-            parameter="memory-limit",
-        )
+        problem = f"--memory-limit is {size!r}; it must be a size such as 500MB or 1.5GiB, up to 1024TiB"
+        raise InvalidInputError(problem, parameter="memory-limit")
     return int(count)
-
-
-_RESERVE_BYTES = 64 * 1024**2
-"""Memory reserved for an engine's unaccounted allocations and reading and writing tables."""
-
-_ENGINE_SHARE = 0.8
-"""Share of remaining memory given to DuckDB, which exceeds its limit by up to 15 %."""
-
-_MIN_ENGINE_BYTES = 100 * 1024**2
-"""Minimum memory for DuckDB to sort wide rows."""
-
-_STATUS = Path("/proc/self/status")
 
 
 def own_memory_bytes() -> int:

@@ -57,9 +57,8 @@ class SparkEngine:
                 .getOrCreate()
             )
         except (PySparkException, RuntimeError) as error:
-            raise InvalidInputError(
-                f"Spark does not start: {_first_line(error)}", parameter="engine"
-            ) from None
+            problem = f"Spark does not start: {_first_line(error)}"
+            raise InvalidInputError(problem, parameter="engine") from None
 
     def read(self, name: str, folder: Path) -> None:
         """Register the table in a folder under a name."""

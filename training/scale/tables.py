@@ -18,8 +18,7 @@ import hashlib
 import json
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +26,11 @@ import numpy as np
 
 from models.arrays import Int32s
 from models.checkpoint.folders import fsync_tree, report_write_errors
-from models.errors import FormatError, InvalidInputError
+from models.errors import InvalidInputError
 from models.files import TEMPORARY_PREFIX
 from models.tokenizers import Tokenizer
 from models.vocabulary import BOS, EOS
-from training.corpus import Corpus, EncodedCorpus, Sentences, check_rereadable, read_sentences
+from training.corpus import EncodedCorpus, Sentences
 from training.evaluation.breakdown import COUNTS_FILE, token_counts
 from training.progress import Progress
 from training.scale.plan import ABSENT
@@ -101,10 +100,11 @@ class Workspace:
         """
         self.keys[name] = key
         target = self.path(name)
-        found = _read_facts(target)
-        if found is not None and found["key"] == key:
-            self.reused += 1
-            return dict(found["facts"])
+        with contextlib.suppress(OSError, ValueError, RecursionError):  # missing or malformed
+            found = json.loads((target / _FACTS_FILE).read_bytes())
+            if isinstance(found, dict) and found.keys() >= {"key", "facts"} and found["key"] == key:
+                self.reused += 1
+                return dict(found["facts"])
         temporary = self.folder / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
         with report_write_errors(self.folder):
             if target.exists():
@@ -176,15 +176,6 @@ def _discard(stage: Path) -> None:
     shutil.rmtree(discarded)
 
 
-def _read_facts(folder: Path) -> dict[str, Any] | None:
-    """Read the results file of a stage; None if it is missing or malformed."""
-    try:
-        found = json.loads((folder / _FACTS_FILE).read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) and {"key", "facts"} <= found.keys() else None
-
-
 def write_windows(
     folder: Path,
     tokenizer: Tokenizer,
@@ -229,8 +220,7 @@ def write_windows(
             file.write_table(pa.table(list(windows), schema=schema))
             progress.advance(len(block))
     np.save(folder / COUNTS_FILE, counts)
-    overlap = {name: counter.facts() for name, counter in counters.items()}
-    return {"tokens": int(counts.sum()), "overlap": overlap}
+    return {"tokens": int(counts.sum()), "overlap": {name: c.facts() for name, c in counters.items()}}
 
 
 def write_vocabulary(folder: Path, vocab_size: int) -> None:
@@ -253,60 +243,4 @@ def text_windows(encoded: EncodedCorpus, order: int) -> Int32s:
     for column, begin in zip(columns, range(order), strict=True):
         column[:] = np.where(ended, np.int32(ABSENT), text[begin : begin + size])
         ended |= column == EOS
-    included = (columns[-1] != ABSENT) | (columns[0] == BOS)
-    return columns[:, included]
-
-
-class FileSentences:
-    """Sentences of files at evenly spaced indices, read block by block.
-
-    Args:
-        files: files to read in order, again for each pass.
-        unit: `line` or `paragraph`; see `training.corpus.read_corpus`.
-        indices: range of sentence indices.
-    """
-
-    def __init__(self, files: Sequence[Path], *, unit: str, indices: range) -> None:
-        self._files = files
-        self._unit = unit
-        self._indices = indices
-        self._stamps = [_file_stamp(file) for file in files]
-
-    def __len__(self) -> int:
-        return len(self._indices)
-
-    def __getitem__(self, part: slice) -> "FileSentences":
-        return FileSentences(self._files, unit=self._unit, indices=self._indices[part])
-
-    def __iter__(self) -> Iterator[str]:
-        """Iterate over the sentences in order.
-
-        Raises:
-            FormatError: a file has changed since the first pass.
-        """
-        sentences = (s for file in self._files for s in read_sentences(file, unit=self._unit))
-        yield from islice(sentences, self._indices.start, self._indices.stop, self._indices.step)
-        for file, stamp in zip(self._files, self._stamps, strict=True):
-            if _file_stamp(file) != stamp:
-                raise FormatError(file, "was changed while it was read", hint="run the command again")
-
-
-def stream_corpus(files: Sequence[Path], *, unit: str, progress: Progress) -> Corpus:
-    """Read files like `training.corpus.read_corpus`, but stream sentences block by block.
-
-    Raises:
-        FormatError: a file cannot be read as text, or cannot be read several times.
-    """
-    check_rereadable(files)
-    digest = hashlib.sha256()
-    with progress.stage("reading text", sum(file.stat().st_size for file in files if file.is_file())):
-        size = sum(
-            1 for file in files for _ in read_sentences(file, unit=unit, digest=digest, progress=progress)
-        )
-    sentences = FileSentences(files, unit=unit, indices=range(size))
-    return Corpus(sentences, digest.hexdigest(), [file.name for file in files])
-
-
-def _file_stamp(file: Path) -> tuple[int, int, int]:
-    found = file.stat()
-    return found.st_mtime_ns, found.st_ino, found.st_size
+    return columns[:, (columns[-1] != ABSENT) | (columns[0] == BOS)]

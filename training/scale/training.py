@@ -1,9 +1,9 @@
 """Out-of-core training of an n-gram model: run the plan stage by stage, then build the model."""
 
 import contextlib
-import functools
 import time
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -22,13 +22,7 @@ from training.recipe import NGramSettings, Recipe
 from training.scale.assembly import assemble, open_automaton
 from training.scale.options import ScaleOptions
 from training.scale.plan import PLAN_VERSION, Stage, counting_stages, counts_of_counts, estimation_stages
-from training.scale.tables import (
-    Workspace,
-    stage_key,
-    stream_corpus,
-    write_vocabulary,
-    write_windows,
-)
+from training.scale.tables import Workspace, stage_key, write_vocabulary, write_windows
 from training.single_model import Trained, held_out_figures, in_model_direction
 from training.texts import EncodedTexts, read_texts
 from training.tokenizer import encode_corpus, learn_tokenizer
@@ -154,8 +148,7 @@ class PlanRunner(NamedTuple):
             return {"counts_of_counts": [0, *(found.get(a, 0) for a in range(1, 5))]}
 
         key = stage_key(counts_of_counts(k), self.work.keys[table])
-        counts: list[int] = self.work.stage(f"counts_of_counts_{k}", key, count)["counts_of_counts"]
-        return counts
+        return list(self.work.stage(f"counts_of_counts_{k}", key, count)["counts_of_counts"])
 
 
 def train_out_of_core(
@@ -186,7 +179,7 @@ def train_out_of_core(
         InvalidInputError: there is too little text, or the memory limit is too small.
         RegistryError: a file operation failed, or the disk is full.
     """
-    texts = read_texts(*files, unit=recipe.corpus.unit, read=stream_corpus, progress=progress)
+    texts = read_texts(*files, unit=recipe.corpus.unit, stream=True, progress=progress)
     source = stage_key(
         PLAN_VERSION, texts.train.sha256, len(texts.train.sentences), recipe.corpus.model_dump()
     )
@@ -199,31 +192,24 @@ def train_out_of_core(
         lambda folder: learn_tokenizer(settings, texts.train.sentences, progress=progress).save(folder),
     )
     tokenizer = load_tokenizer(work.path("tokenizer"))
-    _, valid_files, test_files = files
-    given = {"valid": texts.valid if valid_files else None, "test": texts.test if test_files else None}
+    given = {"valid": texts.valid if files[1] else None, "test": texts.test if files[2] else None}
     held_out = {name: text for name, text in given.items() if text is not None}
     order, backward = recipe.ngram.order, recipe.reading_direction == "backward"
     vocab_size = len(tokenizer.vocabulary)
     work.stage("vocabulary", stage_key(vocab_size), lambda folder: write_vocabulary(folder, vocab_size))
     hashes = {name: text.sha256 for name, text in held_out.items()}
+    compared = {name: text.sentences for name, text in held_out.items()}
+    write = partial(write_windows, order=order, backward=backward, held_out=compared, progress=progress)
     written = work.stage(
         "windows",
         stage_key(source, tokenizer.fingerprint, order, backward, hashes),
-        lambda folder: write_windows(
-            folder,
-            tokenizer,
-            texts.train.sentences,
-            order=order,
-            backward=backward,
-            held_out={name: text.sentences for name, text in held_out.items()},
-            progress=progress,
-        ),
+        lambda folder: write(folder, tokenizer, texts.train.sentences),
     )
     release_memory()
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
 
-        @functools.cache  # the engine starts only if a stage has to run
+        @cache  # the engine starts only if a stage has to run
         def start() -> QueryEngine:
             return stack.enter_context(contextlib.closing(start_engine(options, work.spill)))
 

@@ -14,7 +14,7 @@ from models.neural.model import NeuralModel
 from models.ngram.cuda.model import TensorNGramModel
 from tests.support import families
 from tests.support.families import DEVICES
-from training.mixture_weights import fit_weights, fit_weights_by_context
+from training.mixture_fitting import fit_weights, fit_weights_by_context
 from training.ngram.estimate import estimate
 from training.progress import Progress
 

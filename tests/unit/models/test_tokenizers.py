@@ -10,8 +10,8 @@ from models.errors import InvalidInputError, ManifestError
 from models.tokenizers import CharacterTokenizer, WordTokenizer, load_tokenizer, read_piece_model
 from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK, Vocabulary
 from tests.support.pretrained import pretrained
+from training.corpus import read_corpus
 from training.progress import Progress
-from training.scale.tables import stream_corpus
 from training.tokenizer import TokenizerSettings, encode_corpus, learn_tokenizer
 
 TEXT = ["the cat sat on the mat .", "the dog <unk> the cat !", "Über <s> naïve </s> café"] * 30
@@ -162,7 +162,7 @@ def test_the_lexicon_has_the_beginnings_of_runs_without_spaces():
 def test_the_lexicon_of_a_very_long_text_is_learnt_from_a_sample(monkeypatch, tmp_path):
     lines = ["one two", "three", "four", "five"]
     (tmp_path / "text.txt").write_text("\n".join(lines))
-    streamed = stream_corpus([tmp_path / "text.txt"], unit="line", progress=Progress()).sentences
+    streamed = read_corpus([tmp_path / "text.txt"], unit="line", stream=True, progress=Progress()).sentences
     for limit, words in ((5, {"one", "two", "three", "four", "five"}), (3, {"one", "two", "four"})):
         monkeypatch.setattr("training.tokenizer._LEXICON_SENTENCES", limit)
         for sentences in (lines, streamed):

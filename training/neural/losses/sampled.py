@@ -115,7 +115,7 @@ def inclusion_probabilities(weights: Float64s, samples: int) -> Float64s:
         expected[open_] = weights[open_] * ((samples - certain.sum()) / max(weights[open_].sum(), 1e-300))
         over = open_ & (expected >= 1)
         expected[over] = 1
-        certain |= over
+        certain |= over  # they are always drawn; the rest is scaled again
         if not over.any():
             return expected
 
@@ -284,13 +284,9 @@ _SAMPLED_LOSSES: dict[str, Callable[[Softmax, NoiseSampler], Loss]] = {
 def make_loss(
     settings: TrainSettings, output: Softmax | AdaptiveSoftmax, counts: Tensor, *, seed: int
 ) -> Loss:
-    """Create the loss of the settings.
+    """Create the loss of settings that can train the output layer, from the counts of the text's tokens [V].
 
-    Args:
-        settings: training settings, which can train the layer; see `TrainSettings.problem_with`.
-        output: output layer to train.
-        counts: count of each token in the training text [V].
-        seed: random seed of the draws, which all processes of a run share.
+    All processes of a run share the seed of the draws.
     """
     if isinstance(output, AdaptiveSoftmax):
         return AdaptiveCrossEntropy(output)

@@ -27,6 +27,29 @@ from models.kernels.threads import run_slices
 from models.neural.adaptive_softmax import AdaptiveSoftmax
 from models.neural.softmax import Softmax
 
+_HALF_WIDTH = np.uint32(16)  # bits of a bfloat16: the upper half of a float32
+_LOWEST_KEY = np.int32(-(2**31))
+_MAGNITUDE = np.int32(0x7FFFFFFF)
+_SIGN = np.int32(31)
+_ONE = np.float32(1)
+
+_LANES = 64
+"""Number of logits computed together, each with its own sum, so LLVM vectorises the loop."""
+
+_FACTORS = 64
+"""Number of logits of a lane between two logarithms: a product of 64 factors from 1 to 2 is at most 2^64."""
+
+_ZERO = np.float32(0)
+_NO_LOGIT = np.float32(-3e38)  # its term is 0
+
+MAX_LOGITS = 1 << 22
+"""Maximum logits in memory on a CPU; beyond the caches, fresh pages cost more than the products."""
+
+MAX_LOGITS_ON_CUDA = 1 << 25
+
+MIN_ROWS = 256
+"""Minimum positions per slice: each reads and writes matrices as large as the layer's."""
+
 
 class LossResult(NamedTuple):
     """Loss of a segment of text, and its gradient.
@@ -81,9 +104,6 @@ def accumulate(parameter: Tensor, gradient: Tensor) -> None:
     parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
 
 
-_HALF_WIDTH = np.uint32(16)  # bits of a bfloat16: the upper half of a float32
-
-
 def as_float32(logit: Any) -> Any:
     """Convert a logit to float32; for kernels only."""
     raise NotImplementedError
@@ -109,12 +129,6 @@ def _as_type_of(value: Any, logit: Any) -> Any:  # noqa: ARG001 - the types deci
         return np.uint16((bits + np.uint32(0x7FFF) + even) >> _HALF_WIDTH)
 
     return rounded if logit == types.uint16 else lambda value, logit: value  # noqa: ARG005
-
-
-_LOWEST_KEY = np.int32(-(2**31))
-_MAGNITUDE = np.int32(0x7FFFFFFF)
-_SIGN = np.int32(31)
-_ONE = np.float32(1)
 
 
 @numba.njit(nogil=True, inline="always")
@@ -175,15 +189,6 @@ def softmax_gradients(
         for v in range(size):
             row[v] = as_type_of(values[v] * factor, row[v])
         row[targets[n]] = as_type_of(values[targets[n]] * factor - scale, row[targets[n]])
-
-
-_LANES = 64
-"""Number of logits computed together, each with its own sum, so LLVM vectorises the loop."""
-
-_FACTORS = 64
-"""Number of logits of a lane between two logarithms: a product of 64 factors from 1 to 2 is at most 2^64."""
-_ZERO = np.float32(0)
-_NO_LOGIT = np.float32(-3e38)  # its term is 0
 
 
 @kernel(
@@ -310,15 +315,6 @@ def _in_threads(work: Callable[[slice], None], rows: int) -> None:
     run_slices(work, cuts)
 
 
-MAX_LOGITS = 1 << 22
-"""Maximum logits in memory on a CPU; beyond the caches, fresh pages cost more than the products."""
-
-MAX_LOGITS_ON_CUDA = 1 << 25
-
-MIN_ROWS = 256
-"""Minimum positions per slice: each reads and writes matrices as large as the layer's."""
-
-
 class LinearSoftmax(NamedTuple):
     """Losses of a linear layer's softmax, and gradients of their scaled sum.
 
@@ -409,22 +405,23 @@ class FullSoftmax(Loss):
 
     @override
     def __call__(self, features: Tensor, ids: Tensor, *, precision: torch.dtype) -> LossResult:
-        layer = self._layer
+        layer, scale, pull = self._layer, 1 / len(ids), self._self_normalise
+        bias = layer.bias + layer.never_predicted
         done = linear_softmax(
             layer.weight,
-            layer.bias + layer.never_predicted,
+            bias,
             features,
             ids,
-            scale=1 / len(ids),
+            scale=scale,
             precision=precision,
-            pull=self._self_normalise,
+            pull=pull,
             changes=self.changes,
         )
         accumulate(layer.weight, done.grad_weight)
         accumulate(layer.bias, done.grad_bias)
         losses = done.losses
-        if self._self_normalise:
-            losses = losses + 0.5 * self._self_normalise * done.log_sums.square()
+        if pull:
+            losses = losses + 0.5 * pull * done.log_sums.square()
         return LossResult(float(losses.mean(dtype=torch.float64)), done.grad_inputs.to(features.dtype))
 
 
@@ -467,15 +464,11 @@ class AdaptiveCrossEntropy(Loss):
         rows = ((ranks >= begin) & (ranks < end)).nonzero().squeeze(1)
         projection = vectors.projection(cluster).detach().to(precision)
         inputs = features[rows].to(precision)
+        table, projected, scale = vectors.table(cluster), inputs @ projection.T, 1 / len(ranks)
         inside = linear_softmax(
-            vectors.table(cluster),
-            output.biases[cluster],
-            inputs @ projection.T,
-            ranks[rows] - begin,
-            scale=1 / len(ranks),
-            precision=precision,
+            table, output.biases[cluster], projected, ranks[rows] - begin, scale=scale, precision=precision
         )
-        accumulate(vectors.table(cluster), inside.grad_weight)
+        accumulate(table, inside.grad_weight)
         accumulate(output.biases[cluster], inside.grad_bias)
         accumulate(vectors.projection(cluster), (inside.grad_inputs.T @ inputs).float())
         gradient.index_add_(0, rows, (inside.grad_inputs @ projection).to(gradient.dtype))

@@ -16,6 +16,8 @@ MAX_DISCOUNTED = 5
 """Highest discounted count; higher counts are reliable without discount."""
 
 _CANCELLED = 1e-6  # a smaller difference from 1 has lost too many digits
+FALLBACK_RATIOS = [(r - 0.5) / r for r in range(1, MAX_DISCOUNTED + 1)]
+"""Ratios of an order whose counts of counts allow no estimate: reduce low counts by ½."""
 
 
 def good_turing(observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:  # noqa: ARG001 - a smoothing's signature
@@ -48,8 +50,7 @@ def good_turing(observations: Observations, held_out: EncodedCorpus | None) -> S
             lower, lower_prefixes = probs, order.ngrams.prefixes
             yield order.ngrams, probs, backoffs
 
-    orders = attach_backoffs(estimate())
-    return orders, {"discount_ratios": ratios, "fallback_orders": fallback_orders}
+    return attach_backoffs(estimate()), {"discount_ratios": ratios, "fallback_orders": fallback_orders}
 
 
 def discount_ratios(counts_of_counts: Sequence[int] | Int64s) -> list[float] | None:
@@ -72,10 +73,6 @@ def discount_ratios(counts_of_counts: Sequence[int] | Int64s) -> list[float] | N
         if all(0 < ratio < 1 for ratio in ratios):
             return ratios
     return None
-
-
-FALLBACK_RATIOS = [(r - 0.5) / r for r in range(1, MAX_DISCOUNTED + 1)]
-"""Ratios of an order whose counts of counts allow no estimate: reduce low counts by ½."""
 
 
 def _unigrams(counts: Int32s, kept_shares: Float64s) -> Float64s:
@@ -115,7 +112,7 @@ def _back_off(
     begin = 0
     while begin < len(counts):  # one context at a time: its n-grams are probs[begin:end]
         context = prefixes[begin]
-        listed, taken, lower_listed = 0.0, 0.0, 0.0
+        listed, taken, lower_listed = 0.0, 0.0, 0.0  # Σ c, Σ (1 − d) c, Σ p(w|h')
         end = begin
         while end < len(counts) and prefixes[end] == context:
             listed += counts[end]

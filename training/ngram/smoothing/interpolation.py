@@ -35,6 +35,12 @@ Parameters may be fitted on the second, held-out text, which has the same vocabu
 `InvalidInputError` is raised if it is required but missing, or has another vocabulary.
 """
 
+Level: TypeAlias = tuple[Float64s, Float64s]
+"""Interpolation with the order below: D for counts of 0, 1, 2, and 3 or more [4], and μ by context [m].
+
+μ is 1 for contexts whose own counts are ignored.
+"""
+
 
 def require_held_out(held_out: EncodedCorpus | None, *, key: str, what: str) -> EncodedCorpus:
     """Return the held-out text that a smoothing requires.
@@ -43,9 +49,8 @@ def require_held_out(held_out: EncodedCorpus | None, *, key: str, what: str) -> 
         InvalidInputError: there is no held-out text; the message names the recipe's key.
     """
     if held_out is None or held_out.num_sentences == 0:
-        raise InvalidInputError(
-            f"{key}: {what} are fitted on held-out text, but there is none; give --valid", parameter=key
-        )
+        problem = f"{key}: {what} are fitted on held-out text, but there is none; give --valid"
+        raise InvalidInputError(problem, parameter=key)
     return held_out
 
 
@@ -60,13 +65,6 @@ def log10(values: Float64s) -> Float32s:
     with np.errstate(divide="ignore"):
         np.log10(values, out=logs)  # in double precision, rounded block by block
     return logs
-
-
-Level: TypeAlias = tuple[Float64s, Float64s]
-"""Interpolation with the order below: D for counts of 0, 1, 2, and 3 or more [4], and μ by context [m].
-
-μ is 1 for contexts whose own counts are ignored.
-"""
 
 
 def interpolate(
@@ -149,7 +147,7 @@ def _interpolate(
             listed += counts[end]
             taken += discounts[min(counts[end], 3)]
             end += 1
-        scale, backoff = 0.0, 1.0
+        scale, backoff = 0.0, 1.0  # after an unseen context, the order below
         if totals[context] > 0:
             scale = (1.0 - lower_shares[context]) / totals[context]
             backoff = lower_shares[context] + scale * (totals[context] - listed + taken)
@@ -195,8 +193,7 @@ class Additive:
                 shares = 1.0 / (1.0 + order.totals / added)
             return np.zeros(4), np.where(estimated, shares, 1.0)
 
-        orders = interpolate(observations.occurrences(), level)
-        return orders, {"k": self.k}
+        return interpolate(observations.occurrences(), level), {"k": self.k}
 
 
 def maximum_likelihood(observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:  # noqa: ARG001 - a smoothing's signature

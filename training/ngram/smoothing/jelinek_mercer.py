@@ -109,7 +109,7 @@ def _em_step(orders: Sequence[_Evidence], lambdas: Float64s, uniform_prob: float
         own = order.frequencies + order.pruned * lower
         probs[order.tokens] = total = lower + row[order.buckets] * (own - lower)
         found.append((own, total))
-    reaching = np.ones(num_tokens)
+    reaching = np.ones(num_tokens)  # posterior of reaching an order from the highest
     updated = np.empty_like(lambdas)
     for k in reversed(range(len(orders))):
         order, (own, total) = orders[k], found[k]
@@ -118,7 +118,7 @@ def _em_step(orders: Sequence[_Evidence], lambdas: Float64s, uniform_prob: float
         reached = np.bincount(order.buckets, here, minlength=lambdas.shape[1])
         # the share that stops, by bucket; unchanged for buckets without tokens
         shares = np.divide(stopped, reached, out=lambdas[k].copy(), where=reached > 0)
-        updated[k] = np.minimum(shares, _MAX_LAMBDA)
+        updated[k] = np.minimum(shares, _MAX_LAMBDA)  # below 1: unseen words keep a probability
         reaching[order.tokens] = here * (1.0 - weights * order.frequencies / total)
     return updated
 

@@ -28,6 +28,16 @@ from training.ngram.smoothing.interpolation import (
     uniform_distribution,
 )
 
+MIN_DISCOUNT = 1e-3
+"""Minimum fitted discount, so words in neither text keep a probability."""
+
+_TOLERANCE = 1e-4  # of a discount, from one round to the next
+_MAX_ROUNDS = 100
+_MAX_NEWTON_STEPS = 50
+
+DiscountSource: TypeAlias = Literal["counts", "held-out"]
+"""Source of discounts: counts of counts, or held-out likelihood."""
+
 
 class Discounts(NamedTuple):
     """Discounts of n-gram counts of 1, 2, and 3 or more."""
@@ -69,14 +79,6 @@ def discounts_from_counts(
     discounts = [j - (j + 1) * y * n[j + 1] / n[j] for j in (1, 2, 3)]
     is_valid = all(0 <= discount <= j for j, discount in enumerate(discounts, start=1))
     return (Discounts(*discounts), True) if is_valid else (fallback, False)
-
-
-MIN_DISCOUNT = 1e-3
-"""Minimum fitted discount, so words in neither text keep a probability."""
-
-_TOLERANCE = 1e-4  # of a discount, from one round to the next
-_MAX_ROUNDS = 100
-_MAX_NEWTON_STEPS = 50
 
 
 def fit_discounts(
@@ -172,18 +174,14 @@ def _best_discount(probs: Float64s, slopes: Float64s, start: float, *, highest: 
         return high
     for _ in range(_MAX_NEWTON_STEPS):
         first, second = derivatives(discount)
-        low, high = (discount, high) if first > 0 else (low, discount)
+        low, high = (discount, high) if first > 0 else (low, discount)  # the slope falls through its root
         following = discount - first / second
-        if not low < following < high:
+        if not low < following < high:  # Newton left the bracket: bisect
             following = (low + high) / 2
         if abs(following - discount) < _TOLERANCE / 10:
             break
         discount = following
     return following
-
-
-DiscountSource: TypeAlias = Literal["counts", "held-out"]
-"""Source of discounts: counts of counts, or held-out likelihood."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,20 +219,22 @@ class Discounting:
         fallback_orders: list[int] = []
 
         def level(order: OrderCounts) -> Level:
-            k = len(used)
-            discounts, is_estimated = (
-                (fitted[k], True)
-                if fitted
-                else discounts_from_counts(order.counts_of_counts, num_discounts=self.num_discounts)
-            )
-            if not is_estimated:
-                fallback_orders.append(k + 1)
+            if fitted:
+                discounts, is_estimated = fitted[len(used)], True
+            else:
+                counts, num_discounts = order.counts_of_counts, self.num_discounts
+                discounts, is_estimated = discounts_from_counts(counts, num_discounts=num_discounts)
             used.append(list(discounts))
+            if not is_estimated:
+                fallback_orders.append(len(used))
             return np.array([0.0, *discounts]), np.zeros(len(order.totals))
 
         orders = interpolate(self._orders(observations), level)
-        facts = {"discounts": used, "fallback_orders": fallback_orders, "discounts_from": self.discounts}
-        return orders, facts
+        return orders, {
+            "discounts": used,
+            "fallback_orders": fallback_orders,
+            "discounts_from": self.discounts,
+        }
 
     def _orders(self, observations: Observations) -> Iterator[OrderCounts]:
         return observations.continuations() if self.continuations else observations.occurrences()

@@ -20,7 +20,7 @@ from tests.support.resumable import Ending, weights
 from tests.support.resumable import fit as fit_with_everything
 from training.commands import run_evaluate, run_train
 from training.dynamic_evaluation import dynamic_evaluation
-from training.neural import run, trainer
+from training.neural import resume, trainer
 from training.neural.diagnostics import diagnose
 from training.neural.embeddings import Embeddings
 from training.neural.resume import check_same_structure
@@ -57,7 +57,7 @@ def comparing_types(monkeypatch):
     def check(given, own, name):
         check_same_structure(given, without_wrappers(own), name)
 
-    monkeypatch.setattr(run, "check_same_structure", check)
+    monkeypatch.setattr(resume, "check_same_structure", check)
 
 
 @pytest.fixture

@@ -13,9 +13,14 @@ import torch
 
 from models.errors import InvalidInputError, ProcessLostError
 from models.neural.cells import Dropout
-from training.commands import check_agreement, check_same_command
-from training.neural.distributed import PeerMonitor, Processes, _Peer
-from training.neural.trainer import Saver
+from training.neural.distributed import (
+    PeerMonitor,
+    Processes,
+    _Peer,
+    check_agreement,
+    check_same_command,
+)
+from training.neural.resume import Saver
 from training.recipe import load_recipe
 from training.signals import EXIT_TERMINATED, Terminated, catch_interruption, exit_on_sigterm
 

@@ -12,11 +12,12 @@ from models.neural.network import Network
 from models.tokenizers import load_tokenizer
 from tests.support import families
 from tests.support.resumable import NETWORK, VOCABULARY, Ending, corpus, fit, weights
-from training.commands import check_same_command, run_train
+from training.commands import run_train
 from training.corpus import EncodedCorpus
 from training.ensemble import divide_minutes, training_waves
 from training.evaluation.evaluate import evaluate
 from training.mixture import part_recipes, published_teachers
+from training.neural.distributed import check_same_command
 from training.neural.soft_targets import SoftTargets, write_soft_targets
 from training.ngram.estimate import estimate
 from training.progress import SILENT

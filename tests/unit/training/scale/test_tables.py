@@ -10,14 +10,12 @@ import pytest
 from models.errors import FormatError, InvalidInputError, RegistryError
 from models.tokenizers import WordTokenizer
 from models.vocabulary import BOS, EOS, Vocabulary
-from training.corpus import Corpus, EncodedCorpus
+from training.corpus import Corpus, EncodedCorpus, FileSentences
 from training.evaluation.breakdown import COUNTS_FILE
 from training.progress import SILENT
 from training.scale.plan import ABSENT
 from training.scale.tables import (
-    FileSentences,
     stage_key,
-    stream_corpus,
     text_windows,
     workspace,
     write_windows,
@@ -227,7 +225,7 @@ def files(tmp_path):
 @pytest.mark.parametrize("with_valid", [True, False])
 def test_the_texts_are_those_that_are_read_into_memory(files, unit, with_valid):
     valid = files[1:] if with_valid else []
-    streamed = read_texts(files, valid, [], unit=unit, read=stream_corpus, progress=SILENT)
+    streamed = read_texts(files, valid, [], unit=unit, stream=True, progress=SILENT)
     read = read_texts(files, valid, [], unit=unit, progress=SILENT)
     assert list(streamed.train.sentences) == read.train.sentences
     assert list(streamed.train.sentences) == read.train.sentences  # repeatable
@@ -247,16 +245,16 @@ def test_a_text_that_changes_between_two_passes_is_refused(files):
 def test_what_can_be_read_once_only_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(FormatError, match=r"pipe: cannot be read several times \(save it as a file first\)"):
-        read_texts([tmp_path / "pipe"], [], [], unit="line", read=stream_corpus, progress=SILENT)
+        read_texts([tmp_path / "pipe"], [], [], unit="line", stream=True, progress=SILENT)
 
 
 def test_one_sentence_is_not_enough_to_hold_one_out(tmp_path):
     (tmp_path / "short.txt").write_text("only one\n")
     with pytest.raises(InvalidInputError, match="has 1 sentence; at least 2 are needed"):
-        read_texts([tmp_path / "short.txt"], [], [], unit="line", read=stream_corpus, progress=SILENT)
+        read_texts([tmp_path / "short.txt"], [], [], unit="line", stream=True, progress=SILENT)
 
 
 def test_without_files_it_is_the_default_corpus(monkeypatch):
     documentation = tuple(Corpus([part], part, [part]) for part in ("train", "valid", "test"))
     monkeypatch.setattr("training.texts.read_default_corpus", lambda _: documentation)
-    assert read_texts([], [], [], unit="line", read=stream_corpus, progress=SILENT) == documentation
+    assert read_texts([], [], [], unit="line", stream=True, progress=SILENT) == documentation

@@ -1,4 +1,7 @@
-"""Fit a cache model (θ, half-life, λ, prior; dynamic marginals, gate) on held-out text, read as one stream."""
+"""Fit mixture weights, and a cache (θ, half-life, λ, prior; dynamic marginals, gate), on held-out text.
+
+Weights are fitted by expectation maximisation; a cache is fitted to the text read as one stream.
+"""
 
 import dataclasses
 import itertools
@@ -6,8 +9,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from models.arrays import Float32s, FloatArray, Int32s, Int64s, to_numpy
+from models.arrays import Float32s, Float64s, FloatArray, Int32s, Int64s, to_numpy
 from models.cache.config import CacheConfig, CacheKind, MarginalsConfig
 from models.cache.kernels import DynamicMarginals, SimilarityDecay, padded_width, to_unit_vectors
 from models.cache.model import CacheModel, CacheScores, History, score_with_history
@@ -15,9 +19,13 @@ from models.errors import InvalidInputError
 from models.language_model import LanguageModel, Want, feature_size
 from models.vocabulary import BOS
 from training.corpus import EncodedCorpus
-from training.evaluation.evaluate import CHUNK_TOKENS, CorpusScores, read_stream, running_text
-from training.mixture_weights import fit_weights
+from training.evaluation.evaluate import CorpusScores, chunks, read_stream, running_text
 from training.progress import Progress
+
+_MIN_WEIGHT = 1e-6
+_PRIOR_TOKENS = 20.0
+_MAX_ITERATIONS = 200
+_TOLERANCE = 1e-7  # EM stops at smaller changes of all weights
 
 _FLATNESSES = (0.0, 6.0, 8.0, 11.0, 14.0, 18.0, 24.0, 32.0)
 """Candidate values of θ.
@@ -49,6 +57,78 @@ _FIRST_MARGINALS = {"half_life": 0.15, "exponent": 1.4, "prior": 3.5, "floor": 0
 _MARGINALS_TOKENS = 30_000  # first tokens of the text, to fit dynamic marginals
 _MAX_SAMPLES, _MAX_SAMPLE_ENTRIES = 3_000, 1 << 25  # distributions among these, and their probabilities
 _MAX_GATE_STEPS, _GATE_TOLERANCE = 100, 1e-4
+
+
+def fit_weights(log_probs: npt.NDArray[np.floating[Any]]) -> tuple[float, ...]:
+    """Fit global mixture weights.
+
+    λ_i ← mean over tokens of λ_i p_i / Σ_j λ_j p_j (Jelinek and Mercer 1980).
+    The log-likelihood is concave in λ, so any start gives the same result.
+
+    Args:
+        log_probs: natural-log probabilities of N held-out tokens under M models [N, M].
+
+    Returns:
+        M positive weights that sum to 1.
+
+    Raises:
+        InvalidInputError: there is no held-out token.
+    """
+    if log_probs.shape[0] == 0:
+        raise InvalidInputError("the held-out text has no token to fit mixture weights on", parameter="valid")
+    num_models = log_probs.shape[1]
+    weights = _run_em(log_probs, np.full(num_models, 1.0 / num_models), np.zeros(num_models))
+    return _normalised(np.maximum(weights, _MIN_WEIGHT))  # every part keeps a positive weight
+
+
+def fit_weights_by_context(
+    log_probs: npt.NDArray[np.floating[Any]],
+    lengths: npt.NDArray[np.integer[Any]],
+    *,
+    num_lengths: int,
+    weights: tuple[float, ...],
+) -> tuple[tuple[float, ...], ...]:
+    """Fit weights by context length; on the held-out tokens they are never worse than global ones.
+
+    The global weights act as a prior of some tokens: rare lengths
+    have weights close to them, and lengths without tokens get them.
+
+    Args:
+        log_probs: natural-log probabilities of N held-out tokens under M models [N, M].
+        lengths: context length of each token [N].
+        num_lengths: C; all lengths are below C.
+        weights: global weights [M], from `fit_weights`.
+
+    Returns:
+        M positive weights that sum to 1 for each length [C, M].
+    """
+    common = np.asarray(weights)
+    return tuple(
+        _normalised(_run_em(log_probs[lengths == length], common, _PRIOR_TOKENS * common))
+        for length in range(num_lengths)
+    )
+
+
+def _normalised(weights: Float64s) -> tuple[float, ...]:
+    return tuple((weights / weights.sum()).tolist())
+
+
+def _run_em(log_probs: npt.NDArray[np.floating[Any]], weights: Float64s, prior: Float64s) -> Float64s:
+    """Fit weights [M] by EM from initial weights; `prior` [M] is a number of pseudo-tokens per part."""
+    peak = log_probs.max(axis=1, keepdims=True, initial=-np.inf)
+    # scaled per token [N, M]
+    p = np.exp(log_probs - np.where(np.isfinite(peak), peak, 0.0), dtype=np.float64)
+    p = p[p.sum(axis=1) > 0]  # drop tokens that are impossible under all models
+    if len(p) + prior.sum() == 0:
+        return weights
+    for _ in range(_MAX_ITERATIONS):
+        joint = p * weights  # [N, M]
+        updated = ((joint / joint.sum(axis=1, keepdims=True)).sum(axis=0) + prior) / (len(p) + prior.sum())
+        change = float(np.abs(updated - weights).max())
+        weights = updated
+        if change < _TOLERANCE:
+            break
+    return weights
 
 
 class CacheGridScores(NamedTuple):
@@ -99,11 +179,7 @@ class ChosenCache(NamedTuple):
 
 
 def score_with_caches(
-    model: LanguageModel[Any],
-    corpus: EncodedCorpus,
-    *,
-    window: int,
-    progress: Progress,
+    model: LanguageModel[Any], corpus: EncodedCorpus, *, window: int, progress: Progress
 ) -> CacheGridScores:
     """Score a stream in one pass by a model and a grid of caches of `window` tokens over its features.
 
@@ -181,13 +257,6 @@ def adapt_cache(
 
     Coordinate search chooses the marginals on a sample of the text's first tokens. Then, on the
     entire text, θ and the half-life are chosen again for the adapted model, and the gate is fitted.
-
-    Args:
-        chosen: the cache.
-        model: the wrapped model.
-        readings: scores of the text with the grid of caches.
-        corpus: the text.
-        progress: counts tokens.
     """
     window = chosen.config.window
     tokens, numbers, log_probs = _sample_distributions(model, corpus, progress)
@@ -243,12 +312,10 @@ def _score_with_cache(model: CacheModel, corpus: EncodedCorpus, *, progress: Pro
     text, parts = running_text(corpus), list[CacheScores]()
     state = model.advance(model.empty_state(1), np.array([BOS]))
     with progress.stage("scoring with the adapted cache, stream context", corpus.num_tokens):
-        for start in range(0, len(text), CHUNK_TOKENS):
-            chunk = text[start : start + CHUNK_TOKENS]
+        for chunk in chunks(text, progress):
             want = Want(scores=True, state=True)
             (scores,), state = model.read_segment(state, chunk[None], np.asarray([len(chunk)]), want)
             parts.append(CacheScores(*(part[chunk != BOS] for part in scores)))
-            progress.advance(int((chunk != BOS).sum()))
     return CacheScores(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
@@ -262,7 +329,7 @@ def _fit_gate(scores: CacheScores) -> tuple[float, float, float]:
         weights = 1 / (1 + np.exp(-(inputs @ coefficients)))
         joint = weights * shares
         posteriors = joint / (joint + (1 - weights) * own)
-        curvature = (inputs * (weights * (1 - weights))[:, None]).T @ inputs + np.eye(3)
+        curvature = (inputs * (weights * (1 - weights))[:, None]).T @ inputs + np.eye(3)  # ridge [3, 3]
         step = np.linalg.solve(curvature, inputs.T @ (posteriors - weights))
         coefficients += step
         if np.abs(step).max() < _GATE_TOLERANCE:

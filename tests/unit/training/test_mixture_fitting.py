@@ -10,10 +10,10 @@ from models.cache.config import CacheConfig
 from models.cache.model import CacheModel, CacheScores
 from models.errors import InvalidInputError
 from tests.support import families
-from training import cache_fitting
-from training.cache_fitting import adapt_cache, choose_cache, score_with_caches
+from training import mixture_fitting
 from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import score_corpus
+from training.mixture_fitting import adapt_cache, choose_cache, score_with_caches
 from training.progress import SILENT
 
 
@@ -69,7 +69,7 @@ def test_flatness_and_half_life_are_chosen_again_for_the_adapted_model():
     for begun in (chosen, bad):
         adapted = adapt_cache(begun, model, readings, corpus, progress=SILENT)
         cached = CacheModel(model, adapted.config, adapted.frequencies)
-        own = cache_fitting._score_with_cache(cached, corpus, progress=SILENT).log_probs
+        own = mixture_fitting._score_with_cache(cached, corpus, progress=SILENT).log_probs
         best = choose_cache(readings, own).config
         assert (adapted.config.flatness, adapted.config.half_life) == (best.flatness, best.half_life)
         used = score_corpus(cached, corpus, context="stream", progress=SILENT).log_probs
