@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from models.arrays import Int64s
-from models.checkpoint.documents import ProfileStore
 from models.checkpoint.registry import Address
 from models.errors import FormatError, InvalidInputError
 from models.files import atomic_writer
@@ -23,6 +22,7 @@ from models.phrases import PhraseList
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.corrections import PhraseCorrection
 from models.reranking.features import CORRECTION, RANK, ListFeatures, check_given, offsets_of
+from models.reranking.profiles import ProfileStore
 from models.reranking.ranking import Profile
 from models.reranking.tuning.cross_fitting import TuningOutcome, select_with_references
 from models.reranking.tuning.fitting import assign_folds

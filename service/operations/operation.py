@@ -12,9 +12,11 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 from pydantic import BaseModel
 
 from models.arrays import FloatArray
-from models.checkpoint.documents import CalibrationStore, ErrorTableStore, ProfileStore
+from models.checking.calibration import CalibrationStore
+from models.checking.error_model import ErrorTableStore
 from models.errors import InvalidInputError, LanguageModelError
 from models.language_model import is_lookup
+from models.reranking.profiles import ProfileStore
 from service.engine.job import RequestOptions, Work
 from service.engine.metrics import Metrics
 from service.hosting.loaded_model import LoadedModel

@@ -6,8 +6,8 @@ import httpx
 import numpy as np
 import pytest
 
-from models.checkpoint.documents import ProfileStore
 from models.phrases import Phrase
+from models.reranking.profiles import ProfileStore
 from models.reranking.ranking import Profile, ProfileModel
 from service.api_keys import create_key
 from service.settings import Settings
