@@ -29,7 +29,7 @@ from models.checkpoint.precision import FLOAT32
 from models.checkpoint.registry import local_registry_folder, open_registry
 from models.completion.user_model import UserModelLimits
 from models.errors import FormatError, RegistryError, UsersUnavailableError
-from models.reranking.profiles import ProfileStore
+from models.reranking.ranking import ProfileStore
 from service import logs
 from service.api_errors import install_error_handlers
 from service.api_keys import KeyStore

@@ -3,7 +3,7 @@
     <root>/<folder>/<name>.json         visible once its file has this name
     <root>/<folder>/.tmp-…              file being written; ignored by readers
 
-The kinds are subclasses of `DocumentStore` beside their features: profiles (`models.reranking.profiles`),
+The kinds are subclasses of `DocumentStore` beside their features: profiles (`models.reranking.ranking`),
 calibrations (`models.checking.calibration`) and tables of errors (`models.checking.error_model`).
 
 Versions are immutable, but a calibration depends on the text that it was measured on, so

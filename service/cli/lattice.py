@@ -161,7 +161,7 @@ def lattice(
     from models.lattices.lattice import Scales
     from models.phrases import PhraseList
     from models.reranking.formats.reader import format_by_name
-    from models.reranking.profiles import ProfileStore
+    from models.reranking.ranking import ProfileStore
     from service.local.ask import report_replaced
     from service.local.lattices import (
         LATTICE_FORMATS,

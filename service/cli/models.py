@@ -79,7 +79,7 @@ def models_promote(
 ) -> None:
     """Point an alias at a version, atomically; name the profiles that were tuned on another one."""
     from models.checkpoint.registry import open_registry
-    from models.reranking.profiles import ProfileStore
+    from models.reranking.ranking import ProfileStore
     from service.local.ask import report_replaced
 
     store, profiles = open_registry(registry), ProfileStore(registry)
@@ -139,7 +139,7 @@ def models_restore(
     from models.checking.error_model import ErrorTableStore
     from models.checkpoint.registry import local_registry_folder, open_registry
     from models.checkpoint.restore import restore_backup
-    from models.reranking.profiles import ProfileStore
+    from models.reranking.ranking import ProfileStore
     from service.console.evaluation import TuningProgress
 
     folder = local_registry_folder(backup)

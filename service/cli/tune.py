@@ -140,7 +140,7 @@ def tune(
     from models.checkpoint.manifest import check_name
     from models.lattices.files import detect_lattice_format
     from models.reranking.features import is_reserved
-    from models.reranking.profiles import ProfileStore
+    from models.reranking.ranking import ProfileStore
     from service.console.evaluation import TuningProgress, show_tuning
     from service.local import ask, tune
     from service.schemas.models import ProfileBody
@@ -245,7 +245,7 @@ def fold_texts(
 def show_corrections(profile: ProfileArgument, registry: RegistryOption = DEFAULT_REGISTRY) -> None:
     """Print the corrections of a profile as tab-separated values, those with the most evidence first."""
     from models.reranking.corrections import write_table
-    from models.reranking.profiles import ProfileStore
+    from models.reranking.ranking import ProfileStore
 
     typer.echo(write_table(ProfileStore(registry).read(profile).corrections), nl=False)
 

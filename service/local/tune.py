@@ -22,8 +22,7 @@ from models.phrases import PhraseList
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.corrections import PhraseCorrection
 from models.reranking.features import CORRECTION, RANK, ListFeatures, check_given, offsets_of
-from models.reranking.profiles import ProfileStore
-from models.reranking.ranking import Profile
+from models.reranking.ranking import Profile, ProfileStore
 from models.reranking.tuning.cross_fitting import TuningOutcome, select_with_references
 from models.reranking.tuning.fitting import assign_folds
 from service.engine.job import Work, run_to_completion

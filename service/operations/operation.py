@@ -16,7 +16,7 @@ from models.checking.calibration import CalibrationStore
 from models.checking.error_model import ErrorTableStore
 from models.errors import InvalidInputError, LanguageModelError
 from models.language_model import is_lookup
-from models.reranking.profiles import ProfileStore
+from models.reranking.ranking import ProfileStore
 from service.engine.job import RequestOptions, Work
 from service.engine.metrics import Metrics
 from service.hosting.loaded_model import LoadedModel

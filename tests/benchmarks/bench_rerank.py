@@ -35,8 +35,7 @@ from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
 from models.reranking.formats.reader import read_lists
-from models.reranking.profiles import ProfileStore
-from models.reranking.ranking import Profile
+from models.reranking.ranking import Profile, ProfileStore
 from models.reranking.tuning.correction_estimation import count_corrections, learn_corrections
 from models.tokenizers import WordTokenizer
 from models.vocabulary import EOS, Vocabulary

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from cloudcoil.models.prometheus_operator import v1 as prometheus_operator
 
-from models.reranking.profiles import ProfileStore
+from models.reranking.ranking import ProfileStore
 from service.http_server import _CANCEL_MARGIN_S
 from service.settings import Settings
 from tests.deploy.manifests import (

@@ -15,8 +15,7 @@ from models.checkpoint.manifest import read_manifest, verify_files
 from models.checkpoint.registry import LocalRegistry, open_registry
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.errors import RegistryError
-from models.reranking.profiles import ProfileStore
-from models.reranking.ranking import Profile
+from models.reranking.ranking import Profile, ProfileStore
 from models.tensor_files import PackedWeightCache
 from tests.fault.disks import KINDS, disk_of_kind
 from tests.support import families

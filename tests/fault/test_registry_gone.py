@@ -7,7 +7,7 @@ from models.checkpoint import load
 from models.checkpoint.registry import LocalRegistry
 from models.checkpoint.remote_registry import RemoteRegistry
 from models.errors import RegistryError
-from models.reranking.profiles import ProfileStore
+from models.reranking.ranking import ProfileStore
 from models.tokenizers import WordTokenizer
 from service.hosting.loading import Loader
 from service.hosting.model_host import ModelHost

@@ -17,7 +17,7 @@ from models.checkpoint.manifest import is_name
 from models.checkpoint.registry import LocalRegistry
 from models.errors import InvalidInputError, LanguageModelError
 from models.reranking.corrections import CorrectionTable, read_table
-from models.reranking.profiles import ProfileStore
+from models.reranking.ranking import ProfileStore
 from service.api_keys import KeyStore, create_key
 from service.bench.workloads import load_texts, read_bodies
 from service.cli.ask import read_dictionary

@@ -15,7 +15,7 @@ from models.checkpoint.stores import StoreTimeouts
 from models.errors import FormatError, InvalidInputError, LanguageModelError
 from models.ngram.arpa_reader import read_arpa
 from models.reranking.formats.format import read_blocks
-from models.reranking.profiles import ProfileStore
+from models.reranking.ranking import ProfileStore
 from tests.security.conftest import CANARY
 from tests.support.http import asked
 from training.corpus import read_corpus

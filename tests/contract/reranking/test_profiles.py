@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from models.phrases import Phrase
-from models.reranking.profiles import ProfileStore
-from models.reranking.ranking import Profile, ProfileModel
+from models.reranking.ranking import Profile, ProfileModel, ProfileStore
 from service.api_keys import create_key
 from service.settings import Settings
 from tests.support.nbest_lists import made_lists, misheard, without_references

@@ -21,8 +21,7 @@ from models.errors import (
     RegistryAccessError,
     RegistryError,
 )
-from models.reranking.profiles import ProfileStore
-from models.reranking.ranking import Profile
+from models.reranking.ranking import Profile, ProfileStore
 from tests.support.object_stores import Clock, FlakyStore
 
 

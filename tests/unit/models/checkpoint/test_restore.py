@@ -14,7 +14,7 @@ from models.checkpoint import restore as checkpoint_restore
 from models.checkpoint.manifest import MANIFEST_FILE, read_manifest, verify_files
 from models.checkpoint.registry import LocalRegistry, open_registry, open_store
 from models.errors import IntegrityError, InvalidInputError, ManifestError, RegistryError
-from models.reranking.profiles import ProfileStore
+from models.reranking.ranking import ProfileStore
 from tests.support.checkpoints import write_minimal
 from tests.unit.models.checkpoint.test_documents import profile
 

@@ -14,7 +14,7 @@ from models.lattices.rescoring import nbest_candidates
 from models.lattices.token_passing import LatticeSearchSettings
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.metrics import make_metric
-from models.reranking.profiles import ProfileStore
+from models.reranking.ranking import ProfileStore
 from models.reranking.tuning.fitting import assign_folds
 from service.local.ask import load_published
 from service.local.lattices import PathWeights, rescore_lattices, tuned_weights
