@@ -13,6 +13,20 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("models", "service", "training", "clients/python/gramophone_client")
 
+# Lines by kind: folders, endings, maximum. A maximum is raised only in a commit that says why.
+LINE_LIMITS = {
+    "product": (("models", "service", "training"), (".py",), 74_948),
+    "Python of clients, site and examples": (
+        ("clients/python", "deploy", "docs", "examples"),
+        (".py",),
+        3_135,
+    ),
+    "templates, scripts and styles": (
+        ("models", "service", "docs", "examples"),
+        (".css", ".html", ".jinja", ".js"),
+        3_786,
+    ),
+}
 MAX_MODULES = 290
 MIN_MEDIAN_LINES = 180
 MAX_LINES = 800
@@ -155,6 +169,18 @@ def test_modules_are_few_and_of_a_readable_size():
     assert len(read_modules()) <= MAX_MODULES
     assert statistics.median(lines) >= MIN_MEDIAN_LINES
     assert {source.path for source in read_modules() if source.text.count("\n") > MAX_LINES} == set()
+
+
+def count_lines(folders, endings):
+    """Count the lines of the files in folders, the generated types excepted."""
+    files = (path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in endings)
+    return sum(path.read_bytes().count(b"\n") for path in files if path != ROOT / GENERATED)
+
+
+@pytest.mark.parametrize("kind", LINE_LIMITS)
+def test_lines_are_at_most_as_many_as_before(kind):
+    folders, endings, most = LINE_LIMITS[kind]
+    assert count_lines(folders, endings) <= most
 
 
 def test_lines_are_not_squeezed():
