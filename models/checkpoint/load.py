@@ -75,6 +75,9 @@ _INT8_NETWORK = ("models.neural.int8.model", "Int8Model")
 COMPOSITES = {"mixture": ("models.mixture", "MixtureModel"), "cache": ("models.cache.model", "CacheModel")}
 """Families of models that contain other models, stored under `parts/`."""
 
+WeightCache: TypeAlias = Callable[[Path], PackedWeightCache]
+"""Function from a network's directory to its cache of quantised weights."""
+
 
 class Checkpoint(NamedTuple):
     """Loaded version.
@@ -291,10 +294,6 @@ def _part_folders(directory: Path) -> Iterator[Path]:
     """Yield the folders of the parts of a mixture or cache model, in order."""
     folders = (directory / PARTS_FOLDER / str(number) for number in itertools.count())
     return itertools.takewhile(Path.is_dir, folders)
-
-
-WeightCache: TypeAlias = Callable[[Path], PackedWeightCache]
-"""Function from a network's directory to its cache of quantised weights."""
 
 
 def _build(

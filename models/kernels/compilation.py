@@ -49,6 +49,9 @@ _VERSIONS = (
 PACKAGED = Path(__file__).with_name("compiled")
 """Folder of this installation's kernels; need not exist, and may be read-only."""
 
+COMPILED_ELSEWHERE: dict[tuple[str, str], Future[None]] = {}
+"""Kernels that other processes are compiling, by module and function, and the end of that."""
+
 
 def stored_kernels() -> Path:
     """Return the folder where new kernels are stored."""
@@ -107,9 +110,6 @@ class Kernel(NamedTuple):
 
 DECLARED: list[Kernel] = []
 """Kernels with declared types in the imported modules."""
-
-COMPILED_ELSEWHERE: dict[tuple[str, str], Future[None]] = {}
-"""Kernels that other processes are compiling, by module and function, and the end of that."""
 
 
 def kernel(*signatures: Any, **options: Any) -> Callable[[F], F]:

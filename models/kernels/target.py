@@ -13,6 +13,9 @@ config: Any = _config  # numba defines its settings at run time
 _V3 = frozenset({"avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe"})
 _V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 
+# LLVM would halve 512-bit vectors
+_WIDE = "-prefer-256-bit,+avx512vnni"
+
 
 class Level(NamedTuple):
     """Instructions that kernels may use.
@@ -30,8 +33,6 @@ class Level(NamedTuple):
     features: frozenset[str]
 
 
-# LLVM would halve 512-bit vectors
-_WIDE = "-prefer-256-bit,+avx512vnni"
 LEVELS = (
     Level("x86-64-v4-vnni", "x86-64-v4", _WIDE, _V4 | {"avx512vnni"}),
     Level("x86-64-v3-vnni", "x86-64-v3", "+avxvnni", _V3 | {"avxvnni"}),

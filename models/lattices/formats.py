@@ -56,6 +56,24 @@ _FIELD = re.compile(
 _TO_ESCAPE = re.compile(r"[\\\s]", re.ASCII)
 _ESCAPED = re.compile(rb"\\([0-7]{3}|.)", re.DOTALL)
 
+_FIELD_ALIASES = {
+    "UTTERANCE": "U", "NODES": "N", "LINKS": "L", "time": "t", "WORD": "W", "var": "v",
+    "START": "S", "END": "E", "acoustic": "a", "ngram": "n", "language": "l",
+}  # fmt: skip
+_NULL = "!NULL"
+_MAX_VARIANT = 1 << 31
+"""Maximum pronunciation number; a word has few."""
+
+SlfFields = Mapping[str, str]
+
+_FRAME_S = 0.01
+"""Default frame interval in Kaldi; each frame has a transition-id."""
+
+_EPSILON = "<eps>"
+_NEEDS_SYMBOLS = "the words are numbers; give Kaldi's words.txt"
+_FINAL = -1
+"""Target of final states."""
+
 
 def parse_fields(line: str) -> dict[str, str]:
     """Parse the fields of a line, by name.
@@ -112,17 +130,6 @@ def _character(escape: bytes) -> bytes:
 
 def _field_error(text: str) -> InvalidInputError:
     return InvalidInputError(f"{text[:40]!r} is not a field of the form name=value")
-
-
-_FIELD_ALIASES = {
-    "UTTERANCE": "U", "NODES": "N", "LINKS": "L", "time": "t", "WORD": "W", "var": "v",
-    "START": "S", "END": "E", "acoustic": "a", "ngram": "n", "language": "l",
-}  # fmt: skip
-_NULL = "!NULL"
-_MAX_VARIANT = 1 << 31
-"""Maximum pronunciation number; a word has few."""
-
-SlfFields = Mapping[str, str]
 
 
 class _SlfFile:
@@ -330,15 +337,6 @@ def _number(fields: SlfFields, name: str, default: float) -> float:
     if not math.isfinite(value):
         raise InvalidInputError(f"{name}={value} is not finite")
     return value
-
-
-_FRAME_S = 0.01
-"""Default frame interval in Kaldi; each frame has a transition-id."""
-
-_EPSILON = "<eps>"
-_NEEDS_SYMBOLS = "the words are numbers; give Kaldi's words.txt"
-_FINAL = -1
-"""Target of final states."""
 
 
 def read_kaldi(

@@ -26,6 +26,15 @@ MAX_ARCS = 1 << 22
 MAX_SCORE = 1e100
 """Maximum magnitude of a score; beyond it, weighted sums of paths might not be finite."""
 
+ArcLevels: TypeAlias = list[Indices]
+"""Indices of arcs, grouped by the level of one of their nodes; a level may be empty."""
+
+NON_WORD_LABELS = frozenset({"!NULL", "!ENTER", "!EXIT", "!SENT_START", "!SENT_END", "<s>", "</s>", "<eps>"})
+"""Labels without a word: sentence ends, and HTK's and Kaldi's on arcs that only connect the graph."""
+
+_BACKOFF_SYMBOL = "#0"
+_MOST_DIGITS = 18
+
 
 @dataclass(frozen=True, slots=True)
 class Scales:
@@ -142,10 +151,6 @@ class ArcColumns(NamedTuple):
         columns: Iterable[Any] = zip(*arcs, strict=True)
         arrays: list[Any] = [column if isinstance(column[0], str) else np.array(column) for column in columns]
         return cls(*arrays)
-
-
-ArcLevels: TypeAlias = list[Indices]
-"""Indices of arcs, grouped by the level of one of their nodes; a level may be empty."""
 
 
 def group_by_level(levels: Indices, num_levels: int) -> ArcLevels:
@@ -269,13 +274,6 @@ def _find_cycle_node(sources: Indices, targets: Indices, depth: Indices) -> int:
         seen.add(node)
         node = before[node]
     return node
-
-
-NON_WORD_LABELS = frozenset({"!NULL", "!ENTER", "!EXIT", "!SENT_START", "!SENT_END", "<s>", "</s>", "<eps>"})
-"""Labels without a word: sentence ends, and HTK's and Kaldi's on arcs that only connect the graph."""
-
-_BACKOFF_SYMBOL = "#0"
-_MOST_DIGITS = 18
 
 
 class SymbolTable(NamedTuple):

@@ -35,6 +35,11 @@ from models.words import fold_words
 
 T = TypeVar("T", bound=np.generic)
 
+NO_STATE = -1
+"""Row of tokens that are not extended."""
+
+_LARGEST_KEY = 1 << 62
+
 
 class GrowableArray(Generic[T]):
     """Array of rows that can be appended to.
@@ -156,10 +161,6 @@ class PhrasePaths:
         return np.array([*self._phrases.values(found).sum(axis=0), shares, -counts])
 
 
-NO_STATE = -1
-"""Row of tokens that are not extended."""
-
-
 class ActiveStates:
     """Model states after tokens that can still be extended; those with the same history share one."""
 
@@ -190,9 +191,6 @@ class ActiveStates:
         """Drop the states of all tokens except these."""
         used, self._rows[tokens] = np.unique(self._rows[tokens], return_inverse=True)
         self._pool = self._pool.select(used)
-
-
-_LARGEST_KEY = 1 << 62
 
 
 def state_keys(state: Any) -> Indices | None:

@@ -18,6 +18,11 @@ from service.http_client import ClientConnection, ExchangeError
 
 _DONE = b"[DONE]"
 
+_EVENT_STREAM = b"text/event-stream"
+_USAGE = re.compile(rb'"completion_tokens": *(\d+)')
+
+_tls_context = functools.cache(ssl.create_default_context)
+
 
 class EventSplitter:
     """Incremental parser of server-sent events."""
@@ -94,10 +99,6 @@ def _fields(body: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-_EVENT_STREAM = b"text/event-stream"
-_USAGE = re.compile(rb'"completion_tokens": *(\d+)')
-
-
 @dataclass(slots=True)
 class Reply:
     """A reply while it arrives.
@@ -144,9 +145,6 @@ class Reply:
         self.ended_s = now_s
         if not self.streamed and (found := _USAGE.search(self.body)):
             self.num_tokens = int(found[1])
-
-
-_tls_context = functools.cache(ssl.create_default_context)
 
 
 class Connection(ClientConnection):

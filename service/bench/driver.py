@@ -23,6 +23,11 @@ from service.http_client import ConnectionPool, ExchangeError
 
 _LEAST_WAIT_S = 1e-6  # 0 would disable the alarm
 
+RecordingCallback = Callable[[Recording], None]
+_PROGRESS_INTERVAL_S = 0.5
+_PAUSE_AFTER_FAILURE_S = 0.01
+"""Pause of a closed-loop client after a failed request, not to flood an unreachable server."""
+
 
 class PreciseClock:
     """Clock for one sleeping task, woken by the system's alarm signal; works on the main thread only.
@@ -51,12 +56,6 @@ class PreciseClock:
         self._expired.clear()
         signal.setitimer(signal.ITIMER_REAL, max(left_s, _LEAST_WAIT_S))
         await self._expired.wait()
-
-
-RecordingCallback = Callable[[Recording], None]
-_PROGRESS_INTERVAL_S = 0.5
-_PAUSE_AFTER_FAILURE_S = 0.01
-"""Pause of a closed-loop client after a failed request, not to flood an unreachable server."""
 
 
 class LoadRun:

@@ -20,6 +20,12 @@ from models.errors import InvalidInputError
 Arrivals = Literal["poisson", "constant"]
 _MAX_RATE_PER_S = 1e6
 
+_PORTS = {"http": 80, "https": 443}
+_API_ROOT = "/v1"
+
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
+_TIME = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(us|ms|s|min)")
+
 
 @dataclass(frozen=True, slots=True)
 class OpenLoop:
@@ -94,10 +100,6 @@ class LoadSettings:
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise InvalidInputError(f"{name} is {value:g}; it must be above 0", parameter=name)
-
-
-_PORTS = {"http": 80, "https": 443}
-_API_ROOT = "/v1"
 
 
 class Request(NamedTuple):
@@ -184,10 +186,6 @@ class Target:
         from service.http_client import encode_request  # loads asyncio
 
         return encode_request("POST", self.path_of(request).encode(), headers, request.body)
-
-
-_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
-_TIME = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(us|ms|s|min)")
 
 
 def parse_duration_s(text: str, parameter: str) -> float:

@@ -19,6 +19,13 @@ from service.bench.plan import Arrivals, ClosedLoop, Load, LoadSettings, OpenLoo
 
 TIMEOUT = "timeout"
 
+MAX_LATE_SHARE = 0.25
+"""Maximum valid lateness of the generator, as a share of the 99th percentile of latency."""
+MAX_WAITED_SHARE = 0.01
+"""Maximum valid share of requests that wait for a connection; more make the actual load too low."""
+MAX_CPU_SHARE = 0.9
+"""Maximum valid CPU use as a share of one core; above it, the single-threaded generator is saturated."""
+
 
 @dataclass(slots=True)
 class Observation:
@@ -153,14 +160,6 @@ class Percentiles(BaseModel):
     def highest(self) -> float:
         """99th percentile, or the maximum if there are too few values."""
         return self.max if self.p99 is None else self.p99
-
-
-MAX_LATE_SHARE = 0.25
-"""Maximum valid lateness of the generator, as a share of the 99th percentile of latency."""
-MAX_WAITED_SHARE = 0.01
-"""Maximum valid share of requests that wait for a connection; more make the actual load too low."""
-MAX_CPU_SHARE = 0.9
-"""Maximum valid CPU use as a share of one core; above it, the single-threaded generator is saturated."""
 
 
 def validity_problems(

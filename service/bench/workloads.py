@@ -21,6 +21,18 @@ _WORD_COUNTS = range(8, 41)
 """Lengths in words of the documentation paragraphs that serve as sentences."""
 _MAX_TEXTS = 10_000
 
+_NUM_REQUESTS = range(100, 2049)
+_NUM_ITEMS = 10_000
+"""Total items of the distinct requests, within the bounds of `_NUM_REQUESTS`; after them, requests repeat."""
+_LIST_LENGTH = 100
+"""Maximum candidates per list to re-rank."""
+_DEFAULT_ITEMS = {"next-token": 1, "score": 1, "rerank": _LIST_LENGTH}
+"""Contexts, texts or candidates per request, by workload; other workloads have one prompt."""
+WORKLOADS = (*_DEFAULT_ITEMS, "generate", "completions")
+"""Names of workloads, equal to their paths; `generate` and `completions` are streamed."""
+
+_HINT = "give JSON or JSON lines"
+
 
 def load_texts(path: Path) -> list[str]:
     """Read the non-empty lines of a text file, at most 10,000.
@@ -68,17 +80,6 @@ def candidate_variants(text: str, words: Sequence[str], count: int, generator: r
             variant[generator.randrange(len(variant))] = generator.choice(words)
         variants.append(" ".join(variant))
     return variants
-
-
-_NUM_REQUESTS = range(100, 2049)
-_NUM_ITEMS = 10_000
-"""Total items of the distinct requests, within the bounds of `_NUM_REQUESTS`; after them, requests repeat."""
-_LIST_LENGTH = 100
-"""Maximum candidates per list to re-rank."""
-_DEFAULT_ITEMS = {"next-token": 1, "score": 1, "rerank": _LIST_LENGTH}
-"""Contexts, texts or candidates per request, by workload; other workloads have one prompt."""
-WORKLOADS = (*_DEFAULT_ITEMS, "generate", "completions")
-"""Names of workloads, equal to their paths; `generate` and `completions` are streamed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,9 +155,6 @@ def workload_requests(name: str, options: WorkloadOptions, count: int | None = N
         Request(f"/v1/{name}", json.dumps(body | model | dict(options.fields)).encode(), num_items=num_items)
         for body in islice(_bodies(name, texts, num_items, options), count)
     ]
-
-
-_HINT = "give JSON or JSON lines"
 
 
 def read_bodies(path: Path) -> list[Request]:

@@ -22,6 +22,8 @@ from service.schemas import with_examples
 from service.schemas.replies import ModelCard
 from service.schemas.wire import LengthExponent, Weight, WireModel, schema_only
 
+_MAX_ADDRESS_LENGTH = 201
+
 
 def model_card(host: ModelHost, hosted: HostedModel) -> ModelCard:
     """Return the description of one model."""
@@ -161,9 +163,6 @@ class AliasReply:
     """previous version of the alias; null if it is new."""
     serving: str | None
     """address of the version that serves the alias now; null if none does."""
-
-
-_MAX_ADDRESS_LENGTH = 201
 
 
 class LoadRequest(WireModel):

@@ -31,6 +31,34 @@ from models.decoding import parameters as decoding
 from models.errors import InvalidInputError
 from models.reranking.ranking import MAX_LENGTH_EXPONENT, MAX_WEIGHT
 
+S = TypeVar("S", bound=str)
+T = TypeVar("T")
+W = TypeVar("W", bound=BaseModel)
+
+MAX_CONTAINERS = 1 << 18
+"""Maximum arrays and objects of a JSON body: each takes up to 300 bytes, a hundred times its share of the body."""
+
+MAX_VALUES = 1 << 20
+"""Maximum values and names in a JSON body."""
+
+_MAX_SHOWN_CHARACTERS = 80
+_MAX_FORM_FIELDS = 100
+_MAX_FIELD_NAME_BYTES = 300
+_FORM_BYTES_AT_ONCE, _JSON_BYTES_AT_ONCE = 1 << 16, 1 << 18
+"""Bytes decoded, or counted, together: a form's decoder makes an object of each escape."""
+
+_MANY_ERRORS = 1000
+"""Limit above which errors are only counted: their details take far more memory and time than the body."""
+
+_SHORT_ITEMS = {("items_schema", "int"), ("items_schema", "float")}
+
+TextOrObject = Annotated[S, Tag("<text>")] | Annotated[T, Tag("<object>")]
+
+_CONTEXT_MESSAGE = "input should be a string or a list of token ids"
+
+TextOrIds: TypeAlias = str | Sequence[int]
+"""A string, or token ids not yet checked against a vocabulary."""
+
 
 def schema_only(**keywords: Any) -> Any:
     """Return a field with JSON Schema keywords that the use case checks, not pydantic."""
@@ -70,25 +98,6 @@ Name = Annotated[str, schema_only(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", maxLe
 ModelName = Annotated[str, schema_only(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 
 
-S = TypeVar("S", bound=str)
-T = TypeVar("T")
-W = TypeVar("W", bound=BaseModel)
-MAX_CONTAINERS = 1 << 18
-"""Maximum arrays and objects of a JSON body: each takes up to 300 bytes, a hundred times its share of the body."""
-
-MAX_VALUES = 1 << 20
-"""Maximum values and names in a JSON body."""
-
-_MAX_SHOWN_CHARACTERS = 80
-_MAX_FORM_FIELDS = 100
-_MAX_FIELD_NAME_BYTES = 300
-_FORM_BYTES_AT_ONCE, _JSON_BYTES_AT_ONCE = 1 << 16, 1 << 18
-"""Bytes decoded, or counted, together: a form's decoder makes an object of each escape."""
-
-_MANY_ERRORS = 1000
-"""Limit above which errors are only counted: their details take far more memory and time than the body."""
-
-
 def _give_way(value: Any) -> Any:
     """Return a value; between functions written in Python, other threads can run."""
     return value
@@ -110,9 +119,6 @@ def _bound_steps(schema: Any) -> None:
     elif isinstance(schema, list):
         for part in schema:
             _bound_steps(part)
-
-
-_SHORT_ITEMS = {("items_schema", "int"), ("items_schema", "float")}
 
 
 class WireModel(BaseModel):
@@ -173,7 +179,6 @@ Members = Annotated[
         {list: "<list>", dict: "<object>"},
     ),
 ]
-TextOrObject = Annotated[S, Tag("<text>")] | Annotated[T, Tag("<object>")]
 
 
 def text_or_object(names: str) -> Discriminator:
@@ -371,7 +376,6 @@ def _context_tag(value: Any) -> str | None:
     return None
 
 
-_CONTEXT_MESSAGE = "input should be a string or a list of token ids"
 OneContext = Annotated[
     Annotated[str, Tag("<text>")] | Annotated[list[TokenId], Tag("<ids>")],
     Discriminator(
@@ -394,10 +398,6 @@ OneOrMoreContexts = Annotated[
     ),
 ]
 """A string, a list of strings, a list of token ids, or a list of such lists."""
-
-
-TextOrIds: TypeAlias = str | Sequence[int]
-"""A string, or token ids not yet checked against a vocabulary."""
 
 
 def named_contexts(

@@ -26,7 +26,15 @@ from service.workers.peers import (
     is_from_peer,
 )
 
+_log = structlog.get_logger(__name__)
+
 _HELP = b"# HELP "
+
+_MODELS_PATH = "/admin/models/"
+_ALIASES_SEGMENT = "/aliases/"
+_CHANGE_METHODS = frozenset({"POST", "PUT", "DELETE"})
+_FIRST_ERROR_STATUS = 400
+_KEPT_HEADERS = frozenset({b"content-type", b"retry-after"})
 
 
 def merge_expositions(texts: Iterable[bytes]) -> bytes:
@@ -61,14 +69,6 @@ def pool_metrics(answering: int, restarts: Sequence[int]) -> Iterator[Metric]:
     for number, count in enumerate(restarts):
         counter.add_metric([str(number)], count)
     yield counter
-
-
-_log = structlog.get_logger(__name__)
-_MODELS_PATH = "/admin/models/"
-_ALIASES_SEGMENT = "/aliases/"
-_CHANGE_METHODS = frozenset({"POST", "PUT", "DELETE"})
-_FIRST_ERROR_STATUS = 400
-_KEPT_HEADERS = frozenset({b"content-type", b"retry-after"})
 
 
 class Broadcast(PeerMiddleware):

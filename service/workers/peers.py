@@ -43,6 +43,8 @@ from service.routes.request import Services, while_connected
 from service.schemas.wire import check_json_size
 from service.workers.pool import WorkerPool
 
+_log = structlog.get_logger(__name__)
+
 _BUFFER_BYTES = 1 << 18
 """Maximum buffered bytes of a reply that arrives faster than it is forwarded."""
 
@@ -54,6 +56,26 @@ _HOP_BY_HOP_HEADERS = frozenset(
 )
 _DROPPED_REQUEST_HEADERS = _HOP_BY_HOP_HEADERS | {b"content-length"}
 _DROPPED_RESPONSE_HEADERS = _HOP_BY_HOP_HEADERS | {b"date"}
+
+_AUTOCOMPLETE = "/v1/autocomplete"
+_OPEN_STATES = "/v1/states"
+_RERANK = "/v1/rerank"
+AFFINITY_PATHS = frozenset(
+    {_AUTOCOMPLETE, _OPEN_STATES, _RERANK, "/v1/states/advance", "/v1/states/next", "/v1/states/free"}
+)
+"""Paths of requests that may need data of one particular worker."""
+
+_AFFINITY_HEADER = b"x-gramophone-session"
+
+_HANDLE = re.compile(rb'"([\w-]{1,63})\.[0-9a-f]{6}\.[\w-]{16}[",]')
+
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE"})
+PEER_PREFIX = "/workers/"
+"""Prefix of the paths of internal endpoints, open to workers only."""
+
+METRICS_PATH = PEER_PREFIX + "metrics"
+SERVED_PATH = PEER_PREFIX + "served"
+REFRESH_PATH = PEER_PREFIX + "refresh"
 
 
 @dataclass(slots=True)
@@ -269,19 +291,6 @@ def _replay(messages: list[Message], receive: Receive) -> Receive:
     return receive_again
 
 
-_AUTOCOMPLETE = "/v1/autocomplete"
-_OPEN_STATES = "/v1/states"
-_RERANK = "/v1/rerank"
-AFFINITY_PATHS = frozenset(
-    {_AUTOCOMPLETE, _OPEN_STATES, _RERANK, "/v1/states/advance", "/v1/states/next", "/v1/states/free"}
-)
-"""Paths of requests that may need data of one particular worker."""
-
-_AFFINITY_HEADER = b"x-gramophone-session"
-
-_HANDLE = re.compile(rb'"([\w-]{1,63})\.[0-9a-f]{6}\.[\w-]{16}[",]')
-
-
 def affine_worker(scope: Scope, body: bytes, workers: Sequence[str]) -> int | None:
     """Return the number of the worker for a request to one of `AFFINITY_PATHS`; None for any worker.
 
@@ -316,12 +325,6 @@ def _session_name(body: bytes) -> str | None:
         return None  # the worker that handles the request rejects it
     name = fields.get("session") if isinstance(fields, dict) else None
     return name if isinstance(name, str) else None
-
-
-_log = structlog.get_logger(__name__)
-_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE"})
-PEER_PREFIX = "/workers/"
-"""Prefix of the paths of internal endpoints, open to workers only."""
 
 
 def is_from_peer(scope: Scope) -> bool:
@@ -391,11 +394,6 @@ class AffinityRelay(PeerMiddleware):
                 await self.app(scope, receive, send)
         finally:
             self.held.add(key, -len(body))
-
-
-METRICS_PATH = PEER_PREFIX + "metrics"
-SERVED_PATH = PEER_PREFIX + "served"
-REFRESH_PATH = PEER_PREFIX + "refresh"
 
 
 def served_addresses(services: Services) -> set[str]:

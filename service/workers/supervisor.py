@@ -36,6 +36,33 @@ from service.workers.pool import HEARTBEAT_INTERVAL_S, SharedStatus, WorkerPool
 _log = structlog.get_logger(__name__)
 _PREFIX = "gramophone-"
 
+_STOP = (signal.SIGTERM, signal.SIGINT)
+_AWAITED = (*_STOP, signal.SIGHUP, signal.SIGCHLD)
+"""Signals that the supervisor blocks and waits for."""
+
+_FIRST_DELAY_S = 0.5
+_MAX_DELAY_S = 30.0
+_MAX_NAME_LENGTH = 59
+_MAX_FOLDER_BYTES = 98
+"""Maximum bytes of a folder's path: a socket's may have 107, nine of them for its file name."""
+
+_MAX_MISSED_HEARTBEATS = 5
+_STABLE_S = 60.0
+"""Lifetime after which a dead worker is restarted without delay."""
+
+_MAX_WAIT_S = 3600.0
+"""Maximum time until the next look for due tasks if no signal arrives."""
+
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of random name is made in it
+_MIN_SHARED_MEMORY_BYTES = 1 << 30
+
+_ALWAYS = ("models.ngram.model",)
+_NEURAL = ("models.neural.int8.model", "models.cache.model", "models.mixture")
+_FLOAT32 = ("torch", "models.neural.model")
+_WEIGHTS = ".safetensors"
+_YES = 100
+"""Exit code of a child whose probe is true; errors have lower codes."""
+
 
 class LockedFolder:
     """New locked folder, closed to other users; unlocked folders of its kind are removed first.
@@ -70,27 +97,6 @@ def _remove_leftovers(parent: Path, kind: str) -> None:
                 with locked_folder(path, wait=False):
                     shutil.rmtree(path)
                 _log.info("removed the folder of a killed service", folder=str(path))
-
-
-_STOP = (signal.SIGTERM, signal.SIGINT)
-_AWAITED = (*_STOP, signal.SIGHUP, signal.SIGCHLD)
-"""Signals that the supervisor blocks and waits for."""
-
-_FIRST_DELAY_S = 0.5
-_MAX_DELAY_S = 30.0
-_MAX_NAME_LENGTH = 59
-_MAX_FOLDER_BYTES = 98
-"""Maximum bytes of a folder's path: a socket's may have 107, nine of them for its file name."""
-
-_MAX_MISSED_HEARTBEATS = 5
-_STABLE_S = 60.0
-"""Lifetime after which a dead worker is restarted without delay."""
-
-_MAX_WAIT_S = 3600.0
-"""Maximum time until the next look for due tasks if no signal arrives."""
-
-_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of random name is made in it
-_MIN_SHARED_MEMORY_BYTES = 1 << 30
 
 
 @dataclass(slots=True)
@@ -351,14 +357,6 @@ def _shared_memory_folder() -> Path | None:
         return None
     is_large_enough = filesystem.f_bavail * filesystem.f_frsize >= _MIN_SHARED_MEMORY_BYTES
     return _SHARED_MEMORY if is_large_enough and os.access(_SHARED_MEMORY, os.W_OK) else None
-
-
-_ALWAYS = ("models.ngram.model",)
-_NEURAL = ("models.neural.int8.model", "models.cache.model", "models.mixture")
-_FLOAT32 = ("torch", "models.neural.model")
-_WEIGHTS = ".safetensors"
-_YES = 100
-"""Exit code of a child whose probe is true; errors have lower codes."""
 
 
 def prepare(host: ModelHost) -> bool:

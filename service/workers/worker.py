@@ -33,6 +33,10 @@ from service.workers.pool import HEARTBEAT_INTERVAL_S, WorkerPool
 _log = structlog.get_logger(__name__)
 _POLL_S = 0.05
 
+_DEFER_S = 0.001
+_PATIENCE_S = 0.01
+"""Waiting time for a worker with fewer connections; twice as many may be accepted before it after each further one."""
+
 
 async def sync_with_peers(services: Services, peers: Mapping[int, Peer]) -> None:
     """Apply the loads and unloads requested from the first peer that replies."""
@@ -52,11 +56,6 @@ async def sync_with_peers(services: Services, peers: Mapping[int, Peer]) -> None
             except LanguageModelError as error:
                 _log.warning("could not apply a peer's model change", model=address, reason=str(error))
         return
-
-
-_DEFER_S = 0.001
-_PATIENCE_S = 0.01
-"""Waiting time for a worker with fewer connections; twice as many may be accepted before it after each further one."""
 
 
 class FairListener(SocketListener):
