@@ -14,7 +14,6 @@ Each tokenizer has a `Normaliser`, applied to every text before anything else.
 import codecs
 import copy
 import hashlib
-import importlib
 import json
 import math
 import re
@@ -32,10 +31,10 @@ from rapidfuzz.distance import Prefix
 from typing_extensions import override
 
 from models.arrays import Int64s
-from models.errors import InvalidInputError, ManifestError, require_package
-from models.files import read_config, write_config
+from models.errors import InvalidInputError, ManifestError
+from models.files import write_config
 from models.normaliser import Normaliser
-from models.slots import MARK, MemberMatcher, Slots, check_slots, class_mark, word_spans
+from models.slots import MARK, MemberMatcher, Slots, class_mark, word_spans
 from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK, Vocabulary
 from models.word_index import RaggedIds, WordIndex, WordSplitter
 
@@ -646,65 +645,6 @@ class ListedPieceTokenizer(SentencePieceTokenizer):
     def settings(self) -> dict[str, Any]:
         """Return the hash of the learnt model and the listed pieces."""
         return {**super().settings(), "tokens": list(self.vocabulary.ids)}
-
-
-def _checked_token(token: Any) -> str:
-    """Return a token from a file after checking that it is text."""
-    if not isinstance(token, str):
-        raise TypeError(f"a token is {token!r:.40}, not text")
-    token.encode()  # raises ValueError for a lone surrogate
-    return token
-
-
-def load_tokenizer(directory: Path) -> Tokenizer:
-    """Load the tokenizer that `save` wrote into a directory.
-
-    Raises:
-        ManifestError: a file is missing or was not written by `save`.
-    """
-    tokenizer = _load_without_lexicon(directory)
-    path = directory / LEXICON_FILE
-    if path.exists():
-        try:
-            tokenizer.lexicon = tuple(path.read_text(encoding="utf-8").split())
-        except (OSError, ValueError) as error:
-            raise ManifestError(f"{path}: not a list of words: {error!s:.300}") from None
-    path = directory / SLOTS_FILE
-    if path.exists():
-        try:
-            tokenizer.slots = check_slots(read_config(path), known=tokenizer.classes, parameter="slots")
-        except (TypeError, AttributeError, InvalidInputError) as error:
-            raise ManifestError(f"{path}: not members of classes: {error!s:.300}") from None
-    return tokenizer
-
-
-def _load_without_lexicon(directory: Path) -> Tokenizer:
-    path = directory / TOKENIZER_FILE
-    config = read_config(path)
-    try:
-        kind = config.pop("kind")
-        if kind == SUBWORDS:
-            require_package("transformers", "the tokenizer of a pretrained model")
-            # the package is optional
-            pretrained: Any = importlib.import_module("models.pretrained.tokenizer")
-            tokenizer: Tokenizer = pretrained.PretrainedTokenizer(directory / pretrained.PRETRAINED_FOLDER)
-            return tokenizer
-        if kind == SentencePieceTokenizer.kind:
-            path = directory / SPM_FILE
-            model = path.read_bytes()
-            if "tokens" not in config:
-                form, classes = config.get("normalise", "none"), config.get("classes", ())
-                return SentencePieceTokenizer(model, normalise=form, classes=classes)
-        vocabulary = Vocabulary(map(_checked_token, config.pop("tokens")))
-        if kind == SentencePieceTokenizer.kind:
-            return ListedPieceTokenizer(model, vocabulary)
-        if kind == CharacterTokenizer.kind:
-            return CharacterTokenizer(vocabulary, normalise=config.get("normalise", "none"))
-        if kind == WordTokenizer.kind:
-            return WordTokenizer(vocabulary, **{"unicode_spaces": True} | config)
-    except (OSError, ValueError, KeyError, TypeError, InvalidInputError, ManifestError) as error:
-        raise ManifestError(f"{path}: not a tokenizer: {error!s:.300}") from None
-    raise ManifestError(f"{path}: unknown tokenizer kind {kind!r}")
 
 
 class Detokenizer:

@@ -19,15 +19,17 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 from typing_extensions import override
 
+from models.checking.calibration import CalibrationStore
+from models.checking.error_model import ErrorTableStore
 from models.checking.lexicon import HunspellDictionary
 from models.checkpoint import folders
 from models.checkpoint.copies import Copies
-from models.checkpoint.documents import CalibrationStore, ErrorTableStore, ProfileStore
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.precision import FLOAT32
 from models.checkpoint.registry import local_registry_folder, open_registry
 from models.completion.user_model import UserModelLimits
 from models.errors import FormatError, RegistryError, UsersUnavailableError
+from models.reranking.ranking import ProfileStore
 from models.scoring.texts import Limits
 from service import logs
 from service.api_errors import install_error_handlers

@@ -40,7 +40,7 @@ def pytest_configure(config):
     """Compile the kernels of serving, before every test process would compile them."""
     if hasattr(config, "workerinput") or not getattr(config.option, "numprocesses", None):
         return
-    from models.checkpoint.precompile import ALL_GROUPS, compile_groups
+    from models.precompile import ALL_GROUPS, compile_groups
 
     for compiled in compile_groups(ALL_GROUPS):
         compiled.result()

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from models.checkpoint.load import NGRAM_FAMILY, Checkpoint, load_checkpoint
 from models.checkpoint.manifest import check_name, version_address
 from models.checkpoint.precision import FLOAT32, check_precision
-from models.checkpoint.precompile import DECODING, WORDS, compile_groups, groups_of
 from models.checkpoint.registry import Address, open_registry
 from models.checkpoint.registry_interface import Registry
 from models.completion.ranking import RankingSettings
 from models.errors import InvalidInputError, ModelNotFoundError, require_package
 from models.files import atomic_writer
+from models.precompile import DECODING, WORDS, compile_groups, groups_of
 from models.slot_model import with_slots
 from models.slots import Slots, check_slots
 from training.console import console_progress

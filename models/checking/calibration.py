@@ -1,10 +1,16 @@
-"""Calibration of the error threshold: precision and recall measured for one version of a model."""
+"""Calibration of the error threshold: precision and recall measured for one version of a model.
+
+Registries have calibrations in `<root>/.calibrations/name@7.json`.
+"""
 
 from itertools import pairwise
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from models.checkpoint.documents import DocumentStore
+from models.checkpoint.manifest import check_name, is_version_number
 from models.errors import InvalidInputError
 
 _Share = Annotated[float, Field(ge=0, le=1)]
@@ -72,3 +78,45 @@ class Calibration(BaseModel):
                     parameter="points",
                 )
         return self
+
+
+class CalibrationStore(DocumentStore[Calibration]):
+    """Calibrations of a registry; see `DocumentStore` for errors."""
+
+    folder, _kind, _what = ".calibrations", Calibration, "calibration"
+    _hint, _name = "measure again: gramophone evaluate --task check --save-calibration", "model"
+
+    def read(self, address: str, *, any_version: bool = False) -> Calibration | None:
+        """Return the calibration of a version, `name@number`, or None.
+
+        Args:
+            address: the version.
+            any_version: if it has none, return that of another version of the model: the newest older
+                one, else the oldest.
+        """
+        model, number = _split_address(address)
+        calibration = self._find(address)
+        if calibration is not None or not any_version:
+            return calibration
+        others = (name.rpartition("@") for name in self.names())
+        numbers = [int(which) for name, _, which in others if name == model and which.isdecimal()]
+        best = max(numbers, key=lambda one: (one < number, -abs(one - number)), default=None)
+        return None if best is None else self._find(f"{model}@{best}")
+
+    def write(self, calibration: Calibration) -> str | Path:
+        """Store a calibration, replacing that of the same version; return its path or URL."""
+        _split_address(calibration.model)
+        return self._put(calibration.model, calibration)
+
+
+def _split_address(address: str) -> tuple[str, int]:
+    """Return the name and the number of a version.
+
+    Raises:
+        InvalidInputError: it is no version's address, and so cannot be a file name.
+    """
+    name, _, number = address.partition("@")
+    check_name(name, parameter="model")
+    if not is_version_number(number):
+        raise InvalidInputError(f"model is {address[:200]!r}; it must be NAME@NUMBER", parameter="model")
+    return name, int(number)

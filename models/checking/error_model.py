@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from itertools import pairwise
 from math import log
+from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
@@ -29,6 +30,8 @@ from rapidfuzz.distance import OSA, Prefix
 
 from models.arrays import Bools, Float64s, Int64s, UInt8s, UInt32s
 from models.checking.lexicon import UserDictionary
+from models.checkpoint.documents import DocumentStore
+from models.checkpoint.manifest import check_name
 from models.errors import InvalidInputError
 from models.words import is_alphabetic
 
@@ -99,6 +102,22 @@ class ErrorTable(BaseModel):
     def rates(self) -> "ErrorRates":
         """Rates of the edits; computed on first use."""
         return ErrorRates(self)
+
+
+class ErrorTableStore(DocumentStore[ErrorTable]):
+    """Tables of edits in misspellings, by model; see `DocumentStore` for errors."""
+
+    folder, _kind, _what = ".errors", ErrorTable, "table of errors"
+    _hint = "fit again: gramophone fit-errors"
+
+    def read(self, address: str) -> ErrorTable | None:
+        """Return the table of a model, given its name or a version's address, or None."""
+        return self._find(address.partition("@")[0])
+
+    def write(self, model: str, table: ErrorTable) -> str | Path:
+        """Store the table of a model, replacing an earlier one; return its path or URL."""
+        check_name(model, parameter="model")
+        return self._put(model, table)
 
 
 def fit_error_table(misspellings: Mapping[str, Sequence[str]], source_sha256: str) -> ErrorTable:

@@ -49,11 +49,19 @@ from models.checkpoint.stores import (
 from models.errors import IntegrityError, RegistryError
 from models.files import replace_file
 
+_log = logging.getLogger(__name__)
+
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9.-]+")
 _MAX_NAME_LENGTH = 80
 
 BLOBS_FOLDER = ".blobs"
 """Folder of file contents in a remote registry."""
+
+R = TypeVar("R")
+
+_KNOWN_FOLDER = ".known"
+_RETRY_AFTER_S = 10.0
+"""Seconds after a failure for which cached data is returned without a request."""
 
 
 class DownloadCache:
@@ -182,13 +190,6 @@ def _matches_entry(path: Path, entry: FileEntry) -> bool:
         return path.stat().st_size == entry.bytes and sha256_of(path) == entry.sha256
     except OSError:
         return False
-
-
-R = TypeVar("R")
-_log = logging.getLogger(__name__)
-_KNOWN_FOLDER = ".known"
-_RETRY_AFTER_S = 10.0
-"""Seconds after a failure for which cached data is returned without a request."""
 
 
 class CatalogueStore(FolderStore):

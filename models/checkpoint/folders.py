@@ -18,6 +18,10 @@ from models.files import TEMPORARY_PREFIX
 _DEFAULT_CACHE_FOLDER = Path("~/.cache/gramophone")
 _chosen_cache_folder: list[Path] = []
 
+_data_home = [Path("~/.local/share")]
+
+_FORBIDDEN = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+
 
 def set_cache_folder(folder: Path) -> None:
     """Set the process's cache folder; the command line does this once, from the environment."""
@@ -40,9 +44,6 @@ def cache_folder(given: Path | None = None) -> Path:
         ) from None
 
 
-_data_home = [Path("~/.local/share")]
-
-
 def set_data_home(folder: Path) -> None:
     """Set the folder of users' data; the command line does this once, from the environment."""
     _data_home[:] = [folder]
@@ -51,9 +52,6 @@ def set_data_home(folder: Path) -> None:
 def data_folder() -> Path:
     """Return the folder of users' data, not expanded; by default `~/.local/share/gramophone`."""
     return _data_home[0] / "gramophone"
-
-
-_FORBIDDEN = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
 @contextlib.contextmanager

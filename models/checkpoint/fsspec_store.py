@@ -21,6 +21,8 @@ from models.errors import RegistryAccessError, RegistryError
 
 _CHUNK_BYTES = 8 << 20
 
+_memory_lock = threading.RLock()
+
 
 class FsspecStore(ObjectStore):
     """Files below a URL, read-only.
@@ -128,9 +130,6 @@ class FsspecStore(ObjectStore):
             forbidden = isinstance(error, PermissionError) and what in {"write", "delete"}
             kind = RegistryAccessError if forbidden else RegistryError
             raise kind(f"cannot {what} {path}: {why}") from error
-
-
-_memory_lock = threading.RLock()
 
 
 class MemoryStore(FsspecStore, LockedStore):

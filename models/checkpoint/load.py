@@ -39,11 +39,24 @@ from models.errors import (
     ManifestError,
     require_package,
 )
+from models.files import read_config
 from models.language_model import LanguageModel
 from models.neural.weights import read_weights
 from models.slot_model import with_slots
+from models.slots import check_slots
 from models.tensor_files import PackedWeightCache
-from models.tokenizers import Tokenizer, load_tokenizer
+from models.tokenizers import (
+    LEXICON_FILE,
+    SLOTS_FILE,
+    SPM_FILE,
+    SUBWORDS,
+    TOKENIZER_FILE,
+    CharacterTokenizer,
+    ListedPieceTokenizer,
+    SentencePieceTokenizer,
+    Tokenizer,
+    WordTokenizer,
+)
 from models.vocabulary import Vocabulary
 
 _log = logging.getLogger(__name__)
@@ -61,6 +74,9 @@ _INT8_NETWORK = ("models.neural.int8.model", "Int8Model")
 
 COMPOSITES = {"mixture": ("models.mixture", "MixtureModel"), "cache": ("models.cache.model", "CacheModel")}
 """Families of models that contain other models, stored under `parts/`."""
+
+WeightCache: TypeAlias = Callable[[Path], PackedWeightCache]
+"""Function from a network's directory to its cache of quantised weights."""
 
 
 class Checkpoint(NamedTuple):
@@ -167,6 +183,64 @@ def _load_verified(
     return Checkpoint(manifest, model, tokenizer, metrics, location, used)
 
 
+def load_tokenizer(directory: Path) -> Tokenizer:
+    """Load the tokenizer that `save` wrote into a directory.
+
+    Raises:
+        ManifestError: a file is missing or was not written by `save`.
+    """
+    tokenizer = _load_without_lexicon(directory)
+    path = directory / LEXICON_FILE
+    if path.exists():
+        try:
+            tokenizer.lexicon = tuple(path.read_text(encoding="utf-8").split())
+        except (OSError, ValueError) as error:
+            raise ManifestError(f"{path}: not a list of words: {error!s:.300}") from None
+    path = directory / SLOTS_FILE
+    if path.exists():
+        try:
+            tokenizer.slots = check_slots(read_config(path), known=tokenizer.classes, parameter="slots")
+        except (TypeError, AttributeError, InvalidInputError) as error:
+            raise ManifestError(f"{path}: not members of classes: {error!s:.300}") from None
+    return tokenizer
+
+
+def _load_without_lexicon(directory: Path) -> Tokenizer:
+    path = directory / TOKENIZER_FILE
+    config = read_config(path)
+    try:
+        kind = config.pop("kind")
+        if kind == SUBWORDS:
+            require_package("transformers", "the tokenizer of a pretrained model")
+            from models.pretrained.tokenizer import PRETRAINED_FOLDER, PretrainedTokenizer
+
+            return PretrainedTokenizer(directory / PRETRAINED_FOLDER)
+        if kind == SentencePieceTokenizer.kind:
+            path = directory / SPM_FILE
+            model = path.read_bytes()
+            if "tokens" not in config:
+                form, classes = config.get("normalise", "none"), config.get("classes", ())
+                return SentencePieceTokenizer(model, normalise=form, classes=classes)
+        vocabulary = Vocabulary(map(_checked_token, config.pop("tokens")))
+        if kind == SentencePieceTokenizer.kind:
+            return ListedPieceTokenizer(model, vocabulary)
+        if kind == CharacterTokenizer.kind:
+            return CharacterTokenizer(vocabulary, normalise=config.get("normalise", "none"))
+        if kind == WordTokenizer.kind:
+            return WordTokenizer(vocabulary, **{"unicode_spaces": True} | config)
+    except (OSError, ValueError, KeyError, TypeError, InvalidInputError, ManifestError) as error:
+        raise ManifestError(f"{path}: not a tokenizer: {error!s:.300}") from None
+    raise ManifestError(f"{path}: unknown tokenizer kind {kind!r}")
+
+
+def _checked_token(token: Any) -> str:
+    """Return a token from a file after checking that it is text."""
+    if not isinstance(token, str):
+        raise TypeError(f"a token is {token!r:.40}, not text")
+    token.encode()  # raises ValueError for a lone surrogate
+    return token
+
+
 def _read_metrics(path: Path) -> dict[str, Any]:
     metrics: Any = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(metrics, dict) or not isinstance(metrics.get(INT8, {}), dict):
@@ -220,10 +294,6 @@ def _part_folders(directory: Path) -> Iterator[Path]:
     """Yield the folders of the parts of a mixture or cache model, in order."""
     folders = (directory / PARTS_FOLDER / str(number) for number in itertools.count())
     return itertools.takewhile(Path.is_dir, folders)
-
-
-WeightCache: TypeAlias = Callable[[Path], PackedWeightCache]
-"""Function from a network's directory to its cache of quantised weights."""
 
 
 def _build(

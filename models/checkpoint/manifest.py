@@ -35,6 +35,16 @@ SCHEMA_VERSION = 2
 Direction = Literal["forward", "backward"]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
+CHAMPION = "champion"
+ALIASES_FILE = "aliases.json"
+MAX_NAME_LENGTH = 100
+_NUMBER = re.compile(r"[1-9][0-9]{0,8}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+DEFAULT_FILE = ".default"
+PREFERRED_DEFAULT = "mixture"
+_DEFAULT_HINT = "choose one with `gramophone models default NAME` or GRAMOPHONE_DEFAULT_MODEL"
+
 
 class _Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -202,13 +212,6 @@ def format_json(fields: Mapping[str, Any]) -> bytes:
     return (json.dumps(fields, indent=1, sort_keys=True) + "\n").encode()
 
 
-CHAMPION = "champion"
-ALIASES_FILE = "aliases.json"
-MAX_NAME_LENGTH = 100
-_NUMBER = re.compile(r"[1-9][0-9]{0,8}")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-
-
 class Version(NamedTuple):
     """Published version of a model.
 
@@ -273,11 +276,6 @@ def unknown_alias_error(name: str, alias: str, aliases: Iterable[str]) -> ModelN
 def version_address(path: Path) -> str:
     """Return the address `name@version` of a version's directory."""
     return f"{path.parents[1].name}@{path.name}"
-
-
-DEFAULT_FILE = ".default"
-PREFERRED_DEFAULT = "mixture"
-_DEFAULT_HINT = "choose one with `gramophone models default NAME` or GRAMOPHONE_DEFAULT_MODEL"
 
 
 class DefaultChoice(NamedTuple):

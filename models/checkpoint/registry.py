@@ -47,6 +47,13 @@ _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _FILE_URL = "file://"
 _ONE_SLASH = re.compile(r"[a-z][a-z0-9+.-]+:/(?!/)", re.IGNORECASE)
 
+_DELETED = ".deleted-"
+
+STORE_TIMEOUTS = StoreTimeouts()
+"""Timeouts of every store."""
+
+_FORBIDDEN = re.compile(r"[@?#\s]|::")
+
 
 def open_registry(address: Address, *, create: bool = False, cache: Path | None = None) -> Registry:
     """Open a registry by its address.
@@ -96,9 +103,6 @@ def local_registry_folder(address: Address) -> Path | None:
             f"the registry is {text!r}; a file URL is file:///absolute/path", parameter="registry"
         )
     return Path(path)
-
-
-_DELETED = ".deleted-"
 
 
 class LocalRegistry(Registry):
@@ -213,12 +217,6 @@ def _rename_to_next_number(temporary: Path, versions: Path) -> int:
         else:
             fsync_path(versions)
             return number
-
-
-STORE_TIMEOUTS = StoreTimeouts()
-"""Timeouts of every store."""
-
-_FORBIDDEN = re.compile(r"[@?#\s]|::")
 
 
 def open_store(address: Address) -> ObjectStore:

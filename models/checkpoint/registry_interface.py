@@ -39,6 +39,11 @@ from models.checkpoint.stores import (
 )
 from models.errors import InvalidInputError, ManifestError, ModelNotFoundError, RegistryError
 
+_QUOTED_URL = re.compile(r""""[a-z][a-z0-9+.-]*://[^"]*"|'[a-z][a-z0-9+.-]*://[^']*'""", re.IGNORECASE)
+_ACCOUNT = re.compile(r"\barn:[^\s,;]+")
+_MAX_ALIAS_ATTEMPTS = 40
+_ALIAS_RETRY_PAUSE_S = 0.02
+
 
 class ModelSnapshot(NamedTuple):
     """Versions and aliases of a model at one point in time.
@@ -167,12 +172,6 @@ class Catalogue:
                 "`gramophone models promote`"
             ) from None
         return aliases
-
-
-_QUOTED_URL = re.compile(r""""[a-z][a-z0-9+.-]*://[^"]*"|'[a-z][a-z0-9+.-]*://[^']*'""", re.IGNORECASE)
-_ACCOUNT = re.compile(r"\barn:[^\s,;]+")
-_MAX_ALIAS_ATTEMPTS = 40
-_ALIAS_RETRY_PAUSE_S = 0.02
 
 
 class Registry(Catalogue, ABC):

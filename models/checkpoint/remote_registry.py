@@ -36,6 +36,9 @@ from models.errors import InvalidInputError, ManifestError, ModelNotFoundError, 
 _CLOCK_KEY = f"{BLOBS_FOLDER}/.clock"
 """Empty object during a sweep; its timestamp is the store's current time."""
 
+_MAX_NUMBER_ATTEMPTS = 1000
+"""Maximum numbers tried for a new version; far more than a model's concurrent publishers."""
+
 
 def _blobs_older_than(store: ConditionalStore, before_s: float) -> set[str]:
     old = {entry.key for entry in store.entries(BLOBS_FOLDER) if entry.modified_s < before_s}
@@ -52,10 +55,6 @@ def _referenced_blobs(store: ConditionalStore) -> set[str]:
                 manifest = parse_manifest(found.content, f"{store.location}/{entry.key}")
                 named |= {f"{BLOBS_FOLDER}/{file.sha256}" for file in manifest.files.values()}
     return named
-
-
-_MAX_NUMBER_ATTEMPTS = 1000
-"""Maximum numbers tried for a new version; far more than a model's concurrent publishers."""
 
 
 class RemoteRegistry(Registry):

@@ -1,12 +1,11 @@
 """Restore of a backup into a registry in a folder, while services use it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
-from models.checkpoint import documents
 from models.checkpoint.copies import copy_and_verify
 from models.checkpoint.documents import MAX_DOCUMENT_BYTES, DocumentStore
 from models.checkpoint.folders import (
@@ -75,9 +74,14 @@ class _RestoreItem(NamedTuple):
 
 
 def restore_backup(
-    backup: Registry, target: Registry, *, differing: ConflictPolicy, progress: RestoreProgress
+    backup: Registry,
+    target: Registry,
+    documents: Iterable[type[DocumentStore[Any]]],
+    *,
+    differing: ConflictPolicy,
+    progress: RestoreProgress,
 ) -> RestoreResult:
-    """Restore versions, aliases, the default, profiles, calibrations and tables of errors from a backup.
+    """Restore versions, aliases, the default and documents from a backup.
 
     All versions are copied next to the existing ones and verified before renames put them in place.
     Damaged items are replaced.
@@ -85,6 +89,7 @@ def restore_backup(
     Args:
         backup: source; version numbers deleted there are not reused.
         target: destination.
+        documents: kinds of documents to restore.
         differing: treatment of items that differ.
         progress: callback for progress.
 
@@ -107,7 +112,11 @@ def restore_backup(
         *_version_items(backup, target, versions, progress),
         *(item for name in names for item in _alias_items(backup, target, name)),
         *_default_items(backup, target),
-        *_document_items(backup, target),
+        *(
+            item
+            for kind in documents
+            for item in _document_items(kind(backup.location), kind(target.location))
+        ),
     ]
     same = [item.name for item in items if item.here == item.wanted]
     changed = [item.name for item in items if item.here not in (None, item.wanted)]
@@ -222,19 +231,15 @@ def _default_items(backup: Registry, target: LocalRegistry) -> Iterator[_Restore
         )
 
 
-def _document_items(backup: Registry, target: LocalRegistry) -> Iterator[_RestoreItem]:
-    for folder in (documents.PROFILES_FOLDER, documents.CALIBRATIONS_FOLDER, documents.ERRORS_FOLDER):
-        from_ = DocumentStore(backup.location, folder)
-        to = DocumentStore(target.location, folder)
-        for name in sorted(from_.names()):
-            # keys in a bucket can have any form
-            is_document = name.endswith(".json") and not name.startswith(".") and "/" not in name
-            content = from_.read(name) if is_document else None
-            if content is None:
-                continue
-            if len(content) > MAX_DOCUMENT_BYTES:
-                raise ManifestError(
-                    f"{from_.display_path(name)} has more than {MAX_DOCUMENT_BYTES} bytes, the maximum"
-                )
-            put = partial(to.write, name, content)
-            yield _RestoreItem(f"{folder}/{name}", to.read(name), content, partial(lambda put, _: put, put))
+def _document_items(theirs: DocumentStore[Any], ours: DocumentStore[Any]) -> Iterator[_RestoreItem]:
+    for name in theirs.names():
+        content = theirs.read_bytes(name)
+        if content is None:
+            continue
+        if len(content) > MAX_DOCUMENT_BYTES:
+            raise ManifestError(
+                f"{theirs.display_path(name)} has more than {MAX_DOCUMENT_BYTES} bytes, the maximum"
+            )
+        put = partial(ours.write_bytes, name, content)
+        label = f"{ours.folder}/{name}.json"
+        yield _RestoreItem(label, ours.read_bytes(name), content, partial(lambda put, _: put, put))

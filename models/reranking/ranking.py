@@ -5,7 +5,8 @@ Weights of `words` and `tokens` are insertion bonuses, a negative weight of `unk
 unknown words. A negative weight of a model subtracts its contribution, such as that of the model
 inside a recogniser (density ratio, McDermott et al. 2019).
 
-A profile is a named set of tuned weights, with the models and the metric of the tuning.
+A profile is a named set of tuned weights, with the models and the metric of the tuning. Registries have profiles in
+`<root>/.profiles/<name>.json`.
 """
 
 import json
@@ -13,12 +14,15 @@ import operator
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from models.arrays import Float64s, Int64s
+from models.checkpoint.documents import DocumentStore
+from models.checkpoint.manifest import check_name
 from models.errors import InvalidInputError, check_range
 from models.language_model import weighted
 from models.normaliser import Writing
@@ -208,3 +212,45 @@ class Profile(BaseModel):
     def correction_table(self) -> CorrectionTable | None:
         """Return the corrections as a table; None if there are none."""
         return CorrectionTable(self.corrections) if self.corrections else None
+
+
+class ProfileStore(DocumentStore[Profile]):
+    """Profiles of a registry; see `DocumentStore` for errors."""
+
+    folder, _kind, _what = ".profiles", Profile, "profile"
+    _hint, _name = "tune and save it again", "name"
+
+    def read(self, name: str) -> Profile:
+        """Read a profile.
+
+        Raises:
+            InvalidInputError: it does not exist; the message lists the existing profiles.
+        """
+        check_name(name, parameter="profile")
+        profile = self._find(name)
+        if profile is None:
+            raise self._unknown(name)
+        return profile
+
+    def write(self, profile: Profile) -> str | Path:
+        """Store a profile, replacing one with the same name; return its path or URL.
+
+        Raises:
+            InvalidInputError: its name cannot be a file name, or it is too large.
+        """
+        check_name(profile.name, parameter="profile")
+        return self._put(profile.name, profile)
+
+    def delete(self, name: str) -> None:
+        """Remove a profile.
+
+        Raises:
+            InvalidInputError: it does not exist.
+        """
+        check_name(name, parameter="profile")
+        if not self._delete(name):
+            raise self._unknown(name)
+
+    def _unknown(self, name: str) -> InvalidInputError:
+        known = ", ".join(self.names()) or "none"
+        return InvalidInputError(f"there is no profile {name!r}; profiles: {known}", parameter="profile")

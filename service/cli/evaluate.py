@@ -177,8 +177,7 @@ def fit_errors(
     """Fit the error model of checks: count which letters people omit, insert, replace and swap."""
     import hashlib
 
-    from models.checking.error_model import fit_error_table
-    from models.checkpoint.documents import ErrorTableStore
+    from models.checking.error_model import ErrorTableStore, fit_error_table
     from models.checkpoint.registry import open_registry
     from models.files import atomic_writer
     from training.evaluation.spelling import read_misspellings

@@ -159,12 +159,12 @@ def lattice(
     The best string has the largest weighted sum. With references, all lattices are read first, and the word error rates
     of the best strings and of the lattices' oracle paths go to standard error.
     """
-    from models.checkpoint.documents import ProfileStore
     from models.lattices.files import read_symbol_file, write_lattices
     from models.lattices.graph import PathWeights
     from models.lattices.lattice import Scales
     from models.phrases import PhraseList
     from models.reranking.formats.reader import format_by_name
+    from models.reranking.ranking import ProfileStore
     from service.local.ask import report_replaced
     from service.local.lattices import (
         LATTICE_FORMATS,

@@ -80,8 +80,8 @@ def models_promote(
     registry: RegistryOption = DEFAULT_REGISTRY,
 ) -> None:
     """Point an alias at a version, atomically; name the profiles that were tuned on another one."""
-    from models.checkpoint.documents import ProfileStore
     from models.checkpoint.registry import open_registry
+    from models.reranking.ranking import ProfileStore
     from service.local.ask import report_replaced
 
     store, profiles = open_registry(registry), ProfileStore(registry)
@@ -137,8 +137,11 @@ def models_restore(
     Existing entries stay; missing or damaged ones are copied from the backup, verified, and renamed into place. A
     service that has loaded a replaced version continues with the old one until it is restarted.
     """
+    from models.checking.calibration import CalibrationStore
+    from models.checking.error_model import ErrorTableStore
     from models.checkpoint.registry import local_registry_folder, open_registry
     from models.checkpoint.restore import restore_backup
+    from models.reranking.ranking import ProfileStore
     from service.console.evaluation import TuningProgress
 
     folder = local_registry_folder(backup)
@@ -146,7 +149,8 @@ def models_restore(
         raise InvalidInputError(f"there is no backup at {backup}", parameter="backup")
     source, target = open_registry(backup), open_registry(registry, create=True)
     with TuningProgress() as progress:
-        result = restore_backup(source, target, differing=differing, progress=progress)
+        documents = ProfileStore, CalibrationStore, ErrorTableStore
+        result = restore_backup(source, target, documents, differing=differing, progress=progress)
     for what, names in result._asdict().items():
         if names:
             typer.echo(f"{_RESTORE_OUTCOMES[what]}: {', '.join(names)}")

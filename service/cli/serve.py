@@ -68,8 +68,8 @@ def precompile(
 
         gramophone precompile --target x86-64-v3 --target x86-64-v4-vnni
     """
-    from models.checkpoint.precompile import precompile_levels
     from models.kernels.compilation import PACKAGED
+    from models.precompile import precompile_levels
 
     for level in precompile_levels(target, folder or PACKAGED):
         typer.echo(f"{level}: compiled into {folder or PACKAGED}")

@@ -132,10 +132,10 @@ def tune(
 
     After a new version of the model is published, --check tests a saved profile, best on lists it was not tuned on.
     """
-    from models.checkpoint.documents import ProfileStore
     from models.checkpoint.manifest import check_name
     from models.lattices.files import detect_lattice_format
     from models.reranking.features import is_reserved
+    from models.reranking.ranking import ProfileStore
     from service.console.evaluation import TuningProgress, show_tuning
     from service.local import ask, tune
     from service.schemas.models import ProfileBody
@@ -239,8 +239,8 @@ def fold_texts(
 @corrections_app.command("show")
 def show_corrections(profile: ProfileArgument, registry: RegistryOption = DEFAULT_REGISTRY) -> None:
     """Print the corrections of a profile as tab-separated values, those with the most evidence first."""
-    from models.checkpoint.documents import ProfileStore
     from models.reranking.corrections import write_table
+    from models.reranking.ranking import ProfileStore
 
     typer.echo(write_table(ProfileStore(registry).read(profile).corrections), nl=False)
 

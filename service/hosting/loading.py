@@ -158,7 +158,7 @@ class Loader:
 
         Versions of a remote registry are left to `load`, which checks the budget before it fetches files.
         """
-        from models.checkpoint.precompile import compile_groups, needed_groups  # imports numba
+        from models.precompile import compile_groups, needed_groups  # imports numba
 
         groups = []
         for version in versions if isinstance(self.registry, LocalRegistry) else ():
@@ -179,7 +179,7 @@ class Loader:
             MemoryBudgetError: the version does not fit into the budget.
             One of LOAD_ERRORS: loading, the golden test or the warm-up failed.
         """
-        from models.checkpoint.precompile import compile_group, needed_groups  # imports numba
+        from models.precompile import compile_group, needed_groups  # imports numba
 
         started_s, address = self.clock(), version.address
 

@@ -20,7 +20,8 @@ import typer
 
 from models.arrays import Int64s
 from models.calls import Work, iter_outputs, run_to_completion
-from models.checkpoint.documents import CalibrationStore, ErrorTableStore, ProfileStore
+from models.checking.calibration import CalibrationStore
+from models.checking.error_model import ErrorTableStore
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import Address, open_registry
 from models.decoding.parameters import MAX_CHOICES
@@ -30,7 +31,7 @@ from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.writer import write_lists
 from models.reranking.metrics import make_metric
 from models.reranking.metrics.metric import METRIC_TITLES, UNCHANGED, Metric, format_score, paired_bootstrap
-from models.reranking.ranking import Profile
+from models.reranking.ranking import Profile, ProfileStore
 from models.reranking.tuning.cross_fitting import select_with_references
 from models.reranking.tuning.fitting import TuningSettings
 from models.scoring.candidate_features import check_score_mode

@@ -12,7 +12,6 @@ import numpy as np
 
 from models.arrays import Int64s
 from models.calls import Work, run_to_completion
-from models.checkpoint.documents import ProfileStore
 from models.checkpoint.registry import Address
 from models.errors import FormatError, InvalidInputError
 from models.files import atomic_writer
@@ -24,7 +23,7 @@ from models.phrases import PhraseList
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.corrections import PhraseCorrection
 from models.reranking.features import CORRECTION, RANK, ListFeatures, check_given, offsets_of
-from models.reranking.ranking import Profile
+from models.reranking.ranking import Profile, ProfileStore
 from models.reranking.tuning.cross_fitting import TuningOutcome, select_with_references
 from models.reranking.tuning.fitting import assign_folds
 from models.scoring.candidate_features import ScoringModels, score_candidates

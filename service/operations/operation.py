@@ -13,9 +13,11 @@ from pydantic import BaseModel
 
 from models.arrays import FloatArray
 from models.calls import Work
-from models.checkpoint.documents import CalibrationStore, ErrorTableStore, ProfileStore
+from models.checking.calibration import CalibrationStore
+from models.checking.error_model import ErrorTableStore
 from models.errors import InvalidInputError, LanguageModelError
 from models.language_model import is_lookup
+from models.reranking.ranking import ProfileStore
 from models.scoring.model_weights import WeightedModel
 from models.scoring.texts import Limits
 from models.text_model import TextModel

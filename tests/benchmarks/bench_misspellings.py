@@ -21,8 +21,7 @@ from pathlib import Path
 
 from preparation import data_folder, novels_or_documentation, peer, registry_at, train
 
-from models.checking.error_model import fit_error_table
-from models.checkpoint.documents import ErrorTableStore
+from models.checking.error_model import ErrorTableStore, fit_error_table
 from training.evaluation.spelling import KINDS, read_misspellings, run_check_task
 
 PATTERN = r"\w+(?:-\w+)*|[^\w\s]"

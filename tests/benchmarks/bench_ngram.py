@@ -51,7 +51,7 @@ from models.language_model import score_sequences
 from models.ngram.automaton import Automaton
 from models.ngram.model import NGramModel
 from models.ngram.build import verify_automaton
-from models.tokenizers import load_tokenizer
+from models.checkpoint.load import load_tokenizer
 
 folder = Path(sys.argv[1])
 times = {}

@@ -7,9 +7,8 @@ import math
 import pytest
 
 from gramophone_client import AsyncClient, BadRequestError, Client
-from models.checking.calibration import Calibration, CalibrationPoint
-from models.checking.error_model import fit_error_table
-from models.checkpoint.documents import CalibrationStore, ErrorTableStore
+from models.checking.calibration import Calibration, CalibrationPoint, CalibrationStore
+from models.checking.error_model import ErrorTableStore, fit_error_table
 from models.vocabulary import BOS, EOS
 from service.settings import Settings
 from tests.support.fake_models import FakeModel, fake_vocabulary

@@ -8,10 +8,9 @@ import openai
 import pytest
 import torch
 
-from models.checkpoint.documents import ProfileStore
 from models.checkpoint.registry import LocalRegistry
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
-from models.reranking.ranking import Profile
+from models.reranking.ranking import Profile, ProfileStore
 from models.vocabulary import BOS, EOS
 from service.settings import Settings
 from tests.support.pretrained import TEXTS, pretrained

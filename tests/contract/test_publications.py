@@ -11,8 +11,8 @@ import tarfile
 import httpx
 import pytest
 
-from models.checking.error_model import fit_error_table
-from models.checkpoint.documents import CalibrationStore, ErrorTableStore
+from models.checking.calibration import CalibrationStore
+from models.checking.error_model import ErrorTableStore, fit_error_table
 from models.checkpoint.registry import LocalRegistry
 from service.settings import Settings
 from tests.compatibility.replies import ARCHIVE

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from cloudcoil.models.prometheus_operator import v1 as prometheus_operator
 
-from models.checkpoint.documents import PROFILES_FOLDER
+from models.reranking.ranking import ProfileStore
 from service.http_server import _CANCEL_MARGIN_S
 from service.settings import Settings
 from tests.deploy.manifests import (
@@ -187,14 +187,14 @@ def writable_parts(template, claim):
 def test_the_service_may_write_profiles_and_only_the_trainer_versions(overlay):
     for name, template in pod_templates(overlay):
         component = template["metadata"]["labels"]["app.kubernetes.io/component"]
-        expected = {"service": {PROFILES_FOLDER}, "trainer": {""}}[component]
+        expected = {"service": {ProfileStore.folder}, "trainer": {""}}[component]
         assert writable_parts(template, "gramophone-registry") == expected, name
 
 
 def test_profiles_are_mounted_in_the_registry():
     (container,) = named("small", "Deployment", "gramophone")["spec"]["template"]["spec"]["containers"]
     (place,) = (mount["mountPath"] for mount in container["volumeMounts"] if "subPath" in mount)
-    assert place == f"{environment(container)['GRAMOPHONE_REGISTRY']}/{PROFILES_FOLDER}"
+    assert place == f"{environment(container)['GRAMOPHONE_REGISTRY']}/{ProfileStore.folder}"
 
 
 def test_the_service_has_other_credentials_of_the_bucket_than_the_trainer():

@@ -76,7 +76,7 @@ def damage_and_mend(backup, registry):
     path = registry.version("ngram", 1).path / "ngram.bin"
     path.chmod(0o644)
     path.write_bytes(b"")
-    told = restore_backup(LocalRegistry(backup), registry, differing="refuse", progress=lambda *_: None)
+    told = restore_backup(LocalRegistry(backup), registry, (), differing="refuse", progress=lambda *_: None)
     assert told.restored == ["ngram@1"]
 
 

@@ -4,10 +4,10 @@ import httpx
 import pytest
 
 from models.checkpoint import load
-from models.checkpoint.documents import ProfileStore
 from models.checkpoint.registry import LocalRegistry
 from models.checkpoint.remote_registry import RemoteRegistry
 from models.errors import RegistryError
+from models.reranking.ranking import ProfileStore
 from models.tokenizers import WordTokenizer
 from service.hosting.loading import Loader
 from service.hosting.model_host import ModelHost

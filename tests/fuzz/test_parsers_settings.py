@@ -10,12 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models.checking.calibration import CalibrationStore
+from models.checking.error_model import ErrorTableStore
 from models.checking.sentences import one_edit_strings
-from models.checkpoint.documents import CalibrationStore, ErrorTableStore, ProfileStore
 from models.checkpoint.manifest import is_name
 from models.checkpoint.registry import LocalRegistry
 from models.errors import InvalidInputError, LanguageModelError
 from models.reranking.corrections import CorrectionTable, read_table
+from models.reranking.ranking import ProfileStore
 from service.api_keys import KeyStore, create_key
 from service.bench.workloads import load_texts, read_bodies
 from service.cli.ask import read_dictionary

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sentencepiece import sentencepiece_model_pb2
 
-from models.tokenizers import SPM_FILE, load_tokenizer
+from models.checkpoint.load import load_tokenizer
+from models.tokenizers import SPM_FILE
 from tests.fuzz.damage import any_bytes, damaged, damaged_json
 from tests.fuzz.parsing import Parser, ParserProcess, fuzz
 

@@ -8,7 +8,6 @@ from itertools import product
 import pytest
 import zstandard
 
-from models.checkpoint.documents import ProfileStore
 from models.checkpoint.fsspec_store import MemoryStore
 from models.checkpoint.registry import LocalRegistry
 from models.checkpoint.remote_registry import RemoteRegistry
@@ -16,6 +15,7 @@ from models.checkpoint.stores import StoreTimeouts
 from models.errors import FormatError, InvalidInputError, LanguageModelError
 from models.ngram.arpa_reader import read_arpa
 from models.reranking.formats.format import read_blocks
+from models.reranking.ranking import ProfileStore
 from tests.security.conftest import CANARY
 from tests.support.http import asked
 from training.corpus import read_corpus

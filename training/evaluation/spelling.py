@@ -27,12 +27,11 @@ import numpy as np
 
 from models.arrays import Bools, Float64s
 from models.calls import run_to_completion
-from models.checking.calibration import Calibration, CalibrationPoint
+from models.checking.calibration import Calibration, CalibrationPoint, CalibrationStore
 from models.checking.checker import Checker, find_issues
-from models.checking.error_model import CandidateSettings, CheckSettings, ErrorTable
+from models.checking.error_model import CandidateSettings, CheckSettings, ErrorTable, ErrorTableStore
 from models.checking.lexicon import FuzzyLexicon
 from models.checking.sentences import Sentence, Word, one_edit_strings
-from models.checkpoint.documents import CalibrationStore, ErrorTableStore
 from models.checkpoint.load import Checkpoint, load_checkpoint
 from models.checkpoint.registry import Address, open_registry
 from models.errors import FormatError, InvalidInputError, UnsupportedParameterError

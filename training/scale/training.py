@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
+from models.checkpoint.load import load_tokenizer
 from models.ngram.model import NGramModel
-from models.tokenizers import load_tokenizer
 from training.corpus import EncodedCorpus
 from training.evaluation.breakdown import COUNTS_FILE
 from training.ngram.counts import thresholds_by_order

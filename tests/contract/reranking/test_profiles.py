@@ -6,9 +6,8 @@ import httpx
 import numpy as np
 import pytest
 
-from models.checkpoint.documents import ProfileStore
 from models.phrases import Phrase
-from models.reranking.ranking import Profile, ProfileModel
+from models.reranking.ranking import Profile, ProfileModel, ProfileStore
 from service.api_keys import create_key
 from service.settings import Settings
 from tests.support.nbest_lists import made_lists, misheard, without_references

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models.checkpoint.load import load_tokenizer
 from models.errors import ManifestError
 from models.normaliser import TEXT_FORMS, Normaliser
-from models.tokenizers import CharacterTokenizer, SentencePieceTokenizer, WordTokenizer, load_tokenizer
+from models.tokenizers import CharacterTokenizer, SentencePieceTokenizer, WordTokenizer
 from models.vocabulary import UNK, Vocabulary
 from training.tokenizer import TokenizerSettings, encode_corpus, learn_tokenizer
 

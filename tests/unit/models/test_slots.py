@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models.checkpoint.load import load_tokenizer
 from models.completion.search import MassTable
 from models.completion.text import as_one_word, restore_words
 from models.errors import InvalidInputError, ManifestError
 from models.slots import MAX_MEMBERS, MarkedText, MemberMatcher, check_slots, word_spans
-from models.tokenizers import CharacterTokenizer, SentencePieceTokenizer, WordTokenizer, load_tokenizer
+from models.tokenizers import CharacterTokenizer, SentencePieceTokenizer, WordTokenizer
 from models.vocabulary import UNK, Vocabulary
 from models.words import is_word_character
 from tests.support.counted_calls import calls_in

@@ -6,8 +6,9 @@ import time
 import pytest
 
 from models import tokenizers
+from models.checkpoint.load import load_tokenizer
 from models.errors import InvalidInputError, ManifestError
-from models.tokenizers import CharacterTokenizer, WordTokenizer, load_tokenizer, read_piece_model
+from models.tokenizers import CharacterTokenizer, WordTokenizer, read_piece_model
 from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK, Vocabulary
 from tests.support.pretrained import pretrained
 from training.corpus import read_corpus

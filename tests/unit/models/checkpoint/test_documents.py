@@ -7,16 +7,10 @@ from functools import partial
 
 import pytest
 
-from models.checking.calibration import Calibration, CalibrationPoint
+from models.checking.calibration import Calibration, CalibrationPoint, CalibrationStore
+from models.checking.error_model import ErrorTableStore
 from models.checkpoint import documents as remote_documents
-from models.checkpoint.documents import (
-    CALIBRATIONS_FOLDER,
-    MAX_DOCUMENT_BYTES,
-    CalibrationStore,
-    DocumentStore,
-    ErrorTableStore,
-    ProfileStore,
-)
+from models.checkpoint.documents import MAX_DOCUMENT_BYTES
 from models.checkpoint.fsspec_store import MemoryStore
 from models.checkpoint.registry import LocalRegistry, open_store
 from models.checkpoint.stores import StoreTimeouts
@@ -27,7 +21,7 @@ from models.errors import (
     RegistryAccessError,
     RegistryError,
 )
-from models.reranking.ranking import Profile
+from models.reranking.ranking import Profile, ProfileStore
 from tests.support.object_stores import Clock, FlakyStore
 
 
@@ -137,7 +131,7 @@ def test_a_file_past_all_size_is_not_read(profile_store):
     ("kind", "name"), [(ProfileStore, "m"), (CalibrationStore, "m@1"), (ErrorTableStore, "m")]
 )
 def test_of_a_file_past_all_size_little_is_read(tmp_path, kind, name):
-    open_store(tmp_path).put(f"{kind._folder}/{name}.json", bytes(1 << 26))
+    open_store(tmp_path).put(f"{kind.folder}/{name}.json", bytes(1 << 26))
     tracemalloc.start()
     with pytest.raises(DocumentError, match="more than 1048576 bytes"):
         kind(tmp_path).read(name)
@@ -184,7 +178,7 @@ def test_what_is_written_is_read_again_and_replaced(tmp_path):
     store.write(calibration())
     assert store.read("small@3") == calibration()
     assert store.read("small@4") is None
-    assert [path.name for path in (tmp_path / CALIBRATIONS_FOLDER).iterdir()] == ["small@3.json"]
+    assert [path.name for path in (tmp_path / CalibrationStore.folder).iterdir()] == ["small@3.json"]
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"model": "small@3"}', b"\xff"])
@@ -210,7 +204,7 @@ def test_what_is_no_number_is_refused(tmp_path, given, number, field):
 
 def test_a_file_of_another_version_is_refused(tmp_path):
     store = CalibrationStore(tmp_path)
-    store.write(calibration()).rename(tmp_path / CALIBRATIONS_FOLDER / "small@4.json")
+    store.write(calibration()).rename(tmp_path / CalibrationStore.folder / "small@4.json")
     with pytest.raises(FormatError, match="is that of 'small@3', not of 'small@4'"):
         store.read("small@4")
 
@@ -231,7 +225,7 @@ def test_an_address_that_is_no_version_is_refused(tmp_path, address):
 
 
 def test_a_folder_that_cannot_be_written_is_said(tmp_path):
-    (tmp_path / CALIBRATIONS_FOLDER).write_text("a file")
+    (tmp_path / CalibrationStore.folder).write_text("a file")
     with pytest.raises(RegistryError, match="cannot write"):
         CalibrationStore(tmp_path).write(calibration())
 
@@ -270,7 +264,7 @@ def remote_store(store_address):
 @pytest.fixture
 def documents(remote_store, clock, monkeypatch):
     monkeypatch.setattr("models.checkpoint.documents.open_store", lambda _: remote_store)
-    return DocumentStore(remote_store.location, ".profiles", clock=clock)
+    return ProfileStore(remote_store.location, clock=clock)
 
 
 def test_profiles_of_a_remote_registry_are_written_listed_read_and_deleted(store_address):
@@ -295,56 +289,56 @@ def test_a_damaged_calibration_of_a_remote_registry_is_told_by_its_url(store_add
 
 
 def test_what_was_read_is_not_asked_for_again_for_some_seconds(documents, remote_store, clock):
-    remote_store.put(".profiles/a", b"one")
-    assert documents.read("a") == documents.read("a") == b"one"
+    remote_store.put(".profiles/a.json", b"one")
+    assert documents.read_bytes("a") == documents.read_bytes("a") == b"one"
     assert remote_store.num_calls == 1
-    remote_store.put(".profiles/a", b"two")
+    remote_store.put(".profiles/a.json", b"two")
     clock.now_s = 6.0
-    assert documents.read("a") == b"two"
+    assert documents.read_bytes("a") == b"two"
 
 
 def test_names_are_asked_for_once_in_some_seconds_and_after_a_write(documents, remote_store):
-    documents.write("a", b"one")
+    documents.write_bytes("a", b"one")
     assert documents.names() == documents.names() == ["a"]
     assert remote_store.num_calls == 1
-    documents.write("b", b"two")
-    assert sorted(documents.names()) == ["a", "b"]
+    documents.write_bytes("b", b"two")
+    assert documents.names() == ["a", "b"]
 
 
 def test_a_store_that_forbids_writes_is_told_from_one_that_is_down(documents, remote_store, monkeypatch):
-    remote_store.put(".profiles/a", b"one")
+    remote_store.put(".profiles/a.json", b"one")
 
     def forbid(*_given):
         raise PermissionError("Access Denied")
 
     monkeypatch.setattr(remote_store._file_system, "pipe_file", forbid)
     monkeypatch.setattr(remote_store._file_system, "rm_file", forbid)
-    for work in (partial(documents.write, "a", b"two"), partial(documents.delete, "a")):
+    for work in (partial(documents.write_bytes, "a", b"two"), partial(documents.delete, "a")):
         with pytest.raises(RegistryAccessError, match="Access Denied"):
             work()
 
 
 def test_what_was_read_is_told_while_the_store_is_down(documents, remote_store, clock):
-    remote_store.put(".profiles/a", b"one")
-    documents.read("a")
+    remote_store.put(".profiles/a.json", b"one")
+    documents.read_bytes("a")
     remote_store.down, clock.now_s = True, 6.0
-    assert documents.read("a") == b"one"
+    assert documents.read_bytes("a") == b"one"
 
 
 def test_what_could_not_be_read_is_not_asked_for_at_each_request(documents, remote_store, clock):
     remote_store.down = True
     with pytest.raises(RegistryError, match="down"):
-        documents.read("a")
+        documents.read_bytes("a")
     remote_store.down = False
     with pytest.raises(RegistryError, match="down"):
-        documents.read("a")
+        documents.read_bytes("a")
     clock.now_s = 6.0
-    assert documents.read("a") is None
+    assert documents.read_bytes("a") is None
 
 
 def test_one_asks_a_slow_store_and_the_others_go_on(documents, remote_store, clock):
-    remote_store.put(".profiles/a", b"one")
-    documents.read("a")
+    remote_store.put(".profiles/a.json", b"one")
+    documents.read_bytes("a")
     clock.now_s = 6.0
     waiting, go = threading.Event(), threading.Event()
     read = remote_store.read
@@ -355,10 +349,10 @@ def test_one_asks_a_slow_store_and_the_others_go_on(documents, remote_store, clo
         return read(*asked)
 
     remote_store.read = slow
-    asker = threading.Thread(target=documents.read, args=("a",))
+    asker = threading.Thread(target=documents.read_bytes, args=("a",))
     asker.start()
     waiting.wait(10)
-    assert documents.read("a") == b"one"
+    assert documents.read_bytes("a") == b"one"
     go.set()
     asker.join()
 
@@ -366,23 +360,23 @@ def test_one_asks_a_slow_store_and_the_others_go_on(documents, remote_store, clo
 def test_names_that_clients_make_up_are_not_remembered_without_end(documents, remote_store, monkeypatch):
     monkeypatch.setattr(remote_documents, "_MAX_CACHED_DOCUMENTS", 3)
     for number in range(5):
-        documents.read(f"{number}.json")
+        documents.read_bytes(f"{number}")
     asked = remote_store.num_calls
-    documents.read("4.json")
+    documents.read_bytes("4")
     assert remote_store.num_calls == asked
-    documents.read("1.json")  # evicted as the least recently used
+    documents.read_bytes("1")  # evicted as the least recently used
     assert remote_store.num_calls == asked + 1
 
 
 def test_of_what_is_too_large_the_beginning_is_read(documents, remote_store):
-    remote_store.put(".profiles/a", b"x" * (MAX_DOCUMENT_BYTES + 100))
-    assert len(documents.read("a")) == MAX_DOCUMENT_BYTES + 1
+    remote_store.put(".profiles/a.json", b"x" * (MAX_DOCUMENT_BYTES + 100))
+    assert len(documents.read_bytes("a")) == MAX_DOCUMENT_BYTES + 1
 
 
 def test_what_was_asked_for_before_a_write_is_not_told_after_it(documents, remote_store):
-    remote_store.put(".profiles/a", b"old")
+    remote_store.put(".profiles/a.json", b"old")
     read = remote_store.read
-    writer = threading.Thread(target=documents.write, args=("a", b"new"))
+    writer = threading.Thread(target=documents.write_bytes, args=("a", b"new"))
 
     def slow(*asked):
         found = read(*asked)
@@ -392,6 +386,6 @@ def test_what_was_asked_for_before_a_write_is_not_told_after_it(documents, remot
         return found
 
     remote_store.read = slow
-    assert documents.read("a") == b"old"
+    assert documents.read_bytes("a") == b"old"
     writer.join(10)
-    assert documents.read("a") == b"new"
+    assert documents.read_bytes("a") == b"new"

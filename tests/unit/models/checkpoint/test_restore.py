@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from models.checking.calibration import CalibrationStore
+from models.checking.error_model import ErrorTableStore
 from models.checkpoint import folders
 from models.checkpoint import restore as checkpoint_restore
-from models.checkpoint.documents import DocumentStore, ProfileStore
 from models.checkpoint.manifest import MANIFEST_FILE, read_manifest, verify_files
-from models.checkpoint.registry import LocalRegistry, open_registry
+from models.checkpoint.registry import LocalRegistry, open_registry, open_store
 from models.errors import IntegrityError, InvalidInputError, ManifestError, RegistryError
+from models.reranking.ranking import ProfileStore
 from tests.support.checkpoints import write_minimal
 from tests.unit.models.checkpoint.test_documents import profile
 
@@ -34,7 +36,10 @@ def backup(registry, tmp_path):
 
 
 def restore(backup, target, differing="refuse"):
-    return checkpoint_restore.restore_backup(backup, target, differing=differing, progress=lambda *_: None)
+    documents = ProfileStore, CalibrationStore, ErrorTableStore
+    return checkpoint_restore.restore_backup(
+        backup, target, documents, differing=differing, progress=lambda *_: None
+    )
 
 
 def publish(registry, name):
@@ -151,9 +156,9 @@ def test_a_default_that_was_deleted_is_not_restored(registry, backup):
 def test_keys_of_a_bucket_lead_nowhere_else(registry, tmp_path):
     bucket = open_registry(f"memory://{uuid.uuid4().hex}", create=True)
     publish(bucket, "m2")
-    documents = DocumentStore(bucket.location, ".profiles")
-    documents.write("a/../../../evil/keys", b"x")
-    documents.write("b/../../../evil.json", b"x")
+    documents = open_store(bucket.location)
+    documents.put(".profiles/a/../../../evil/keys", b"x")
+    documents.put(".profiles/b/../../../evil.json", b"x")
     assert restore(bucket, registry).restored == ["m2@1"]
     assert not list(tmp_path.rglob("*evil*"))
 

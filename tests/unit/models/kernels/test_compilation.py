@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from numba import types
 
-from models.checkpoint import precompile
-from models.checkpoint.precompile import ALL_GROUPS, KernelGroup, precompile_levels
+from models import precompile
 from models.errors import InvalidInputError
 from models.kernels.compilation import DECLARED, kernel
 from models.kernels.target import LEVEL, LEVELS, supported_levels
+from models.precompile import ALL_GROUPS, KernelGroup, precompile_levels
 
 ROOT = Path(__file__).parents[4]
 HELPER = """

@@ -9,10 +9,10 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from models.checking.calibration import Calibration, CalibrationPoint
-from models.checkpoint.documents import CalibrationStore, ProfileStore
+from models.checking.calibration import Calibration, CalibrationPoint, CalibrationStore
 from models.errors import FormatError, InvalidInputError, UnsupportedParameterError
 from models.files import decompressed
+from models.reranking.ranking import ProfileStore
 from service.cli.ask import read_words
 from service.cli.main import app
 from service.schemas.models import ProfileBody

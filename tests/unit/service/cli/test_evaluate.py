@@ -5,7 +5,8 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from models.checkpoint.documents import CalibrationStore, ErrorTableStore
+from models.checking.calibration import CalibrationStore
+from models.checking.error_model import ErrorTableStore
 from models.errors import FormatError, InvalidInputError, ModelNotFoundError
 from service.cli.main import app
 from training.commands import run_train

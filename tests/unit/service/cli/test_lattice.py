@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from models.checkpoint.documents import ProfileStore
+from models.reranking.ranking import ProfileStore
 from service.schemas.models import ProfileBody
 from tests.reference.backoff import SMALL
 from training.model_formats import run_import_arpa

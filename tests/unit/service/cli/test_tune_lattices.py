@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from models.checkpoint.documents import ProfileStore
 from models.lattices.formats import format_kaldi, format_slf
 from models.lattices.graph import PATH_FEATURES
 from models.lattices.lattice import Arc, build_lattice
@@ -15,6 +14,7 @@ from models.lattices.rescoring import nbest_candidates
 from models.lattices.token_passing import LatticeSearchSettings
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.metrics import make_metric
+from models.reranking.ranking import ProfileStore
 from models.reranking.tuning.fitting import assign_folds
 from service.local.ask import load_published
 from service.local.lattices import PathWeights, rescore_lattices, tuned_weights

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from rapidfuzz.distance import OSA
 
+from models.checking.calibration import CalibrationStore
 from models.checking.checker import Checker
 from models.checking.sentences import sentence_splitter_for
-from models.checkpoint.documents import CalibrationStore
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import open_registry
 from models.errors import FormatError, InvalidInputError, UnsupportedParameterError

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from models.checkpoint.load import load_tokenizer
 from models.errors import InvalidInputError
 from models.neural.model import NeuralModel
 from models.neural.network import Network
-from models.tokenizers import load_tokenizer
 from tests.support import families
 from tests.support.resumable import NETWORK, VOCABULARY, Ending, corpus, fit, weights
 from training.commands import run_train

@@ -1,7 +1,7 @@
 """Compilation of kernels before their first use, by several processes at once.
 
 Kernels of a group are compiled by one process, because they share functions.
-`python -m models.checkpoint.precompile` compiles all kernels of serving for its environment's level.
+`python -m models.precompile` compiles all kernels of serving for its environment's level.
 """
 
 import gc
@@ -173,7 +173,7 @@ def precompile_levels(names: Sequence[str] | None, folder: Path) -> Iterator[str
         level = {} if name == HOST.name else {"NUMBA_CPU_NAME": name}
         environment = {**os.environ, **level, "NUMBA_CACHE_DIR": str(folder)}  # noqa: TID251 - of the child process
         # without the working folder on its path, whose modules could be named like libraries
-        command = [sys.executable, "-P", "-m", "models.checkpoint.precompile"]
+        command = [sys.executable, "-P", "-m", "models.precompile"]
         done = subprocess.run(command, env=environment, check=False)  # noqa: S603 - constant
         if done.returncode:
             raise LanguageModelError(f"kernels of {name} could not be compiled; the reason is above")
