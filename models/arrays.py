@@ -122,6 +122,14 @@ def runs_by_cost(costs: npt.NDArray[Any], most: float) -> Iterator[slice]:
         begin, spent = end, float(ends[end - 1])
 
 
+def index_ranges(begins: Int64s, ends: Int64s) -> Int64s:
+    """Concatenate the ranges begins[0], …, ends[0] − 1, begins[1], …, ends[1] − 1, …."""
+    counts = ends - begins
+    before = np.cumsum(counts) - counts
+    numbers: Int64s = np.arange(int(counts.sum())) + np.repeat(begins - before, counts)
+    return numbers
+
+
 def to_numpy(array: Array) -> FloatArray:
     """Return the values as a float32 NumPy array on the host, without a copy if it is one."""
     if isinstance(array, np.ndarray):

@@ -1,32 +1,37 @@
 """Calls to a language model, and the generators that yield them.
 
 A computation is a generator function: it evaluates `log_probs = yield from Predict(model, state)`
-and resumes with the result, or yields None to give way to other computations. `run_calls`
-answers calls one at a time; the service's engine batches them with those of other requests.
+and resumes with the result, yields an event, or yields None to give way to other computations.
+`run_to_completion` answers calls one at a time; the service's engine batches them with those of other
+requests, which changes no answer.
 """
 
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeAlias
+from typing import Any, Generic, NamedTuple, Self, TypeAlias, cast
 
+import numpy as np
 from typing_extensions import TypeVar, override
 
 from models.arrays import FloatArray, TokenIds, to_numpy
 from models.language_model import (
     LanguageModel,
+    RaggedScorer,
     ReadResult,
+    TopKPredictor,
     TopTokens,
     Want,
     read_sequences,
     score_choices,
 )
+from models.states import check_no_nan, gather_states, materialize, split_array, split_rows
 
 A = TypeVar("A", default=Any)
+E = TypeVar("E")
 R = TypeVar("R")
 T = TypeVar("T")
-CallGenerator: TypeAlias = Generator[Any, Any, A]
-"""Part of a computation: yields model calls and returns a result of type A."""
-
 Steps: TypeAlias = Generator[None, None, T]
 """Computation without model calls, which yields after a bounded amount of work, and returns its result."""
 
@@ -36,7 +41,7 @@ _CHARACTERS_PER_ITEM = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ModelCall(Generic[A]):
+class ModelCall(ABC, Generic[A]):
     """Model computation on R rows; `yield from` evaluates to its result, of type A.
 
     Attributes:
@@ -47,9 +52,17 @@ class ModelCall(Generic[A]):
     model: LanguageModel[Any]
     state: Any
 
-    def __iter__(self) -> CallGenerator[A]:
-        answer: A = yield self
-        return answer
+    def __iter__(self) -> Generator[Self, A, A]:
+        return (yield self)
+
+    @classmethod
+    @abstractmethod
+    def answer_all(cls, calls: Sequence[Self]) -> list[A]:
+        """Compute the answers of one or more calls of one kind.
+
+        Raises:
+            FloatingPointError: a log-probability is NaN.
+        """
 
     @property
     def kind(self) -> Hashable:
@@ -62,16 +75,37 @@ class ModelCall(Generic[A]):
         return len(self.state)
 
 
+Work: TypeAlias = Generator[ModelCall | E | None, Any, R]
+"""A running computation: yields model calls, events of type E, and None to give way; returns a result of type R."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Step(ModelCall[tuple[Any, FloatArray]]):
     """Read a token per row [R] and predict the next: the new state, and the result of `Predict`."""
 
     tokens: TokenIds
 
+    @classmethod
+    @override
+    def answer_all(cls, calls: Sequence[Self]) -> list[tuple[Any, FloatArray]]:
+        model = calls[0].model
+        state = gather_states([call.state for call in calls])
+        after = model.advance(state, np.concatenate([call.tokens for call in calls]))
+        log_probs = check_no_nan(to_numpy(model.next_log_probs(after)))
+        counts = [len(call.tokens) for call in calls]
+        return list(zip(split_rows(after, counts), split_array(log_probs, counts), strict=True))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Predict(ModelCall[FloatArray]):
     """Predict the next token of each row: natural-log probabilities [R, V], read-only."""
+
+    @classmethod
+    @override
+    def answer_all(cls, calls: Sequence[Self]) -> list[FloatArray]:
+        states = [call.state for call in calls]
+        log_probs = check_no_nan(to_numpy(calls[0].model.next_log_probs(gather_states(states))))
+        return split_array(log_probs, [len(state) for state in states])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,6 +118,16 @@ class Rank(ModelCall[TopTokens]):
     @override
     def kind(self) -> Hashable:
         return type(self), id(self.model), self.count
+
+    @classmethod
+    @override
+    def answer_all(cls, calls: Sequence[Self]) -> list[TopTokens]:
+        model, states = cast("TopKPredictor[Any]", calls[0].model), [call.state for call in calls]
+        ranked = model.top_k(gather_states(states), calls[0].count)
+        check_no_nan(ranked.log_probs)
+        counts = [len(state) for state in states]
+        columns = (split_array(column, counts) for column in ranked)
+        return [TopTokens(ids, log_probs) for ids, log_probs in zip(*columns, strict=True)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,6 +148,17 @@ class Read(ModelCall[ReadResult]):
     @override
     def kind(self) -> Hashable:
         return type(self), id(self.model), self.want
+
+    @classmethod
+    @override
+    def answer_all(cls, calls: Sequence[Self]) -> list[ReadResult]:
+        answers = [
+            read_sequences(call.model, materialize(call.state), call.tokens, call.lengths, call.want)
+            for call in calls
+        ]
+        for answer in answers if calls[0].want.scores else ():
+            check_no_nan(answer.log_probs)
+        return answers
 
     @property
     @override
@@ -130,6 +185,15 @@ class ScoreRagged(ModelCall[FloatArray]):
     def size(self) -> int:
         return len(self.tokens)
 
+    @classmethod
+    @override
+    def answer_all(cls, calls: Sequence[Self]) -> list[FloatArray]:
+        models = [cast("RaggedScorer[Any]", call.model) for call in calls]
+        return [
+            model.score_ragged(materialize(call.state), call.tokens, call.offsets)
+            for model, call in zip(models, calls, strict=True)
+        ]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoreChoices(ModelCall[FloatArray]):
@@ -143,23 +207,18 @@ class ScoreChoices(ModelCall[FloatArray]):
     rows: TokenIds
     tokens: TokenIds
 
+    @classmethod
+    @override
+    def answer_all(cls, calls: Sequence[Self]) -> list[FloatArray]:
+        return [
+            check_no_nan(score_choices(call.model, materialize(call.state), call.rows, call.tokens))
+            for call in calls
+        ]
 
-def run_call(call: ModelCall) -> Any:
-    """Compute one `Step`, `Predict`, `Read` or `ScoreChoices` call without an engine.
 
-    Raises:
-        TypeError: the call is of another kind.
-    """
-    if isinstance(call, Predict):
-        return to_numpy(call.model.next_log_probs(call.state))
-    if isinstance(call, Step):
-        state = call.model.advance(call.state, call.tokens)
-        return state, to_numpy(call.model.next_log_probs(state))
-    if isinstance(call, ScoreChoices):
-        return score_choices(call.model, call.state, call.rows, call.tokens)
-    if not isinstance(call, Read):
-        raise TypeError(f"{type(call).__name__} cannot be computed without an engine")
-    return read_sequences(call.model, call.state, call.tokens, call.lengths, call.want)
+def run_call(call: ModelCall[A]) -> A:
+    """Compute the answer to one call alone."""
+    return call.answer_all([call])[0]
 
 
 class WorkOutput(NamedTuple):
@@ -174,9 +233,7 @@ class WorkOutput(NamedTuple):
     last: bool
 
 
-def iter_outputs(
-    work: CallGenerator[Any], answer_call: Callable[[ModelCall], Any] = run_call
-) -> Iterator[WorkOutput]:
+def iter_outputs(work: Work[Any, Any]) -> Iterator[WorkOutput]:
     """Run a computation and answer its calls singly; yield each event, then the result."""
     answer: Any = None
     while True:
@@ -185,21 +242,42 @@ def iter_outputs(
         except StopIteration as stopped:
             yield WorkOutput(stopped.value, last=True)
             return
-        answer = answer_call(output) if isinstance(output, ModelCall) else None
+        answer = run_call(output) if isinstance(output, ModelCall) else None
         if output is not None and not isinstance(output, ModelCall):
             yield WorkOutput(output, last=False)
 
 
-def run_calls(work: CallGenerator[A], answer_call: Callable[[ModelCall], Any] = run_call) -> A:
+def run_to_completion(work: Work[Any, R]) -> R:
     """Run a computation, answering its calls one at a time, and discard its events."""
     answer: Any = None
     while True:
         try:
             output = work.send(answer)
         except StopIteration as stopped:
-            result: A = stopped.value
+            result: R = stopped.value
             return result
-        answer = answer_call(output) if isinstance(output, ModelCall) else None
+        answer = run_call(output) if isinstance(output, ModelCall) else None
+
+
+def run_together(works: Sequence[Work[Any, R]]) -> list[R]:
+    """Run computations side by side, and discard their events; calls of one kind are answered together."""
+    results: dict[int, R] = {}
+    running, answers = dict(enumerate(works)), dict[int, Any]()
+    while running:
+        calls: defaultdict[Hashable, dict[int, ModelCall]] = defaultdict(dict)
+        for number, work in [*running.items()]:
+            try:
+                output = work.send(answers.pop(number, None))
+                while not isinstance(output, ModelCall):
+                    output = work.send(None)
+                calls[output.kind][number] = output
+            except StopIteration as stopped:
+                results[number] = stopped.value
+                del running[number]
+        for of_kind in calls.values():
+            first, *rest = of_kind.values()
+            answers |= zip(of_kind, first.answer_all([first, *rest]), strict=True)
+    return [results[number] for number in range(len(works))]
 
 
 def map_in_steps(

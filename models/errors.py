@@ -6,6 +6,7 @@ classes to HTTP statuses; one handler in the command line maps them to exit code
 
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Self
 
 EXTRAS = {
     "duckdb": "scale",
@@ -47,6 +48,11 @@ class InvalidInputError(LanguageModelError):
         super().__init__(message)
         self.parameter = parameter
 
+    @classmethod
+    def of(cls, parameter: str, problem: str) -> Self:
+        """Create the error of a field; the message begins with its path."""
+        return cls(f"{parameter} {problem}", parameter=parameter)
+
 
 def require_package(package: str, purpose: str, *, parameter: str | None = None) -> None:
     """Check that an optional package is installed, without importing it.
@@ -70,7 +76,7 @@ def check_range(parameter: str, value: float, least: float, most: float) -> None
     if not least <= value <= most:
         ends = (least, most)
         limits = " to ".join(f"{end:g}" if isinstance(end, float) else str(end) for end in ends)
-        raise InvalidInputError(f"{parameter} is {value}; it must be from {limits}", parameter=parameter)
+        raise InvalidInputError.of(parameter, f"is {value}; it must be from {limits}")
 
 
 class ContextLengthError(InvalidInputError):

@@ -1,12 +1,7 @@
-"""Model configuration files, and compressed text files.
+"""Configuration files of models, compressed text files, and words between white space.
 
-- `read_config`, `check_config` and `write_config`: the small JSON file from which a model or
-  tokenizer is rebuilt.
-- `decompressed` and `atomic_writer`: gzip, xz and Zstandard; bzip2 is only read. Readers detect the format by
-  the first bytes, writers by the suffix. Expansion is bounded; a written file gets its name when
-  complete.
-- `split_words` and others: words between ASCII white space, as in KenLM, SRILM, Kaldi and jiwer: a no-break space is
-  part of a word.
+Readers detect compression by the first bytes, writers by the suffix. Expansion is bounded; a written
+file gets its name when complete. White space is ASCII's, as in KenLM, SRILM, Kaldi and jiwer.
 """
 
 import bz2
@@ -34,6 +29,46 @@ from models.errors import FormatError, ManifestError
 ASCII_WHITESPACE = " \t\r\n\f\v"
 WORD = re.compile(rf"[^{ASCII_WHITESPACE}]+")
 
+_Config = TypeVar("_Config")
+
+CONFIG_FILE = "config.json"
+"""Name of the configuration file beside a model's weights."""
+
+COMPRESSED_SUFFIXES = (".gz", ".xz", ".zst", ".bz2")
+"""Suffixes of compressed files."""
+
+MAX_EXPANSION = 250
+"""Largest ratio of decompression: text compresses to a tenth, repeated lines to a hundredth."""
+
+DAMAGED_HINT = "compress or download it again"
+
+_MAX_SETTINGS_FILE_BYTES = 1 << 20
+
+_FROM_UTF = "convert it first: iconv -f utf-{} -t utf-8 {{}} > text"
+_FOREIGN_FORMATS = (
+    (rb"PK\x03\x04", "a zip archive", "unpack it first: unzip -p {} > text"),
+    (rb"7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it first: 7z x -so {} > text"),
+    (rb"(?s:.{257})ustar", "a tar archive", "unpack it first: tar -xOf {} > text"),
+    (rb"\xff\xfe\0\0", "text in UTF-32", _FROM_UTF.format("32")),
+    (rb"\xff\xfe|\xfe\xff", "text in UTF-16", _FROM_UTF.format("16")),
+    (rb"(?:[\t\n\r -~]\0){4}", "text in UTF-16", _FROM_UTF.format("16le")),  # without a byte-order mark
+    (rb"(?:\0[\t\n\r -~]){4}", "text in UTF-16", _FROM_UTF.format("16be")),
+)
+"""Beginnings of formats that are not read, their names, and commands that convert them."""
+
+_ZSTD_CHUNK_BYTES = 1 << 10  # small, because a chunk may unpack to 30,000 times its size
+_BUFFER_BYTES = 1 << 18
+_UNCHECKED_BYTES = 1 << 24  # the ratio is not checked below this size
+_OPENERS: dict[bytes, Callable[..., Any]] = {
+    rb"\x1f\x8b": gzip.open,
+    rb"\xfd7zXZ": lzma.open,
+    rb"BZh[1-9](?:1AY&|\x17rE8)": bz2.open,  # a text may begin with BZh
+}
+_GZIP_LEVEL, _XZ_PRESET, _ZSTD_LEVEL = 6, 1, 3
+
+TEMPORARY_PREFIX = ".tmp-"
+"""Prefix of names of unfinished files and folders, which readers ignore."""
+
 
 def split_words(text: str) -> list[str]:
     """Split a text at ASCII white space."""
@@ -52,12 +87,6 @@ def collapse_whitespace(text: str) -> str:
 def count_words(text: str) -> int:
     """Count words for perplexity per word: runs between ASCII white space, for any tokenizer."""
     return len(text.encode(errors="surrogatepass").split())
-
-
-_Config = TypeVar("_Config")
-
-CONFIG_FILE = "config.json"
-"""Name of the configuration file beside a model's weights."""
 
 
 def write_config(path: Path, config: Mapping[str, Any]) -> None:
@@ -81,7 +110,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def check_config(kind: type[_Config], values: Mapping[str, Any], location: object) -> _Config:
-    """Return an instance of a pydantic class from the values of a JSON file; messages name its location.
+    """Return a pydantic class's instance from a JSON file's values; messages name its location.
 
     Raises:
         ManifestError: a field is missing or unknown, or its value has a wrong type or is out of range.
@@ -94,13 +123,6 @@ def check_config(kind: type[_Config], values: Mapping[str, Any], location: objec
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"]))
         raise ManifestError(f"{location}: field {field!r:.200}: {first['msg']}") from None
-
-
-COMPRESSED_SUFFIXES = (".gz", ".xz", ".zst", ".bz2")
-"""Suffixes of compressed files."""
-
-MAX_EXPANSION = 250
-"""Largest ratio of decompressed to compressed size: text compresses to a tenth, repeated lines to a hundredth."""
 
 
 class ExpansionError(Exception):
@@ -117,14 +139,9 @@ DECOMPRESSION_ERRORS = (
 )
 """Exceptions of reading a damaged compressed file."""
 
-DAMAGED_HINT = "compress or download it again"
-
-
-_MAX_SETTINGS_FILE_BYTES = 1 << 20
-
 
 def read_settings_file(path: Path) -> bytes:
-    """Read a regular file of at most 1 MiB that an operator writes, such as a certificate; never wait for it.
+    """Read an operator's regular file of at most 1 MiB, such as a certificate; never wait for it.
 
     Raises:
         OSError: it cannot be read, is no regular file, or is larger.
@@ -155,21 +172,8 @@ def report_read_errors(name: str | Path) -> Iterator[None]:
         raise FormatError(name, f"is damaged: {error}", hint=DAMAGED_HINT) from None
 
 
-_FROM_UTF = "convert it first: iconv -f utf-{} -t utf-8 {{}} > text"
-_FOREIGN_FORMATS = (
-    (rb"PK\x03\x04", "a zip archive", "unpack it first: unzip -p {} > text"),
-    (rb"7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it first: 7z x -so {} > text"),
-    (rb"(?s:.{257})ustar", "a tar archive", "unpack it first: tar -xOf {} > text"),
-    (rb"\xff\xfe\0\0", "text in UTF-32", _FROM_UTF.format("32")),
-    (rb"\xff\xfe|\xfe\xff", "text in UTF-16", _FROM_UTF.format("16")),
-    (rb"(?:[\t\n\r -~]\0){4}", "text in UTF-16", _FROM_UTF.format("16le")),  # without a byte-order mark
-    (rb"(?:\0[\t\n\r -~]){4}", "text in UTF-16", _FROM_UTF.format("16be")),
-)
-"""Beginnings of formats that are not read, their names, and commands that convert them."""
-
-
 def check_text(head: bytes, name: str | Path) -> None:
-    """Check that a text file has no known other format, by its first bytes, decompressed; some 300 suffice.
+    """Check that a file has no known other format, by some 300 first bytes, decompressed.
 
     Raises:
         FormatError: it has; the message names it, and the command that converts it.
@@ -179,19 +183,8 @@ def check_text(head: bytes, name: str | Path) -> None:
             raise FormatError(name, f"is {kind}", hint=command.format(name))
 
 
-_ZSTD_CHUNK_BYTES = 1 << 10  # small, because a chunk may unpack to 30,000 times its size
-_BUFFER_BYTES = 1 << 18
-_UNCHECKED_BYTES = 1 << 24  # the ratio is not checked below this size
-_OPENERS: dict[bytes, Callable[..., Any]] = {
-    rb"\x1f\x8b": gzip.open,
-    rb"\xfd7zXZ": lzma.open,
-    rb"BZh[1-9](?:1AY&|\x17rE8)": bz2.open,  # a text may begin with BZh
-}
-_GZIP_LEVEL, _XZ_PRESET, _ZSTD_LEVEL = 6, 1, 3
-
-
 def decompressed(raw: BufferedReader) -> BinaryIO:
-    """Return a file's content, decompressed if needed; reading it may raise `DECOMPRESSION_ERRORS`."""
+    """Return a file's content, decompressed; reading may raise `DECOMPRESSION_ERRORS`."""
     magic, compressed = raw.peek(8), _CountingReader(raw)
     open_packed = next((opener for start, opener in _OPENERS.items() if re.match(start, magic)), None)
     if open_packed is not None:
@@ -253,10 +246,6 @@ class _BoundedReader(RawIOBase):
         if self._num_bytes > max(_UNCHECKED_BYTES, MAX_EXPANSION * self._packed.num_bytes):
             raise ExpansionError(f"it unpacks to over {MAX_EXPANSION} times its size, the limit for text")
         return size
-
-
-TEMPORARY_PREFIX = ".tmp-"
-"""Prefix of names of unfinished files and folders, which readers ignore."""
 
 
 def replace_file(path: Path, *parts: bytes | memoryview, temporary: Path | None = None) -> None:

@@ -21,6 +21,16 @@ from typing_extensions import TypeIs
 from models.arrays import Array, Float64s, FloatArray, Int64s, ModelBytes, TokenIds, to_numpy
 from models.vocabulary import EOS, Vocabulary
 
+C = TypeVar("C")
+
+BLOCK_TOKENS = 64
+"""Number of neighbouring tokens that one block sum covers."""
+
+_MAX_DISTRIBUTION_ENTRIES = 1 << 21  # of `score_choices`, in memory at once (8 MiB)
+
+LOG_ZERO = -9999.0
+"""The logarithm of zero in JSON."""
+
 
 class State(Protocol):
     """State of a model after B texts, one row each; immutable."""
@@ -35,7 +45,6 @@ class State(Protocol):
         """Return a state with this state's rows, then those of each of `states`."""
 
 
-C = TypeVar("C")
 S = TypeVar("S", bound=State)
 S_contra = TypeVar("S_contra", bound=State, contravariant=True)
 
@@ -86,7 +95,7 @@ class LanguageModel(Protocol[S]):
         """
 
     def next_log_probs(self, state: S) -> Array:
-        """Return natural-log probabilities [B, V] of the next token of each row.
+        """Return log-probabilities [B, V] of the next token of each row.
 
         `</s>` and `<unk>` are predicted like other tokens; `<s>` never, so its entry is minus infinity.
         """
@@ -117,7 +126,7 @@ class ReadResult(NamedTuple):
     """Results of reading sequences; a result that was not requested is undefined.
 
     Attributes:
-        log_probs: natural-log probabilities [B, T], float32; 0 past a row's length.
+        log_probs: log-probabilities [B, T], float32; 0 past a row's length.
         state: B rows.
         before: state before each of N tokens, row by row, N rows. It predicts the tokens, but may lack what is
             necessary to advance.
@@ -151,7 +160,7 @@ class RaggedScorer(Protocol[S_contra]):
     """Optional: score concatenated sequences, without padding."""
 
     def score_ragged(self, state: S_contra, tokens: TokenIds, offsets: TokenIds) -> FloatArray:
-        """Return natural-log probabilities [N] of the tokens of B sequences.
+        """Return log-probabilities [N] of the tokens of B sequences.
 
         Args:
             state: B rows, the context of each sequence; unchanged.
@@ -168,7 +177,7 @@ class ChoiceScorer(Protocol[S_contra]):
     """Optional: score candidates for the next token, computing each row's distribution once."""
 
     def score_choices(self, state: S_contra, rows: TokenIds, tokens: TokenIds) -> FloatArray:
-        """Return natural-log probabilities [C] of candidates, each for a row's next token.
+        """Return log-probabilities [C] of candidates, each for a row's next token.
 
         Args:
             state: B rows; unchanged.
@@ -182,7 +191,7 @@ class TopTokens(NamedTuple):
 
     Attributes:
         ids: [k] or [B, k].
-        log_probs: their natural-log probabilities, in the shape of `ids`.
+        log_probs: their log-probabilities, in the shape of `ids`.
     """
 
     ids: TokenIds
@@ -199,10 +208,6 @@ class TopKPredictor(Protocol[S_contra]):
         Raises:
             InvalidInputError: k is not in [1, V].
         """
-
-
-BLOCK_TOKENS = 64
-"""Number of neighbouring tokens that one block sum covers."""
 
 
 class BlockSums(NamedTuple):
@@ -237,7 +242,7 @@ class BlockSampler(Protocol[S_contra]):
 
 @runtime_checkable
 class FeatureExtractor(Protocol[S_contra]):
-    """Optional: return the vector that predicts the next token; similar futures have similar vectors.
+    """Optional: return the vector that predicts the next token; similar for similar futures.
 
     A wrapper of models has these methods even if the models lack features: check `feature_size`.
 
@@ -249,9 +254,6 @@ class FeatureExtractor(Protocol[S_contra]):
 
     def features(self, state: S_contra) -> Array:
         """Return the vector of each row [B, W]."""
-
-
-_MAX_DISTRIBUTION_ENTRIES = 1 << 21  # of `score_choices`, in memory at once (8 MiB)
 
 
 def is_lookup(model: LanguageModel[Any]) -> bool:
@@ -291,17 +293,13 @@ class ContextMatcher(Protocol[S_contra]):
         """Return the number of last tokens on which each row's predictions depend [B]."""
 
 
-LOG_ZERO = -9999.0
-"""The logarithm of zero in JSON."""
-
-
 def finite_logprob(logprob: float) -> float:
     """Return a log-probability for JSON, with `LOG_ZERO` instead of minus infinity."""
     return LOG_ZERO if logprob == -math.inf else float(logprob)
 
 
 def weighted(log_probs: Float64s, weights: npt.ArrayLike) -> Float64s:
-    """Multiply log-probabilities [...] by weights; minus infinity stays so, unless the weight is 0."""
+    """Multiply log-probabilities [...] by weights; −∞ stays so, unless the weight is 0."""
     impossible = np.isneginf(log_probs)
     products: Float64s = np.multiply(weights, np.where(impossible, 0.0, log_probs))
     products[impossible & np.not_equal(weights, 0)] = -np.inf
@@ -324,7 +322,7 @@ def bits_per_unit(logprob: float, count: int) -> float | None:
 
 
 def entropy_bits(log_probs: FloatArray) -> Float64s:
-    """Return the Shannon entropy in bits [B] of each row of natural-log probabilities [B, V]."""
+    """Return the Shannon entropy in bits [B] of each row of log-probabilities [B, V]."""
     p = np.exp(log_probs, dtype=np.float64)
     terms = np.where(p > 0, p * np.where(np.isfinite(log_probs), log_probs, 0.0), 0.0)
     entropies: Float64s = -terms.sum(axis=-1) / math.log(2)
@@ -343,7 +341,7 @@ def pad_sequences(sequences: Sequence[Sequence[int] | TokenIds]) -> tuple[TokenI
 def read_sequences(
     model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds, want: Want
 ) -> ReadResult:
-    """Read lengths[b] tokens of each row of tokens [B, T] with any model; see `SequenceReader.read`."""
+    """Read lengths[b] tokens of each row [B, T] with any model; see `SequenceReader.read`."""
     # a single step avoids the setup for sequences
     if want == STATE and tokens.shape[1] == 1 and lengths.all():
         return ReadResult(state=model.advance(state, tokens[:, 0]))

@@ -8,15 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from typing_extensions import override
 
-from models.arrays import (
-    Array,
-    FloatArray,
-    ModelBytes,
-    TokenIds,
-    add_bytes,
-    on_one_device,
-    to_numpy,
-)
+from models.arrays import Array, FloatArray, ModelBytes, TokenIds, add_bytes, on_one_device, to_numpy
 from models.errors import InvalidInputError, ManifestError, VocabularyMismatchError
 from models.files import CONFIG_FILE, read_config, write_config
 from models.language_model import (
@@ -87,7 +79,15 @@ class MixtureModel(
         weights_by_context: Sequence[Sequence[float]] = (),
     ) -> None:
         for row in (weights, *weights_by_context):
-            _check_weights(row, len(parts))
+            if not parts or len(parts) != len(row):
+                raise InvalidInputError(
+                    f"a mixture of {len(parts)} models has {len(row)} weights", parameter="weights"
+                )
+            if not all(w > 0 for w in row) or not math.isclose(sum(row), 1.0, abs_tol=1e-6):
+                raise InvalidInputError(
+                    f"mixture weights are {list(row)}; they must be positive and sum to 1",
+                    parameter="weights",
+                )
         for number, part in enumerate(parts):
             if part.vocabulary.fingerprint != parts[0].vocabulary.fingerprint:
                 raise VocabularyMismatchError(
@@ -98,8 +98,15 @@ class MixtureModel(
         self.weights_by_context = tuple(tuple(float(w) for w in row) for row in weights_by_context)
         self._matching = find_context_matcher(parts) if weights_by_context else None
         self._matcher: Any = None if self._matching is None else parts[self._matching]
-        if weights_by_context:
-            _check_context_lengths(self._matching, self._matcher, len(weights_by_context))
+        num_lengths = getattr(self._matcher, "num_context_lengths", 0)
+        if len(weights_by_context) != num_lengths:
+            which = "no part has any"
+            if self._matching is not None:
+                which = f"part {self._matching} ({parts[self._matching].family}) has {num_lengths}"
+            raise InvalidInputError(
+                f"there are mixture weights for {len(weights_by_context)} context lengths, but {which}",
+                parameter="weights_by_context",
+            )
         # [M], or a row for each context [C, M]
         self._log_weights = np.log(np.asarray(weights_by_context or weights)).astype(np.float32)
         sizes = [feature_size(part) for part in parts]
@@ -143,8 +150,8 @@ class MixtureModel(
         lengths = self._matcher.context_lengths(state.parts[self._matching])
         return self._mix(log_probs, self._log_weights[lengths, None])
 
+    @override
     def read(self, state: MixtureState, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
-        """Read with every part, and mix the scores."""
         results = []
         for number, (part, s) in enumerate(zip(self.parts, state.parts, strict=True)):
             of_part = want._replace(
@@ -204,7 +211,7 @@ class MixtureModel(
             raise ManifestError(f"{path}: not a mixture's configuration: {error}") from None
 
     def _mix(self, log_probs: Sequence[Array], log_weights: FloatArray) -> Array:
-        """Return the log of the weighted sum, on the device of the parts, or on the host if they differ.
+        """Return the log of the weighted sum, on the parts' device, or on the host if they differ.
 
         Args:
             log_probs: log-probabilities of each part, all of one shape.
@@ -247,24 +254,3 @@ def _logaddexp_in_place(total: FloatArray, more: FloatArray) -> None:
 def find_context_matcher(parts: Sequence[LanguageModel[Any]]) -> int | None:
     """Return the index of the first part that is a `ContextMatcher`, or None."""
     return next((number for number, part in enumerate(parts) if isinstance(part, ContextMatcher)), None)
-
-
-def _check_weights(weights: Sequence[float], num_parts: int) -> None:
-    if not num_parts or num_parts != len(weights):
-        raise InvalidInputError(
-            f"a mixture of {num_parts} models has {len(weights)} weights", parameter="weights"
-        )
-    if not all(w > 0 for w in weights) or not math.isclose(sum(weights), 1.0, abs_tol=1e-6):
-        raise InvalidInputError(
-            f"mixture weights are {list(weights)}; they must be positive and sum to 1", parameter="weights"
-        )
-
-
-def _check_context_lengths(matching: int | None, part: Any, num_lengths: int) -> None:
-    num_known = 0 if part is None else part.num_context_lengths
-    if num_known != num_lengths:
-        which = "no part has any" if part is None else f"part {matching} ({part.family}) has {num_known}"
-        raise InvalidInputError(
-            f"there are mixture weights for {num_lengths} context lengths, but {which}",
-            parameter="weights_by_context",
-        )

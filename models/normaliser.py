@@ -12,7 +12,15 @@ from models.arrays import Int64s
 from models.errors import InvalidInputError
 
 Writing = Literal["asis", "sentence-case", "sentence"]
-"""Form of a sentence for a model of ordinary text: as is, capitalised, or also with a full stop."""
+"""Form of a sentence for a model: as is, capitalised, or also with a full stop."""
+
+TEXT_FORMS = ("none", "nfc", "nfkc", "casefold")
+
+_MAX_UNSORTED = 1000
+"""Maximum characters of a text whose marks `unicodedata` sorts, in quadratic time: 2 ms."""
+
+_MARKS = re.compile(r"(?:[^\w\s]|[\uff9e\uff9f]){32}")
+"""A run of characters that may be combining marks, longer than in any script."""
 
 
 def written(text: str, form: Writing) -> str:
@@ -22,9 +30,6 @@ def written(text: str, form: Writing) -> str:
     start = len(text) - len(text.lstrip())
     text = text[:start] + text[start].upper() + text[start + 1 :]
     return text + "." if form == "sentence" and text[-1].isalnum() else text
-
-
-TEXT_FORMS = ("none", "nfc", "nfkc", "casefold")
 
 
 class Normaliser:
@@ -46,9 +51,8 @@ class Normaliser:
 
     def __init__(self, form: str, *, lowercase: bool) -> None:
         if form not in TEXT_FORMS:
-            raise InvalidInputError(
-                f"tokenizer.normalise is {form!r}, it can be {', '.join(TEXT_FORMS)}",
-                parameter="tokenizer.normalise",
+            raise InvalidInputError.of(
+                "tokenizer.normalise", f"is {form!r}, it can be {', '.join(TEXT_FORMS)}"
             )
         self.form = form
         self.changes_case = lowercase or form == "casefold"
@@ -101,15 +105,8 @@ class Normaliser:
         return np.array([*found, len(text)])
 
 
-_MAX_UNSORTED = 1000
-"""Maximum characters of a text whose marks `unicodedata` sorts, in quadratic time: 2 ms."""
-
-_MARKS = re.compile(r"(?:[^\w\s]|[\uff9e\uff9f]){32}")
-"""A run of characters that may be combining marks, longer than in any script."""
-
-
 def _sort_marks(text: str, decomposition: Literal["NFD", "NFKD"]) -> str:
-    """Decompose a text and sort its combining marks as decomposition does, but not in quadratic time."""
+    """Decompose a text and sort its combining marks, not in quadratic time."""
     decomposed = "".join(unicodedata.normalize(decomposition, character) for character in text)
     classes = list(map(unicodedata.combining, decomposed))
     bases = accumulate(not mark for mark in classes)

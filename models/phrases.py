@@ -35,7 +35,21 @@ MAX_PHRASE_WORDS = 16
 MAX_PHRASE_CHARACTERS = 200
 MAX_PHRASE_WEIGHT = 1000.0
 DEFAULT_FEATURE_WEIGHT = 10.0
-"""Weight of features if none is given; above a word's share among a thousand others, ln 1000 = 7."""
+"""Weight of features if none is given; above a word's share among others, ln 1000 = 7."""
+
+H = TypeVar("H", bound=Hashable)
+
+Found: TypeAlias = tuple[int, ...]
+"""Indices of phrases, in the order of their occurrences."""
+
+_Parts: TypeAlias = tuple[Any, ...]
+"""Found phrases: none, the index of one, or two such parts, which nodes share."""
+
+_STEP_ITEMS = 1 << 11
+"""Approximate number of items or nodes per step of building, a few milliseconds."""
+
+_FIXED_BYTES, _NODE_BYTES, _ITEM_BYTES = 800, 90, 120
+"""Maximum memory of an automaton, a node and a distinct item."""
 
 
 class Phrase(BaseModel):
@@ -70,21 +84,6 @@ def is_phrase_feature(name: str) -> bool:
     return name.partition(":")[0] == PHRASES
 
 
-H = TypeVar("H", bound=Hashable)
-
-Found: TypeAlias = tuple[int, ...]
-"""Indices of phrases, in the order of their occurrences."""
-
-_Parts: TypeAlias = tuple[Any, ...]
-"""Found phrases: none, the index of one, or two such parts, shared: memory grows with nodes only."""
-
-_STEP_ITEMS = 1 << 11
-"""Approximate number of items or nodes per step of building, a few milliseconds."""
-
-_FIXED_BYTES, _NODE_BYTES, _ITEM_BYTES = 800, 90, 120
-"""Maximum memory of an automaton, a node and a distinct item; less if few phrases contain others."""
-
-
 class PhraseAutomaton(Generic[H]):
     """Automaton that finds phrases while items (words or tokens) are read one by one.
 
@@ -102,7 +101,7 @@ class PhraseAutomaton(Generic[H]):
 
     START = 0
     _overlap: ClassVar[bool] = False
-    """True if phrases may overlap; then only the automaton's nodes matter, not the phrases found."""
+    """True if phrases may overlap; then only nodes matter, not phrases found."""
 
     def __init__(self, phrases: Collection[Sequence[H]] = (), weights: Iterable[float] = ()) -> None:
         for _ in self.build(phrases, weights):
@@ -145,7 +144,7 @@ class PhraseAutomaton(Generic[H]):
         yield from self._link()
 
     def _link(self) -> Iterator[None]:
-        """Find what is left of each node without its first phrase or item, and the phrases before."""
+        """Find the rest of each node after its first phrase or item, and the phrases before."""
         self._rests: array[int] = array("i", [self.START])
         self._parts: list[_Parts] = [()]
         for node in range(1, len(self._keys)):
@@ -171,7 +170,7 @@ class PhraseAutomaton(Generic[H]):
         return after, _flatten(parts)
 
     def _advance(self, node: int, number: int, parts: _Parts = ()) -> tuple[int, _Parts]:
-        """Return the node after an item by number, 0 for one in no phrase, and the parts with phrases found."""
+        """Return the node after an item by number, 0 if in no phrase, and the parts found."""
         while node != self.START:
             key = node * len(self._firsts) + number
             child = bisect_left(self._keys, key, node + 1)
@@ -236,7 +235,7 @@ class PhraseAutomaton(Generic[H]):
             yield child, self._items[self._keys[child] % width - 1]
 
     def _suffixes(self, node: int) -> Iterator[tuple[int, _Parts]]:
-        """Yield a node and the shorter ones that replace it, down to the start, and phrases found before each."""
+        """Yield a node, the shorter ones that replace it, and the phrases found before each."""
         parts: _Parts = ()
         yield node, parts
         while node != self.START:
@@ -270,23 +269,22 @@ class PhraseList:
 
     def __init__(self, phrases: Sequence[Phrase]) -> None:
         if len(phrases) > MAX_PHRASES:
-            raise InvalidInputError(
-                f"phrases has {len(phrases)} entries; at most {MAX_PHRASES} are accepted", parameter="phrases"
+            raise InvalidInputError.of(
+                "phrases", f"has {len(phrases)} entries; at most {MAX_PHRASES} are accepted"
             )
         numbers: dict[tuple[str, ...], int] = {}
         for index, phrase in enumerate(phrases):
             words = _checked_words(index, phrase)
             if (earlier := numbers.setdefault(words, index)) != index:
-                raise InvalidInputError(
-                    f"phrases[{index}].text is {phrase.text!r}, which has the words of phrases[{earlier}].text",
-                    parameter=f"phrases[{index}].text",
+                raise InvalidInputError.of(
+                    f"phrases[{index}].text",
+                    f"is {phrase.text!r}, which has the words of phrases[{earlier}].text",
                 )
         self.phrases = tuple(phrases)
         self.features = tuple(dict.fromkeys(phrase.feature for phrase in phrases))
         if len(self.features) > MAX_CLASSES:
-            raise InvalidInputError(
-                f"phrases have {len(self.features)} classes; at most {MAX_CLASSES} are accepted",
-                parameter="phrases",
+            raise InvalidInputError.of(
+                "phrases", f"have {len(self.features)} classes; at most {MAX_CLASSES} are accepted"
             )
         self._words = tuple(numbers)
         self._first_words = frozenset(words[0] for words in numbers)
@@ -339,21 +337,20 @@ def _checked_words(index: int, phrase: Phrase) -> tuple[str, ...]:
     """Check a phrase; return its folded words."""
     name = f"phrases[{index}].text"
     if len(phrase.text) > MAX_PHRASE_CHARACTERS:
-        raise InvalidInputError(
-            f"{name} has {len(phrase.text)} characters; at most {MAX_PHRASE_CHARACTERS} are accepted",
-            parameter=name,
+        raise InvalidInputError.of(
+            name, f"has {len(phrase.text)} characters; at most {MAX_PHRASE_CHARACTERS} are accepted"
         )
     words = tuple(fold_words(phrase.text))
     if not 1 <= len(words) <= MAX_PHRASE_WORDS or not all(words):
-        raise InvalidInputError(
-            f"{name} is {phrase.text!r}, with {len(words)} words; a phrase has from 1 to {MAX_PHRASE_WORDS}, "
+        raise InvalidInputError.of(
+            name,
+            f"is {phrase.text!r}, with {len(words)} words; a phrase has from 1 to {MAX_PHRASE_WORDS}, "
             "each with a character other than punctuation",
-            parameter=name,
         )
     if not 0 < phrase.weight <= MAX_PHRASE_WEIGHT:
-        raise InvalidInputError(
-            f"phrases[{index}].weight is {phrase.weight}; it must be above 0 and at most {MAX_PHRASE_WEIGHT:g}",
-            parameter=f"phrases[{index}].weight",
+        raise InvalidInputError.of(
+            f"phrases[{index}].weight",
+            f"is {phrase.weight}; it must be above 0 and at most {MAX_PHRASE_WEIGHT:g}",
         )
     return words
 

@@ -56,7 +56,7 @@ _NGRAM = (
     ("models.ngram.scoring", "models.ngram.build", "models.ngram.model"),
     ("models.ngram.lines",),
 )
-_CACHE = KernelGroup(("models.cache.kernels", "models.cache.marginals"))
+_CACHE = KernelGroup(("models.cache.kernels",))
 WORDS = KernelGroup(("models.word_kernels",))
 """Kernels that map the words of many lines to ids."""
 

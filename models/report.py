@@ -1,66 +1,101 @@
-"""HTML reports: single-file pages with tiles, tables and pictures.
+"""Documents for people: HTML pages with tiles, tables and pictures, other templates, and pictures as SVG or PNG.
 
-Pictures are SVG with the page's colours, so they suit light and dark themes. The template
-is `report.html.jinja` and the style `report.css`, in this module's folder.
+Pictures of a page are SVG with the page's colours, so they suit light and dark themes. The page's
+template is `report.html.jinja` and its style `report.css`, in this module's folder.
 """
 
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from models.errors import require_package
 
-INK, QUIET, ACCENT, SECOND, THIRD, GRID = "#101010", "#707070", "#2060a0", "#c05010", "#208050", "#d0d0d0"
-_VARIABLES = {
-    INK: "ink",
-    QUIET: "quiet",
-    ACCENT: "accent",
-    SECOND: "second",
-    THIRD: "third",
-    GRID: "grid",
-}
-WIDTH, HEIGHT = 4.0, 2.6
+_COLOURS = {"ink": "#101010", "quiet": "#707070", "accent": "#2060a0"}
+_COLOURS |= {"second": "#c05010", "third": "#208050", "grid": "#d0d0d0"}
+_INK, _QUIET = _COLOURS["ink"], _COLOURS["quiet"]
+_WIDTH, _HEIGHT = 4.0, 2.7
 """Inches: the width of a phone screen, to keep text readable there."""
+
+_MAX_PLAIN = 1e9
+_PNG_WIDTH, _PNG_DPI = 6.0, 120  # cards are read on larger screens
+
+Line: TypeAlias = tuple[str, str, npt.ArrayLike, npt.ArrayLike, Mapping[str, Any]]
+"""Label in the legend, may be empty; name of a colour; positions [n]; values [n], NaN for gaps; other properties."""
+
+Bars: TypeAlias = tuple[str, str | Sequence[str], npt.ArrayLike, Sequence[str]]
+"""Label in the legend, may be empty; name of a colour, or of one a bar; lengths [n]; texts at the ends [n], or none."""
 
 _STYLE: Any = {
     "svg.fonttype": "none",
     "font.size": 9.0,
     "axes.axisbelow": True,
-    "axes.edgecolor": QUIET,
-    "axes.labelcolor": QUIET,
+    "axes.edgecolor": _QUIET,
+    "axes.labelcolor": _QUIET,
     "axes.spines.right": False,
     "axes.spines.top": False,
     "axes.titlelocation": "left",
     "axes.titlesize": 9.5,
     "axes.titleweight": "bold",
-    "grid.color": GRID,
+    "grid.color": _COLOURS["grid"],
     "grid.linewidth": 0.6,
     "legend.fontsize": 8,
     "legend.frameon": False,
     "legend.handlelength": 1.4,
-    "text.color": INK,
-    "xtick.color": QUIET,
-    "xtick.labelcolor": INK,
-    "ytick.color": QUIET,
-    "ytick.labelcolor": INK,
+    "text.color": _INK,
+    "xtick.color": _QUIET,
+    "xtick.labelcolor": _INK,
+    "ytick.color": _QUIET,
+    "ytick.labelcolor": _INK,
 }
 
 
 class Picture(NamedTuple):
-    """Picture with a caption.
+    """Picture with a title and a caption, drawn where it is used.
 
     Attributes:
-        svg: an `<svg>` element.
+        title: plain text above the picture, also for screen readers.
         caption: plain text.
+        draw: draws on matplotlib's axes, in this module's colours.
+        height: in inches.
+        grid: axis with grid lines, the one of values.
     """
 
-    svg: str
+    title: str
     caption: str
+    draw: Callable[[Any], None]
+    height: float = _HEIGHT
+    grid: Literal["x", "y"] = "y"
+
+    @property
+    def svg(self) -> str:
+        """An `<svg>` element of full width, with a label, in the page's fonts and colours."""
+        metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        svg = _draw([self], _WIDTH, format="svg", transparent=True, metadata=metadata).decode()
+        svg = svg[svg.index("<svg") :]
+        # a style in a picture would apply to the whole page
+        svg = re.sub(r"<(metadata|style)\b.*?</\1>\s*", "", svg, flags=re.DOTALL)
+        svg = re.sub(
+            r' id="(figure|axes|patch|line2d|text|legend|matplotlib|xtick|ytick|PolyColl)\w*"', "", svg
+        )
+        opening, rest = svg.split(">", 1)
+        opening = re.sub(r' (width|height)="[^"]*"', "", opening)
+        svg = f'{opening} role="img" aria-label="{escape(self.title)}">{rest}'
+        for name, colour in _COLOURS.items():
+            svg = svg.replace(colour, f"var(--{name})")
+        return re.sub(r"(font: [^;\"]*?px) [^;\"]+", r"\1 system-ui, sans-serif", svg)
+
+
+def format_number(value: float | None, digits: int = 1) -> str:
+    """Format a number with `digits` decimals, or in exponent notation from 10⁹."""
+    if value is None:
+        return "infinite"
+    return f"{value:,.{digits}f}" if abs(value) < _MAX_PLAIN else f"{value:.3g}"
 
 
 class Table(NamedTuple):
@@ -100,7 +135,7 @@ def render_page(
     heading: str,
     title: str,
     introduction: str,
-    sections: Iterable[Section],
+    sections: Sequence[Section],
     *,
     verdict: str = "",
     adopted: bool = False,
@@ -108,117 +143,111 @@ def render_page(
 ) -> bytes:
     """Return a self-contained page, HTML in UTF-8; all texts are plain.
 
-    Args:
-        heading: text at the top.
-        title: title of the window.
-        introduction: a sentence.
-        sections: parts of the page.
-        verdict: highlighted result; may be empty.
-        adopted: whether the verdict is in favour of a change.
-        signature: settings in one line, shown as code; may be empty.
+    `title` is the window's, `verdict` a highlighted result, `adopted` whether it is in favour of a change,
+    `signature` settings in one line, shown as code.
     """
-    page: str = _template().render(
-        heading=heading,
-        title=title,
-        introduction=introduction,
-        sections=[section for section in sections if section.content],
-        verdict=verdict,
-        adopted=adopted,
-        signature=signature,
-        style=Path(__file__).with_name("report.css").read_text(encoding="utf-8"),
-    )
-    return page.encode()
+    template = Path(__file__).with_name("report.html.jinja")
+    facts = {"heading": heading, "title": title, "introduction": introduction, "sections": sections}
+    return render(template, **facts, verdict=verdict, adopted=adopted, signature=signature)
 
 
-@cache
-def _template() -> Any:
+def render(template: Path, **facts: Any) -> bytes:
+    """Fill in a Jinja template, with escapes if it is `.html.jinja`; return UTF-8."""
     import jinja2  # slow import that only reports need
 
     environment = jinja2.Environment(
-        autoescape=True,
+        autoescape=template.name.endswith(".html.jinja"),
         keep_trailing_newline=True,
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        loader=jinja2.FileSystemLoader(template.parent),
         lstrip_blocks=True,
         trim_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    return environment.get_template("report.html.jinja")
+    environment.filters |= {"spec": format, "number": format_number}
+    return environment.get_template(template.name).render(facts).encode()
 
 
-def draw_svg(
+def plot_lines(
+    title: str, caption: str, lines: Iterable[Line], *, plain_log: bool = False, **settings: Any
+) -> Picture:
+    """Return a picture of lines, later ones on top.
+
+    `plain_log` sets a logarithmic scale with ticks at 1, 2, 5, 10, … in plain digits, `settings` properties of the
+    axes.
+    """
+
+    def draw(axes: Any) -> None:
+        for label, colour, x, y, style in lines:
+            axes.plot(x, y, color=_COLOURS[colour], label=label, **{"linewidth": 1.4, **style})
+        axes.set(**settings)
+        if plain_log:
+            from matplotlib.ticker import LogLocator, NullFormatter  # slow to import
+
+            axes.set_yscale("log")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            axes.yaxis.set_minor_formatter(NullFormatter())
+        if axes.get_yscale() == "linear" or plain_log:
+            axes.yaxis.set_major_formatter("{x:,g}")
+
+    return Picture(title, caption, draw)
+
+
+def plot_bars(
     title: str,
-    draw: Callable[[Any], None],
+    caption: str,
+    slots: Sequence[str],
+    kinds: Sequence[Bars],
     *,
-    height: float = HEIGHT,
-    grid: Literal["x", "y", "both"] = "y",
-) -> str:
-    """Draw an `<svg>` element.
+    horizontal: bool = False,
+    **settings: Any,
+) -> Picture:
+    """Return a picture of bars, side by side in named slots: columns, or rows for long names.
 
-    Args:
-        title: text above the picture, also for screen readers.
-        draw: draws on matplotlib's axes, in this module's colours.
-        height: in inches.
-        grid: axes with grid lines, usually the value axis.
+    `settings` are properties of the axes.
     """
-    with _figure(WIDTH, height, **{"svg.hashsalt": title}) as figure:
-        axes = figure.subplots()
-        draw(axes)
-        axes.set_title(title, parse_math=False)  # names may contain dollar signs
-        axes.grid(visible=True, axis=grid)
-        if labels := axes.get_legend_handles_labels()[1]:
-            figure.legend(loc="outside lower center", ncols=min(len(labels), 3))  # to hide no data
-        buffer = io.StringIO()
-        metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        figure.savefig(buffer, format="svg", transparent=True, metadata=metadata)
-    return _themed(buffer.getvalue(), title)
+
+    def draw(axes: Any) -> None:
+        plot, names, values = axes.bar, axes.xaxis, axes.yaxis
+        if horizontal:
+            plot, names, values = axes.barh, axes.yaxis, axes.xaxis
+            axes.invert_yaxis()
+            axes.spines["left"].set_visible(False)
+        thickness = 0.8 / len(kinds)
+        for number, (label, colour, lengths, texts) in enumerate(kinds):
+            centres = np.arange(len(slots)) + (number - (len(kinds) - 1) / 2) * thickness
+            colours = [_COLOURS[one] for one in ([colour] if isinstance(colour, str) else colour)]
+            bars = plot(centres, lengths, 0.9 * thickness, color=colours, label=label)
+            axes.bar_label(bars, labels=texts or [""] * len(slots), padding=3, color=_INK, fontsize=8)
+        names.set_ticks(range(len(slots)), slots)
+        names.set_tick_params(length=0)
+        values.set_major_formatter("{x:,g}")
+        axes.set(**settings)
+
+    if horizontal:
+        return Picture(title, caption, draw, height=1.4 + 0.45 * len(slots), grid="x")
+    return Picture(title, caption, draw)
 
 
-def draw_png(
-    draw: Callable[[Any], None], *, width: float = 7.2, height: float = 3.6, columns: int = 1
-) -> bytes:
-    """Draw a picture for a page that does not support SVG.
-
-    Args:
-        draw: draws on matplotlib's axes, an array if `columns` is above 1, in this module's colours.
-        width: in inches.
-        height: in inches.
-        columns: pictures side by side.
-    """
-    with _figure(width, height) as figure:
-        draw(figure.subplots(ncols=columns))
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=110, metadata={"Software": None})
-    return buffer.getvalue()
+def draw_png(*pictures: Picture) -> bytes:
+    """Draw pictures side by side, for a document that does not support SVG."""
+    return _draw(pictures, _PNG_WIDTH, format="png", dpi=_PNG_DPI, metadata={"Software": None})
 
 
-@contextmanager
-def _figure(width: float, height: float, **style: str) -> Iterator[Any]:
+def _draw(pictures: Sequence[Picture], width: float, **options: Any) -> bytes:
     require_package("matplotlib", "a picture")
     import matplotlib as mpl  # slow to import
     from matplotlib.figure import Figure  # pyplot would keep global state
 
-    with mpl.rc_context(_STYLE | style):
-        yield Figure(figsize=(width, height), layout="constrained")
-
-
-def plain_log_ticks(axis: Any) -> None:
-    """Set the ticks of a logarithmic axis at 1, 2, 5, 10, … in plain digits."""
-    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
-
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axis.set_major_formatter(StrMethodFormatter("{x:,g}"))
-    axis.set_minor_formatter(NullFormatter())
-
-
-def _themed(svg: str, title: str) -> str:
-    """Reduce SVG to a full-width root element with a label and the page's fonts and colours."""
-    svg = svg[svg.index("<svg") :]
-    # a style in a picture would apply to the whole page
-    svg = re.sub(r"<(metadata|style)\b.*?</\1>\s*", "", svg, flags=re.DOTALL)
-    svg = re.sub(r' id="(figure|axes|patch|line2d|text|legend|matplotlib|xtick|ytick|PolyColl)\w*"', "", svg)
-    opening, rest = svg.split(">", 1)
-    opening = re.sub(r' (width|height)="[^"]*"', "", opening)
-    svg = f'{opening} role="img" aria-label="{escape(title)}">{rest}'
-    for colour, name in _VARIABLES.items():
-        svg = svg.replace(colour, f"var(--{name})")
-    return re.sub(r"(font: [^;\"]*?px) [^;\"]+", r"\1 system-ui, sans-serif", svg)
+    buffer, height = io.BytesIO(), max(picture.height for picture in pictures)
+    with mpl.rc_context(_STYLE | {"svg.hashsalt": pictures[0].title}):
+        figure = Figure(figsize=(width * len(pictures), height), layout="constrained")
+        columns = figure.subplots(ncols=len(pictures), squeeze=False)[0]
+        for picture, axes in zip(pictures, columns, strict=True):
+            picture.draw(axes)
+            axes.set_title(picture.title, parse_math=False)  # names may contain dollar signs
+            axes.xaxis.label.set_parse_math(False)
+            axes.grid(visible=True, axis=picture.grid)
+            if labels := axes.get_legend_handles_labels()[1]:
+                figure.legend(loc="outside lower center", ncols=min(len(labels), 3))  # to hide no data
+        figure.savefig(buffer, **options)
+    return buffer.getvalue()

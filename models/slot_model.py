@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
-from models.arrays import FloatArray, ModelBytes, TokenIds, to_numpy
+from models.arrays import FloatArray, ModelBytes, TokenIds, index_ranges, to_numpy
 from models.language_model import (
     STATE,
     ChoiceScorer,
@@ -60,16 +61,16 @@ class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
         self._log_share = np.where(counts > 0, self._reading_log_shares[firsts], -np.inf).astype(np.float32)
         self._is_ambiguous = counts > 1
 
+    @override
     def memory(self) -> ModelBytes:
-        """Return the memory of the model within."""
         return self.model.memory()
 
+    @override
     def initial_state(self, batch: int) -> Any:
-        """Return the model's state after `<s>`, in each of `batch` rows."""
         return self.model.initial_state(batch)
 
+    @override
     def empty_state(self, batch: int) -> Any:
-        """Return the model's state before any token, in each of `batch` rows."""
         return self.model.empty_state(batch)
 
     def advance(self, state: Any, tokens: TokenIds) -> Any:
@@ -80,7 +81,7 @@ class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
         return self.model.advance(state, read)
 
     def next_log_probs(self, state: Any) -> FloatArray:
-        """Return natural-log probabilities [B, W] of the next token; −∞ for classes with members."""
+        """Return log-probabilities [B, W] of the next token; −∞ for classes."""
         plain = to_numpy(self.model.next_log_probs(state))
         rows = np.full((len(plain), len(self.vocabulary)), -np.inf, dtype=np.float32)
         rows[:, : self._num_plain] = plain
@@ -91,7 +92,7 @@ class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
         return rows
 
     def read(self, state: Any, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
-        """Read sequences, members in their more probable reading; see `SequenceReader.read`."""
+        """Read sequences, members in their more probable reading."""
         read, added = self._read_as(state, tokens, lengths)
         result = read_sequences(self.model, state, read, lengths, want)
         if not want.scores:
@@ -101,8 +102,8 @@ class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
             log_probs=np.where(is_token, to_numpy(result.log_probs) + added, np.float32(0))
         )
 
+    @override
     def score_choices(self, state: Any, rows: TokenIds, tokens: TokenIds) -> FloatArray:
-        """Score candidates for the next token of rows; see `ChoiceScorer`."""
         scores, begins, _ = self._score_readings(state, rows, tokens)
         answer = np.full(len(tokens), -np.inf, dtype=np.float32)
         if scores.size:
@@ -113,11 +114,10 @@ class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
     def _score_readings(
         self, state: Any, rows: TokenIds, tokens: TokenIds
     ) -> tuple[FloatArray, TokenIds, TokenIds]:
-        """Return each reading's log-probability and model token, and each candidate's first reading."""
-        offsets = self._reading_offsets
-        counts = offsets[tokens + 1] - offsets[tokens]
+        """Return readings' log-probabilities and tokens, and candidates' first readings."""
+        first, end = self._reading_offsets[tokens], self._reading_offsets[tokens + 1]
+        counts, indices = end - first, index_ranges(first, end)
         begins = np.cumsum(counts) - counts
-        indices = np.arange(counts.sum()) + np.repeat(offsets[tokens] - begins, counts)
         read = self._reading_tokens[indices]
         scores = score_choices(self.model, state, np.repeat(rows, counts), read)
         return scores + self._reading_log_shares[indices], begins, read

@@ -1,7 +1,7 @@
 """Slots: classes in a text, such as `$city`, and their members.
 
-A model is trained on text in which a class's mark stands for each member. Members come from a list given in
-training, or from a request: `MemberMatcher` finds them in a text and puts the marks in their place.
+A model is trained on text in which a class's mark stands for each member. Members come from a list
+in training or from a request.
 """
 
 import re
@@ -62,9 +62,7 @@ def check_slots(
     checked: dict[str, dict[str, float]] = {}
     total = sum(map(len, slots.values()))
     if total > MAX_MEMBERS:
-        raise InvalidInputError(
-            f"{parameter} has {total} members; at most {MAX_MEMBERS} are accepted", parameter=parameter
-        )
+        raise InvalidInputError.of(parameter, f"has {total} members; at most {MAX_MEMBERS} are accepted")
     for name, members in slots.items():
         path = f"{parameter}.{name:.40}"
         if name not in known:
@@ -74,7 +72,7 @@ def check_slots(
                 parameter=path,
             )
         if not members:
-            raise InvalidInputError(f"{path} is empty; give at least one member", parameter=path)
+            raise InvalidInputError.of(path, "is empty; give at least one member")
         weights = members.items() if isinstance(members, Mapping) else Counter(members).items()
         for text, weight in weights:
             problem = _member_problem(text, weight)
@@ -114,7 +112,7 @@ class MarkedText(NamedTuple):
     edits: list[tuple[int, int, int]]
 
     def offset(self, original: int) -> int:
-        """Return the offset of an original character; the start of a mark if a member contains it."""
+        """Return the offset of an original character; a mark's start if inside a member."""
         moved = original
         for start, end, length in self.edits:
             if end <= original:
@@ -124,7 +122,7 @@ class MarkedText(NamedTuple):
         return moved
 
     def original_spans(self, spans: Int64s) -> Int64s:
-        """Return the part of the original text that each part of this text stands for, from and to [N, 2]."""
+        """Return the part of the original text that each part stands for, from and to [N, 2]."""
         starts, ends = spans.T
         lefts, rights, lengths = np.array([(-1, -1, 0), *self.edits], np.int64).T
         moved = np.cumsum(lengths - (rights - lefts))
@@ -248,7 +246,7 @@ class MemberMatcher:
     def _match(
         self, text: str, read: str, spans: Sequence[tuple[int, int]], ends: Sequence[int], index: int
     ) -> tuple[int, str]:
-        """Return the last word of the longest member at a word, and the member; the word and "" if none."""
+        """Return the last word of the longest member at a word, and the member, or ""."""
         begin = ends[index] - (spans[index][1] - spans[index][0])
         ahead = read[begin : begin + self._longest]
         which = bisect_right(self._sorted, ahead) - 1

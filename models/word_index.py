@@ -1,9 +1,8 @@
 """Words of a text: split, map to ids and count them, without a Python object per word.
 
 Words are runs of characters other than ASCII white space, as in KenLM, SRILM, Kaldi and jiwer, or the matches of a
-pattern: a no-break space is part of a word. Tokenizers of earlier versions split at all Unicode white space. The
-compiled part, `word_kernels`, is imported at first use: a server that tokenises single sentences does not need
-it.
+pattern: a no-break space is part of a word. Tokenizers of earlier versions split at all Unicode white space.
+The compiled `word_kernels` is imported at first use: a server of single sentences does not need it.
 
 Python's regular expressions try all ways for a repetition to read a text. A pattern in which a repetition has
 several ways for one text is refused: their number may double per character. Any other pattern reads a limited
@@ -28,6 +27,15 @@ _parser, _compiler = map(importlib.import_module, ("re._parser", "re._compiler")
 _UNICODE_WORD = re.compile(r"\S+")
 _WIDE_SPACE = re.compile("[\x1c-\x1f\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]")
 """White space as `str.isspace` defines it, other than ASCII's six characters."""
+
+_WINDOW_CHARACTERS, _MAX_WORD_CHARACTERS = 512, 128
+"""Characters that a pattern reads at once, and longest word never cut."""
+
+_MANY_REPEATS = 16
+"""Repeats from which on a repetition counts as unbounded."""
+
+_CHARACTERS = "".join(map(chr, (*range(0x400), *range(0x400, 0xD800, 31), *range(0xE000, 0x110000, 997))))
+"""Characters of which two parts of a pattern are assumed to share one if they read any."""
 
 
 class RaggedIds(NamedTuple):
@@ -128,16 +136,6 @@ def join_lines(lines: Sequence[str], *, unicode_spaces: bool = False) -> UInt8s:
     return np.frombuffer(text.encode("utf-8", "surrogatepass"), dtype=np.uint8)
 
 
-_WINDOW_CHARACTERS, _MAX_WORD_CHARACTERS = 512, 128
-"""Characters that a pattern reads at once, and longest word never cut: each attempt may read all."""
-
-_MANY_REPEATS = 16
-"""Repeats from which on a repetition counts as unbounded."""
-
-_CHARACTERS = "".join(map(chr, (*range(0x400), *range(0x400, 0xD800, 31), *range(0xE000, 0x110000, 997))))
-"""Characters of which two parts of a pattern are assumed to share one if they read any."""
-
-
 def compile_pattern(pattern: str) -> re.Pattern[str]:
     """Compile a regular expression that finds words in texts of clients.
 
@@ -149,9 +147,8 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
         compiled, tree = re.compile(pattern), _parser.parse(pattern)
         _Positions(tree).check_loops()
     except (re.error, OverflowError, RecursionError) as error:
-        raise InvalidInputError(
-            f"tokenizer.pattern {pattern!r} is not a regular expression that can be used: {error}",
-            parameter="tokenizer.pattern",
+        raise InvalidInputError.of(
+            "tokenizer.pattern", f"{pattern!r} is not a regular expression that can be used: {error}"
         ) from None
     return compiled
 

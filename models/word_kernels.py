@@ -28,6 +28,14 @@ ASCII_SPACES = np.zeros(256, dtype=np.bool_)
 """Whether each byte is white space, not part of a word."""
 ASCII_SPACES[list(b" \t\r\n\f\v")] = True
 
+BYTES = types.Array(types.uint8, 1, "C", readonly=True)
+"""Type of a text that a kernel reads."""
+
+_INTS = types.int32[::1]
+_PAIR = types.UniTuple(types.int64, 2)  # type: ignore[no-untyped-call]  # numba ships no annotations
+
+_MIN_SLOTS = 1 << 10
+
 
 class WordHashTable(NamedTuple):
     """Hash table of W words; the arrays may have capacity for more.
@@ -43,12 +51,7 @@ class WordHashTable(NamedTuple):
     spelling: UInt8s
 
 
-BYTES = types.Array(types.uint8, 1, "C", readonly=True)
-"""Type of a text that a kernel reads."""
-
 WORD_TABLE_TYPE = tuple_type(WordHashTable, types.uint64[::1], types.int64[::1], types.uint8[::1])
-_INTS = types.int32[::1]
-_PAIR = types.UniTuple(types.int64, 2)  # type: ignore[no-untyped-call]  # numba ships no annotations
 
 
 @numba.njit(nogil=True)
@@ -71,13 +74,6 @@ def hash_bytes(text: UInt8s, start: int, end: int) -> np.uint64:
 
 
 @numba.njit(nogil=True)
-def _mix_hash(hashed: np.uint64) -> np.uint64:
-    """Mix all bits of a hash: the low bits select the slot, which stores the upper half."""
-    mixed = (hashed ^ (hashed >> _HALF)) * _HASH_MIX
-    return mixed ^ (mixed >> _HALF)
-
-
-@numba.njit(nogil=True)
 def find_word(
     table: WordHashTable, text: UInt8s, start: int, end: int, hashed: np.uint64
 ) -> tuple[np.int64, np.uint64, np.int64]:
@@ -86,9 +82,12 @@ def find_word(
     Returns:
         The number or −1; the mixed hash; the slot of the word, or the free slot for it.
     """
-    mixed = _mix_hash(hashed)
+    # mix all bits: the low ones select the slot, which stores the upper half
+    mixed = (hashed ^ (hashed >> _HALF)) * _HASH_MIX
+    mixed ^= mixed >> _HALF
     mask = len(table.slots) - 1
     slot = np.int64(mixed) & mask
+    # linear probing, at most half full
     while True:
         held = table.slots[slot]
         if held == 0:
@@ -119,7 +118,7 @@ def insert_word(
 
 @kernel(types.int64(WORD_TABLE_TYPE, types.int64, BYTES))
 def find_or_insert_word(table: WordHashTable, num_words: int, word: UInt8s) -> int:
-    """Return a word's number; add a new one with the next number; the arrays must have capacity."""
+    """Return a word's number; add a new one, for which the arrays must have capacity."""
     number, mixed, slot = find_word(table, word, 0, len(word), hash_bytes(word, 0, len(word)))
     if number < 0:
         insert_word(table, num_words, word, 0, len(word), mixed, slot)
@@ -215,9 +214,6 @@ def count_words_in_bytes(text: UInt8s) -> int:
             inside = 1
         position += 1
     return count
-
-
-_MIN_SLOTS = 1 << 10
 
 
 class WordTable:

@@ -21,7 +21,7 @@ JOINERS = f"'\u2019{IGNORED}-"
 UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\uff66-\uff9d\U00020000-\U0003ffff]"
 )
-"""A character of a script that separates no words: Thai, Lao, Burmese, Khmer, Chinese and Japanese."""
+"""A character of Thai, Lao, Burmese, Khmer, Chinese or Japanese, which separate no words."""
 
 FIRST_STAND_IN = "\U00100000"
 """The first of the private-use characters that stand for others within words."""
@@ -43,6 +43,37 @@ _LAST_COMBINING_MARK = 0x1E94A
 
 _PUNCTUATION = ".,;:!?…\"'“”„‘’«»¿¡()[]"  # noqa: RUF001 - typographic quotation marks
 
+PLAIN = Normaliser("nfkc", lowercase=False)
+_COMPOSED = Normaliser("nfc", lowercase=False)
+_WITHOUT_HIDDEN = str.maketrans(dict.fromkeys(IGNORED.translate(dict.fromkeys(map(ord, _JOINTS)))))
+_WITHOUT_IGNORED = str.maketrans({"\u2019": "'"} | dict.fromkeys(IGNORED))
+
+_RUN = r"[\w./\\+~%-]"
+"""Character of a path, a domain or a qualified name."""
+
+_ADDRESS = r"[\w!\#$%&'()*+,./:;=?@\[\]~-]"
+
+_UNITS = (
+    r"[kKMGTPmcdhnpµμ]?(?:[mgsAKNJWCVFΩSTHlLBbt]|mol|Hz|Pa|Wh|eV|lx|lm|bps|bit)(?:i?B)?"
+    "|°[CF]|dB|[rp]pm|p[xt]|r?em|[fkm]p[sh]|min|hr?s?|in|ft|lbs?|oz|yd|mi|psi|hp|k?cal|m?bar|mmHg|ha|[KMGT]i[Bb]"
+)
+
+_NO_WORD = re.compile(
+    rf"""
+      (?<![A-Za-z0-9+.-]) (?: [A-Za-z][A-Za-z0-9+.-]*+:// | www\. | (?:mailto|tel|urn|doi|data):(?=\w) ) {_ADDRESS}*+
+    | (?<![\w.+-]) [\w.+-]*+ @ \w [\w.-]*+
+    | (?: (?<![\w./\\)\]}}\u2019\u201d]) (?: [A-Za-z]: | ~ | \.\.? )? [/\\] [/\\]? (?=[\w.~])
+        | (?<!{_RUN}) (?= {_RUN}*? (?: \w [.\\] \w | \w / [\w.-]++ / ) ) ) {_RUN}++ (?: [?:&=\#]++ {_RUN}++ )*+
+    | (?<!\w) (?= [^\W_]*+ _ ) \w++
+    | (?<!\w) \w++ (?: \(\) | (?: (?: :: | -> ) \w++ )++ )
+    | (?<![\w-]) -- \w [\w-]*+ (?: = \S*+ )?
+    | (?<!\w) [$&] \w++
+    | \d \s? (?: {_UNITS} ) \b (?: / \w\w?\w? \b )?
+    """,
+    re.VERBOSE,
+)
+_INNER_CAPITAL = re.compile("[a-z][A-Z]")
+
 
 def is_word_character(character: str) -> bool:
     """True if a character can be anywhere in a word; joiners cannot."""
@@ -50,7 +81,7 @@ def is_word_character(character: str) -> bool:
 
 
 def continues_word(text: str, at: int) -> bool:
-    """True if a character that is no letter belongs to the word before it; at its end, only marks and joints do."""
+    """True if a character belongs to the word before it; at its end, only marks and joints do."""
     following = text[at : at + 2]
     if not following or is_mark(following[0]) or following[0] in _JOINTS:
         return bool(following)
@@ -163,7 +194,7 @@ def match_beginning(typed: str, word: str, *, corrected: bool = False) -> str:
     Args:
         typed: the typed beginning.
         word: the word in the case of the model or the user's words.
-        corrected: true if the beginning has errors; then only a first capital or all capitals are adopted.
+        corrected: true if the beginning has errors; then only a first or all capitals are adopted.
     """
     if word.startswith(typed) or word != word.lower():
         return word
@@ -171,12 +202,6 @@ def match_beginning(typed: str, word: str, *, corrected: bool = False) -> str:
         return match_case(typed, word)
     recased = typed + word[len(typed) :]  # "ß" and similar change length in capitals
     return recased if recased.casefold() == word.casefold() else word
-
-
-PLAIN = Normaliser("nfkc", lowercase=False)
-_COMPOSED = Normaliser("nfc", lowercase=False)
-_WITHOUT_HIDDEN = str.maketrans(dict.fromkeys(IGNORED.translate(dict.fromkeys(map(ord, _JOINTS)))))
-_WITHOUT_IGNORED = str.maketrans({"\u2019": "'"} | dict.fromkeys(IGNORED))
 
 
 def plain_form(word: str) -> str:
@@ -210,7 +235,7 @@ def word_forms(word: str, *, cases: bool = True) -> tuple[str, ...]:
 
 
 def surrounding_words(text: str, start: int, end: int) -> set[str]:
-    """Return a part of a text and the longer words around it, as in dictionaries: C++, aujourd'hui.
+    """Return a part of a text and the longer words around it: C++, aujourd'hui.
 
     These are the characters up to white space, with and without outer punctuation, and the word's.
     """
@@ -220,33 +245,6 @@ def surrounding_words(text: str, start: int, end: int) -> set[str]:
     whole = left + text[start:end] + right
     runs = (found.group() for found in word_pattern().finditer(whole) if found.end() > len(left))
     return {text[start:end], whole, whole.strip(_PUNCTUATION), next(runs, whole)}
-
-
-_RUN = r"[\w./\\+~%-]"
-"""Character of a path, a domain or a qualified name."""
-
-_ADDRESS = r"[\w!\#$%&'()*+,./:;=?@\[\]~-]"
-
-_UNITS = (
-    r"[kKMGTPmcdhnpµμ]?(?:[mgsAKNJWCVFΩSTHlLBbt]|mol|Hz|Pa|Wh|eV|lx|lm|bps|bit)(?:i?B)?"
-    "|°[CF]|dB|[rp]pm|p[xt]|r?em|[fkm]p[sh]|min|hr?s?|in|ft|lbs?|oz|yd|mi|psi|hp|k?cal|m?bar|mmHg|ha|[KMGT]i[Bb]"
-)
-
-_NO_WORD = re.compile(
-    rf"""
-      (?<![A-Za-z0-9+.-]) (?: [A-Za-z][A-Za-z0-9+.-]*+:// | www\. | (?:mailto|tel|urn|doi|data):(?=\w) ) {_ADDRESS}*+
-    | (?<![\w.+-]) [\w.+-]*+ @ \w [\w.-]*+
-    | (?: (?<![\w./\\)\]}}\u2019\u201d]) (?: [A-Za-z]: | ~ | \.\.? )? [/\\] [/\\]? (?=[\w.~])
-        | (?<!{_RUN}) (?= {_RUN}*? (?: \w [.\\] \w | \w / [\w.-]++ / ) ) ) {_RUN}++ (?: [?:&=\#]++ {_RUN}++ )*+
-    | (?<!\w) (?= [^\W_]*+ _ ) \w++
-    | (?<!\w) \w++ (?: \(\) | (?: (?: :: | -> ) \w++ )++ )
-    | (?<![\w-]) -- \w [\w-]*+ (?: = \S*+ )?
-    | (?<!\w) [$&] \w++
-    | \d \s? (?: {_UNITS} ) \b (?: / \w\w?\w? \b )?
-    """,
-    re.VERBOSE,
-)
-_INNER_CAPITAL = re.compile("[a-z][A-Z]")
 
 
 def find_no_words(text: str) -> Iterator[tuple[int, int]]:

@@ -14,7 +14,8 @@ import hmac
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -30,6 +31,10 @@ _HASH = re.compile(r"sha256-([0-9a-f]{32})-([0-9a-f]{64})")
 _KEY_BYTES = 32
 _SALT_BYTES = 16
 _MAX_PRESENTED_BYTES = 256
+_CHECK_INTERVAL_S = 1.0
+_NEVER_SEEN = (-1, -1, -1)
+FileStamp = tuple[int, int, int]
+_log = structlog.get_logger(__name__)
 
 
 class KeyScope(StrEnum):
@@ -82,8 +87,7 @@ def create_key(name: str, scopes: Iterable[str]) -> NewKey:
         InvalidInputError: the name or a scope is invalid.
     """
     secret, salt = f"gm_{secrets.token_urlsafe(_KEY_BYTES)}", secrets.token_bytes(_SALT_BYTES)
-    key = ApiKey(_checked_name(name), _checked_scopes(scopes), salt, _digest(salt, secret.encode()))
-    return NewKey(secret, key)
+    return NewKey(secret, _checked_key(name, scopes, salt, _digest(salt, secret.encode())))
 
 
 def parse_key(line: str) -> ApiKey:
@@ -100,7 +104,7 @@ def parse_key(line: str) -> ApiKey:
     if match is None:
         raise InvalidInputError("the third field is not sha256-<32 hex digits>-<64 hex digits>")
     salt, digest = map(bytes.fromhex, match.groups())
-    return ApiKey(_checked_name(name), _checked_scopes(scopes.split(",")), salt, digest)
+    return _checked_key(name, scopes.split(","), salt, digest)
 
 
 def find_key(keys: Iterable[ApiKey], presented: bytes) -> ApiKey | None:
@@ -121,17 +125,13 @@ def _digest(salt: bytes, secret: bytes) -> bytes:
     return hashlib.sha256(salt + secret).digest()
 
 
-def _checked_name(name: str) -> str:
+def _checked_key(name: str, scopes: Iterable[str], salt: bytes, digest: bytes) -> ApiKey:
     if _NAME.fullmatch(name) is None:
         raise InvalidInputError(
             "the name of a key must have 1 to 64 letters, digits, dots, dashes or underscores, and start with a "
             "letter or digit",
             parameter="name",
         )
-    return name
-
-
-def _checked_scopes(scopes: Iterable[str]) -> frozenset[KeyScope]:
     try:
         known = frozenset(KeyScope(scope.strip()) for scope in scopes)
     except ValueError:
@@ -140,13 +140,7 @@ def _checked_scopes(scopes: Iterable[str]) -> frozenset[KeyScope]:
         raise InvalidInputError(
             f"scopes must be a comma-separated list of {', '.join(KeyScope)}", parameter="scopes"
         )
-    return known
-
-
-_log = structlog.get_logger(__name__)
-_CHECK_INTERVAL_S = 1.0
-FileStamp = tuple[int, int, int]
-_NEVER_SEEN: FileStamp = (-1, -1, -1)
+    return ApiKey(name, known, salt, digest)
 
 
 class KeyStore:
@@ -173,10 +167,9 @@ class KeyStore:
         file: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._fixed = tuple(
-            _parse(entry, f"GRAMOPHONE_API_KEYS, entry {i}") for i, entry in enumerate(entries, 1)
+        self._fixed = _parse_keys(
+            {f"GRAMOPHONE_API_KEYS, entry {i}": key for i, key in enumerate(entries, 1)}
         )
-        _check_names(self._fixed)
         self._file = file
         self._clock = clock
         self._stamp = None if file is None else file_stamp(file)
@@ -223,12 +216,10 @@ class KeyStore:
             ) from None
         except UnicodeDecodeError:
             raise FormatError(file, "is not UTF-8", hint="write one key per line") from None
-        numbered = [(i, line.strip()) for i, line in enumerate(lines, 1)]
+        numbered = ((i, line.strip()) for i, line in enumerate(lines, 1))
+        in_file = {f"line {i}": line for i, line in numbered if line and not line.startswith("#")}
         try:
-            in_file = tuple(
-                _parse(line, f"line {i}") for i, line in numbered if line and not line.startswith("#")
-            )
-            _check_names(keys := (*self._fixed, *in_file))
+            keys = _parse_keys(in_file, self._fixed)
         except InvalidInputError as error:
             raise FormatError(file, str(error), hint="`gramophone keys create` writes valid lines") from None
         if not in_file:
@@ -236,20 +227,20 @@ class KeyStore:
         return keys
 
 
-def _parse(line: str, source: str) -> ApiKey:
-    try:
-        return parse_key(line)
-    except InvalidInputError as error:
-        raise InvalidInputError(f"{source}: {error}", parameter="GRAMOPHONE_API_KEYS") from None
-
-
-def _check_names(keys: Sequence[ApiKey]) -> None:
-    names = [key.name for key in keys]
-    duplicates = sorted({name for name in names if names.count(name) > 1})
+def _parse_keys(lines: Mapping[str, str], fixed: tuple[ApiKey, ...] = ()) -> tuple[ApiKey, ...]:
+    """Parse lines by their names in errors; return the fixed keys and theirs, whose names must differ."""
+    keys = [*fixed]
+    for source, line in lines.items():
+        try:
+            keys.append(parse_key(line))
+        except InvalidInputError as error:
+            raise InvalidInputError(f"{source}: {error}", parameter="GRAMOPHONE_API_KEYS") from None
+    duplicates = [name for name, count in Counter(key.name for key in keys).items() if count > 1]
     if duplicates:
         raise InvalidInputError(
-            f"two keys are named {duplicates[0]}; names must be unique", parameter="GRAMOPHONE_API_KEYS"
+            f"two keys are named {min(duplicates)}; names must be unique", parameter="GRAMOPHONE_API_KEYS"
         )
+    return tuple(keys)
 
 
 def file_stamp(file: Path) -> FileStamp | None:

@@ -30,6 +30,7 @@ from models.checkpoint.registry import local_registry_folder, open_registry
 from models.completion.user_model import UserModelLimits
 from models.errors import FormatError, RegistryError, UsersUnavailableError
 from models.reranking.ranking import ProfileStore
+from models.scoring.texts import Limits
 from service import logs
 from service.api_errors import install_error_handlers
 from service.api_keys import KeyStore
@@ -47,11 +48,11 @@ from service.middleware.cross_origin import CrossOriginGuard, CrossOriginReplies
 from service.middleware.guard import Answer, Guard
 from service.middleware.limits import BodyLimit, HeldBodies
 from service.middleware.tracing import Tracing, make_tracer_provider
+from service.operations.inputs import Dictionaries
 from service.routes import endpoints, models, operations, playground
 from service.routes.replies import answer
 from service.routes.request import AutocompleteSessions, Services
 from service.settings import Settings, otel_variables
-from service.use_cases.inputs import Dictionaries, Limits
 from service.workers.broadcast import Broadcast
 from service.workers.peers import AffinityRelay, Peer, peer_endpoints
 from service.workers.pool import WorkerPool

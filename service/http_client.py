@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 _FRAMING_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
+C = TypeVar("C", bound="ClientConnection")
 
 
 def encode_request(
@@ -150,9 +151,6 @@ class ClientConnection(asyncio.Protocol, ABC):
         if self._is_busy:
             self._is_busy, self.was_used = False, True
             self.end_reply(error)
-
-
-C = TypeVar("C", bound=ClientConnection)
 
 
 class ConnectionPool(Generic[C]):

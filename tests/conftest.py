@@ -82,8 +82,8 @@ def data_dir() -> Path:
 def no_pictures():
     """Skip the pictures of model cards and reports, in tests that publish models but check something else."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("training.model_card.draw_png", lambda *_, **__: b"")
-        patch.setattr("training.report.draw_svg", lambda *_, **__: "<svg></svg>")
+        patch.setattr("training.model_card.draw_png", lambda *_: b"")
+        patch.setattr("models.report.Picture.svg", "<svg></svg>")
         yield
 
 

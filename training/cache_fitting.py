@@ -9,10 +9,8 @@ import numpy as np
 
 from models.arrays import Float32s, FloatArray, Int32s, Int64s, to_numpy
 from models.cache.config import CacheConfig, CacheKind, MarginalsConfig
-from models.cache.history import History
-from models.cache.kernels import SimilarityDecay, padded_width, to_unit_vectors
-from models.cache.marginals import DynamicMarginals
-from models.cache.model import CacheModel, CacheScores, score_with_history
+from models.cache.kernels import DynamicMarginals, SimilarityDecay, padded_width, to_unit_vectors
+from models.cache.model import CacheModel, CacheScores, History, score_with_history
 from models.errors import InvalidInputError
 from models.language_model import LanguageModel, Want, feature_size
 from models.vocabulary import BOS

@@ -22,6 +22,7 @@ from models.checkpoint.manifest import check_name, version_address
 from models.checkpoint.precision import FLOAT32, check_precision
 from models.checkpoint.registry import Address, open_registry
 from models.checkpoint.registry_interface import Registry
+from models.completion.ranking import RankingSettings
 from models.errors import InvalidInputError, ModelNotFoundError, require_package
 from models.files import atomic_writer
 from models.precompile import DECODING, WORDS, compile_groups, groups_of
@@ -536,6 +537,9 @@ def run_evaluate_autocomplete(
     precision: str = "auto",
     sample: int = DEFAULT_WORDS,
     against: str | None = None,
+    casing: str = "exact",
+    fuzzy: int = 0,
+    learn: bool = False,
     report: Path | None = None,
     slots: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> dict[str, Any]:
@@ -555,8 +559,16 @@ def run_evaluate_autocomplete(
     models = _load_models(store, (address, against or None), slots, device=device, precision=precision)
     texts = _held_out_texts(corpus, "sentence", unit, progress)
     second = models[1] if against else None
+    settings = RankingSettings(ignore_case=casing == "ignore", fuzzy=fuzzy)
     result = autocomplete_figures(
-        models[0], texts, words=sample, context=context, against=second, progress=progress
+        models[0],
+        texts,
+        words=sample,
+        context=context,
+        against=second,
+        settings=settings,
+        learns=learn,
+        progress=progress,
     )
     if report is not None:
         from training.report import autocomplete_page

@@ -14,7 +14,7 @@ _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class MarginalsConfig:
-    """Configuration of dynamic marginals: how cached tokens' frequencies change the wrapped model's distribution.
+    """Dynamic marginals: cached tokens' frequencies change the wrapped model's distribution.
 
     p'(w) ∝ p(w) r_w^β, r_w = (C_w + m E_w + a) / (E_w + m E_w + a),
     C_w = Σ_i 1[x_i = w] 2^(−age_i / half-life), E_w = u_w Σ_i 2^(−age_i / half-life), over the cached tokens x_i.

@@ -1,4 +1,4 @@
-"""Compiled kernels of a cache: cosines, weights of cached tokens, mixing of probabilities.
+"""Compiled kernels of a cache: cosines, weights of tokens, mixing, dynamic marginals.
 
 The weight of a cached token is exp(θ cos) · 2^(−age / half-life) in single precision. Weights are
 summed in lanes within segments that are aligned to the start of the window, and segments in double
@@ -17,10 +17,11 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 
-from models.arrays import Float64s, FloatArray, Int32s, Int64s
+from models.arrays import Float64s, FloatArray, Int32s, Int64s, TokenIds
+from models.cache.config import MarginalsConfig
 from models.kernels.compilation import kernel
 from models.kernels.llvm import FLOAT_VECTOR, VECTOR_WIDTH, call_llvm, codegen, procedure
-from models.kernels.math import exp, fold_lanes
+from models.kernels.math import exp, fold_lanes, log
 
 SEGMENT_TOKENS = 2_048
 """Number of tokens of a window per segment sum; a multiple of `SUM_LANES`."""
@@ -30,6 +31,16 @@ SUM_LANES = 64
 
 _MAX_LOGIT = 30.0
 _SMALLEST_NORMAL = 2.0**-126  # smaller numbers are slow and negligible
+
+_DOUBLES = types.Array(types.float64, 1, "C", readonly=True)
+MATRIX = types.Array(types.float32, 2, "C", readonly=True)
+FLOATS = types.Array(types.float32, 1, "C", readonly=True)
+TOKENS = types.Array(types.int32, 1, "C", readonly=True)
+INDICES = types.Array(types.int64, 1, "C", readonly=True)
+"""Types of arguments that kernels only read."""
+
+_TILE_SIDE = 4  # queries and keys per tile: its 4 x 4 sums fill the registers
+_KEYS_PER_BLOCK = 32  # keys that fit into the L1 cache while all queries are processed
 
 
 class SimilarityDecay(NamedTuple):
@@ -118,14 +129,6 @@ def largest_share(tokens: Any, masses: Any, total: Any) -> Any:
         for token in tokens:
             largest = max(largest, masses[token])
     return largest / total if total > 0.0 else 0.0
-
-
-_DOUBLES = types.Array(types.float64, 1, "C", readonly=True)
-MATRIX = types.Array(types.float32, 2, "C", readonly=True)
-FLOATS = types.Array(types.float32, 1, "C", readonly=True)
-TOKENS = types.Array(types.int32, 1, "C", readonly=True)
-INDICES = types.Array(types.int64, 1, "C", readonly=True)
-"""Types of arguments that kernels only read."""
 
 
 @kernel(
@@ -288,10 +291,6 @@ def mix_row(
         out[token] = mix_log_prob(log_probs[token], share, weight)
 
 
-_TILE_SIDE = 4  # queries and keys per tile: its 4 x 4 sums fill the registers
-_KEYS_PER_BLOCK = 32  # keys that fit into the L1 cache while all queries are processed
-
-
 def _shuffle(builder: Any, left: Any, right: Any, lanes: list[int]) -> Any:
     index = ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), lanes)
     return builder.shuffle_vector(left, right, index)
@@ -429,3 +428,90 @@ def _normalise_rows(features: FloatArray, units: FloatArray) -> None:
             inverse = 1.0 / math.sqrt(square)
             for column in range(features.shape[1]):
                 units[row, column] = features[row, column] * inverse
+
+
+class DynamicMarginals:
+    """Adaptation of distributions to the words of a window; see `MarginalsConfig`.
+
+    Words that occurred more often than expected become more likely, in any context.
+
+    Args:
+        config: see `MarginalsConfig`.
+        frequencies: expected frequency of each token of the vocabulary, u [V].
+        window: number of tokens.
+    """
+
+    def __init__(self, config: MarginalsConfig, frequencies: FloatArray, *, window: int) -> None:
+        self.frequencies = np.ascontiguousarray(frequencies, dtype=np.float32)
+        self._decays = SimilarityDecay.of([0.0], [config.half_life], window=window).decays[0, :window]
+        self._values = np.array([config.exponent, config.prior, config.floor], dtype=np.float32)
+
+    def adapt(self, log_probs: FloatArray, tokens: Int32s, ends: TokenIds) -> FloatArray:
+        """Return adapted log-probabilities [Q, V].
+
+        Args:
+            log_probs: log-probabilities at Q positions [Q, V].
+            tokens: cached tokens, the newest last [N].
+            ends: number of them before each position [Q]; the newest `window` count.
+        """
+        out = np.empty_like(log_probs)
+        _adapt_rows(tokens, ends, self._decays, self.frequencies, self._values, log_probs, out)
+        return out
+
+
+@kernel(types.void(TOKENS, FLOATS, FLOATS, FLOATS, types.float32[::1]))
+def _log_factors(
+    tokens: Int32s, decays: FloatArray, frequencies: FloatArray, values: FloatArray, out: FloatArray
+) -> None:
+    """Write the logarithm of each token's factor, β log r, to `out` [V].
+
+    Args:
+        tokens: tokens of the window, the newest last [N].
+        decays: decay of each token of a full window [at least N].
+        frequencies: u [V].
+        values: β, m and a [3].
+        out: [V]; written.
+    """
+    out[:] = 0
+    total, oldest = np.float32(0), len(decays) - len(tokens)
+    for n in range(len(tokens)):
+        decay = decays[oldest + n]
+        out[tokens[n]] += decay
+        total += decay
+    exponent, prior, floor = values[0], values[1], values[2]
+    for token in range(len(out)):
+        expected = total * frequencies[token]
+        base = prior * expected + floor
+        out[token] = exponent * log((out[token] + base) / (expected + base))
+
+
+@kernel(types.float32(FLOATS, FLOATS))
+def _log_sum(log_probs: FloatArray, log_factors: FloatArray) -> float:
+    """Return log Σ p · factor, given the logarithms of both [V]."""
+    lanes, size = np.zeros(SUM_LANES, np.float32), len(log_probs)
+    whole = size // SUM_LANES * SUM_LANES
+    for start in range(0, whole, SUM_LANES):
+        for lane in range(SUM_LANES):
+            lanes[lane] += exp(log_probs[start + lane] + log_factors[start + lane])
+    for rest in range(whole, size):
+        lanes[rest - whole] += exp(log_probs[rest] + log_factors[rest])
+    total: float = log(fold_lanes(lanes))
+    return total
+
+
+@kernel(types.void(TOKENS, INDICES, FLOATS, FLOATS, FLOATS, MATRIX, types.float32[:, ::1]))
+def _adapt_rows(
+    tokens: Int32s,
+    ends: TokenIds,
+    decays: FloatArray,
+    frequencies: FloatArray,
+    values: FloatArray,
+    log_probs: FloatArray,
+    out: FloatArray,
+) -> None:
+    for q in range(len(ends)):
+        row = out[q]
+        _log_factors(tokens[max(ends[q] - len(decays), 0) : ends[q]], decays, frequencies, values, row)
+        total = _log_sum(log_probs[q], row) if ends[q] > 0 else np.float32(0)
+        for token in range(len(row)):
+            row[token] = (log_probs[q, token] + row[token]) - total

@@ -3,20 +3,29 @@
 `CacheConfig` holds the equations and their sources.
 """
 
-import dataclasses
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from typing_extensions import override
 
-from models.arrays import Float64s, FloatArray, ModelBytes, TokenIds, add_bytes, array_bytes, to_numpy
+from models.arrays import (
+    Float64s,
+    FloatArray,
+    Int32s,
+    ModelBytes,
+    SharedSlots,
+    TokenIds,
+    add_bytes,
+    array_bytes,
+    to_numpy,
+)
 from models.cache import kernels
 from models.cache.config import CacheConfig
-from models.cache.history import History
-from models.cache.kernels import SimilarityDecay, inner_products, padded_width, to_unit_vectors
-from models.cache.marginals import DynamicMarginals
+from models.cache.kernels import DynamicMarginals, SimilarityDecay, inner_products
 from models.errors import InvalidInputError, ManifestError
 from models.files import CONFIG_FILE, check_config, read_config, write_config
 from models.language_model import (
@@ -42,6 +51,86 @@ _MAX_QUERIES = 128  # maximum tokens whose windows are read in one pass
 _MAX_ENTRIES = 1 << 21  # probabilities of distributions in memory at once (8 MiB)
 _MAX_COSINES = 1 << 21  # in memory at once, unless four windows have more
 
+_MIN_CAPACITY = 16  # of the buffer of a history
+
+
+class _Buffer(SharedSlots):
+    """Tokens and features of histories that share their beginning."""
+
+    __slots__ = ("features", "tokens")
+
+    def __init__(self, capacity: int, width: int) -> None:
+        super().__init__(capacity)
+        self.tokens = np.empty(capacity, dtype=np.int32)
+        self.features = np.empty((capacity, width), dtype=np.float32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class History:
+    """The last `window` tokens of a text and the unit vector before each, the newest last; immutable.
+
+    Cheap to extend: a range of a buffer shared with later histories of the text. The range is copied only
+    if the buffer is full or another continuation of the text has claimed the next entries.
+
+    Attributes:
+        window: maximum number of tokens.
+        buffer: buffer of tokens and features.
+        begin: slot of the oldest token.
+        end: slot after the newest token.
+    """
+
+    window: int
+    buffer: _Buffer
+    begin: int
+    end: int
+
+    @classmethod
+    def empty(cls, *, window: int, width: int) -> "History":
+        """Return an empty history with unit vectors of `width` numbers; 0 without features."""
+        return cls(window, _Buffer(0, width), 0, 0)
+
+    def __len__(self) -> int:
+        return self.end - self.begin
+
+    @property
+    def tokens(self) -> Int32s:
+        """Tokens [N]; read-only."""
+        return self.buffer.tokens[self.begin : self.end]
+
+    @property
+    def features(self) -> FloatArray:
+        """Unit vector before each token [N, W]; read-only."""
+        return self.buffer.features[self.begin : self.end]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of tokens and features, which other histories may share."""
+        return self.tokens.nbytes + self.features.nbytes
+
+    def appended(self, tokens: npt.NDArray[np.integer], features: FloatArray) -> "History":
+        """Return the history plus tokens [K] and features [K, W], within the window."""
+        if len(tokens) == 0:
+            return self
+        tokens, features = tokens[-self.window :], features[-self.window :]
+        end = self.end + len(tokens)
+        after = History(self.window, self.buffer, max(self.begin, end - self.window), end)
+        if not self.buffer.claim(self.end, end):
+            after = self._reallocated(len(after), len(tokens))
+        added = slice(after.end - len(tokens), after.end)
+        after.buffer.tokens[added] = tokens
+        after.buffer.features[added] = features
+        return after
+
+    def _reallocated(self, size: int, added: int) -> "History":
+        """Copy the newest tokens to a new buffer for a history of `size`, with slots for more."""
+        capacity = min(max(2 * size, _MIN_CAPACITY), self.window + max(self.window // 4, _MIN_CAPACITY))
+        buffer = _Buffer(capacity, self.buffer.features.shape[1])
+        buffer.claim(0, size)
+        num_old = size - added
+        buffer.tokens[:num_old] = self.tokens[len(self) - num_old :]
+        buffer.features[:num_old] = self.features[len(self) - num_old :]
+        return History(self.window, buffer, 0, size)
+
 
 def score_with_history(
     history: History,
@@ -61,8 +150,8 @@ def score_with_history(
         vocab_size: V, for the largest shares too, with one θ and one half-life; else 0.
 
     Returns:
-        The results of `kernels.cache_shares`, for F values of θ and H half-lives: shares and evidence [T, F, H],
-        float32, and largest shares [T], 0 unless requested; and the history after the tokens.
+        Shares and evidence [T, F, H], float32, for F values of θ and H half-lives, as in `kernels.cache_shares`;
+        largest shares [T], 0 unless requested; the history after the tokens.
     """
     tokens = np.ascontiguousarray(tokens, dtype=np.int64)  # the kernels are compiled for this type
     is_stored = tokens != BOS
@@ -114,11 +203,11 @@ class CacheState(NamedTuple):
         return len(self.histories)
 
     def select(self, rows: TokenIds) -> "CacheState":
-        """Return a state of rows `rows[0], rows[1], …`; rows may repeat."""
+        """Return rows `rows[0], rows[1], …`, which may repeat."""
         return CacheState(self.inner.select(rows), tuple(self.histories[row] for row in rows))
 
     def concatenate(self, states: Sequence["CacheState"]) -> "CacheState":
-        """Return a state with this state's rows, then those of each of `states`."""
+        """Return the rows of this state, then those of `states`."""
         histories = [history for state in (self, *states) for history in state.histories]
         return CacheState(self.inner.concatenate([state.inner for state in states]), tuple(histories))
 
@@ -179,9 +268,9 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
         self, inner: LanguageModel[Any], config: CacheConfig, frequencies: FloatArray | None = None
     ) -> None:
         if config.kind == "continuous" and not feature_size(inner):
-            raise InvalidInputError(
-                f"cache.kind is continuous, but a model of the family {inner.family} has no features: use unigram",
-                parameter="cache.kind",
+            raise InvalidInputError.of(
+                "cache.kind",
+                f"is continuous, but a model of the family {inner.family} has no features: use unigram",
             )
         self.inner, self.parts = inner, (inner,)
         self.config = config
@@ -200,7 +289,7 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
         self._featured: FeatureExtractor[Any] | None = None
         if config.kind == "continuous" and isinstance(inner, FeatureExtractor):
             self._featured = inner
-        self._width = padded_width(feature_size(inner)) if self._featured else 0
+        self._width = kernels.padded_width(feature_size(inner)) if self._featured else 0
 
     def with_parts(self, parts: Sequence[LanguageModel[Any]]) -> "CacheModel":
         """Return the cache around another model, the only part."""
@@ -322,8 +411,8 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
         return out
 
     def save(self, directory: Path) -> None:
-        """Write configuration and frequencies; the wrapped model is its own checkpoint under `parts/`."""
-        write_config(directory / CONFIG_FILE, dataclasses.asdict(self.config))
+        """Write configuration and frequencies; the wrapped model is a checkpoint under `parts/`."""
+        write_config(directory / CONFIG_FILE, asdict(self.config))
         if self.frequencies is not None:
             write_tensors(directory / FREQUENCIES_FILE, {"frequencies": self.frequencies})
 
@@ -355,4 +444,4 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
         """Return the unit vector of every row [B, W]; W is 0 for a unigram cache."""
         if self._featured is None:
             return np.zeros((len(inner), 0), dtype=np.float32)
-        return to_unit_vectors(to_numpy(self._featured.features(inner)))
+        return kernels.to_unit_vectors(to_numpy(self._featured.features(inner)))

@@ -16,7 +16,7 @@ import numpy as np
 from rapidfuzz.distance import OSA, Postfix, Prefix
 
 from models.arrays import AnyArray, Float64s, Int64s, TokenIds
-from models.calls import CallGenerator, map_in_steps
+from models.calls import Work, map_in_steps
 from models.checking.error_model import ErrorModel, GivenSpan
 from models.checking.sentences import Sentence, SentenceSplitter, Word
 from models.language_model import LanguageModel
@@ -261,13 +261,13 @@ class CandidateGenerator(ABC):
         self.splitter, self.right_tokens = splitter, right_tokens
 
     @abstractmethod
-    def propose(self, context: CheckContext) -> CallGenerator[Corrections]:
+    def propose(self, context: CheckContext) -> Work[Any, Corrections]:
         """Find candidates from the text alone, and the caller's suggestions."""
 
     @abstractmethod
     def propose_after_reading(
         self, context: CheckContext, state: Any, rows: Int64s, log_probs: Float64s
-    ) -> CallGenerator[Corrections]:
+    ) -> Work[Any, Corrections]:
         """Find further candidates after the model has read the text.
 
         Args:
@@ -316,7 +316,7 @@ class CandidateGenerator(ABC):
             or context.dictionary.has_at(*context.place(number), known=word.known)
         )
 
-    def add_given(self, context: CheckContext, found: list[Correction]) -> CallGenerator[None]:
+    def add_given(self, context: CheckContext, found: list[Correction]) -> Work[Any, None]:
         """Append the caller's suggestions to `found`; suggestions for a word share its slot."""
         by_span = {(slot.start, slot.end): number for number, slot in enumerate(context.slots)}
         for number, spans in context.given.items():
@@ -368,7 +368,7 @@ class CandidateGenerator(ABC):
         number: int,
         meant: Iterable[tuple[str, float, int]],
         restored: Callable[[str], str] = str,
-    ) -> CallGenerator[list[Correction]]:
+    ) -> Work[Any, list[Correction]]:
         """Return corrections that replace a slot by texts, without unchanged texts.
 
         Args:

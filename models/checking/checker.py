@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models.arrays import Float64s, Int64s
-from models.calls import CallGenerator, map_in_steps
+from models.calls import Work, map_in_steps
 from models.checking.candidates import CandidateGenerator, CheckContext
 from models.checking.error_model import CheckSettings, ErrorModel, GivenSpan
 from models.checking.generators import SubwordCandidateGenerator, WordCandidateGenerator
@@ -66,7 +66,7 @@ class Checker:
         options: CheckSettings,
         *,
         begin: Callable[[int], Any] | None = None,
-    ) -> Iterator[CallGenerator[RescoredBatch]]:
+    ) -> Iterator[Work[Any, RescoredBatch]]:
         """Yield one rescoring per batch of sentences, in order; each must be run before the next.
 
         Args:
@@ -86,7 +86,7 @@ class Checker:
             right_tokens = int(order) - 1 if is_lookup(model) else self._proposer.right_tokens
         carried: list[Any] = []
 
-        def work(first: int, batch: Sequence[Sentence]) -> CallGenerator[RescoredBatch]:
+        def work(first: int, batch: Sequence[Sentence]) -> Work[Any, RescoredBatch]:
             own = {index: given[first + index] for index in range(len(batch)) if first + index in given}
             context = CheckContext(model, batch, channel, own)
             state = carried.pop() if batch[0].continues_line else (begin or model.initial_state)(len(batch))
@@ -181,7 +181,7 @@ class Issue(NamedTuple):
 
 def find_issues(
     rescored: RescoredBatch, tokens: Sequence[str], *, threshold: float, max_suggestions: int
-) -> CallGenerator[list[Issue]]:
+) -> Work[Any, list[Issue]]:
     """Return the issues that reach the threshold, in order; of overlapping ones, the most probable."""
     slots, wrong = error_probabilities(rescored)
     likely = wrong >= threshold

@@ -17,7 +17,7 @@ from rapidfuzz.distance import OSA
 from typing_extensions import override
 
 from models.arrays import Float64s, Int64s, TokenIds
-from models.calls import CallGenerator, Predict
+from models.calls import Predict, Work
 from models.checking.candidates import (
     CandidateGenerator,
     CheckContext,
@@ -82,7 +82,7 @@ class WordCandidateGenerator(CandidateGenerator):
         return found.core if found else self.key(word[:MAX_WORD_LENGTH])
 
     @override
-    def propose(self, context: CheckContext) -> CallGenerator[Corrections]:
+    def propose(self, context: CheckContext) -> Work[Any, Corrections]:
         # near words; spaces; user dictionary for unknown words; the caller's suggestions
         nearby: list[FuzzyMatches] = []
         owners: list[int] = []
@@ -155,7 +155,7 @@ class WordCandidateGenerator(CandidateGenerator):
     @override
     def propose_after_reading(
         self, context: CheckContext, state: Any, rows: Int64s, log_probs: Float64s
-    ) -> CallGenerator[Corrections]:
+    ) -> Work[Any, Corrections]:
         # words that the model predicts for unknown ones, whose errors may be of any kind
         found: list[Correction] = []
         count = min(context.search.likeliest, len(self._ids))
@@ -220,7 +220,7 @@ class WordCandidateGenerator(CandidateGenerator):
         text = word.text + following.text
         yield from context.correct_slot(last, (joined,), log_weight=log_weight, edits=1, text=text)
 
-    def _from_dictionary(self, context: CheckContext, number: int) -> CallGenerator[list[Correction]]:
+    def _from_dictionary(self, context: CheckContext, number: int) -> Work[Any, list[Correction]]:
         """Find dictionary words near an unknown word that the model does not know either."""
         word, error_model = context.words[number].text, context.error_model
         max_edits = error_model.max_edits(word, known=False)
@@ -299,7 +299,7 @@ class SubwordCandidateGenerator(CandidateGenerator):
         self._max_spellings = (_MAX_SPELLINGS_BESIDE_WORDS if listed else _MAX_SPELLINGS) * factor
 
     @override
-    def propose(self, context: CheckContext) -> CallGenerator[Corrections]:
+    def propose(self, context: CheckContext) -> Work[Any, Corrections]:
         # only the caller's suggestions
         found: list[Correction] = []
         yield from self.add_given(context, found)
@@ -309,7 +309,7 @@ class SubwordCandidateGenerator(CandidateGenerator):
     @override
     def propose_after_reading(
         self, context: CheckContext, state: Any, rows: Int64s, log_probs: Float64s
-    ) -> CallGenerator[Corrections]:
+    ) -> Work[Any, Corrections]:
         # strings near the most surprising words
         found: list[Correction] = []
         searched = self._most_surprising(context, log_probs)
@@ -337,7 +337,7 @@ class SubwordCandidateGenerator(CandidateGenerator):
 
     def _similar_strings(
         self, context: CheckContext, number: int, elsewhere: FuzzyLexicon
-    ) -> CallGenerator[list[Correction]]:
+    ) -> Work[Any, list[Correction]]:
         """Propose strings near a word, and splits of the word."""
         typed = context.words[number]
         word = self.keys(typed)[-1]
@@ -370,7 +370,7 @@ class SubwordCandidateGenerator(CandidateGenerator):
         ]
         return (yield from self._corrections(context, number, read, restored))
 
-    def _joined(self, context: CheckContext, left: int) -> CallGenerator[list[Correction]]:
+    def _joined(self, context: CheckContext, left: int) -> Work[Any, list[Correction]]:
         """Join a word and the next one if a single space separates them."""
         words = context.words
         if not 0 <= left < len(words) - 1 or context.slots[left].exempt or context.slots[left + 1].exempt:
@@ -391,14 +391,14 @@ class SubwordCandidateGenerator(CandidateGenerator):
         number: int,
         meant: Sequence[tuple[str, float, int]],
         restored: Callable[[str], str] = str,
-    ) -> CallGenerator[list[Correction]]:
+    ) -> Work[Any, list[Correction]]:
         """Replace a slot by strings with weights and edits, except those that the caller suggests."""
         new = (one for one in meant if not context.is_given(number, restored(one[0])))
         return self.replacements(context, number, new, restored)
 
     def _spellings(
         self, context: CheckContext, word: str, elsewhere: FuzzyLexicon
-    ) -> CallGenerator[dict[str, int]]:
+    ) -> Work[Any, dict[str, int]]:
         """Find strings that may be intended, with their edit distances."""
         strings = one_edit_strings(word, self._letters)
         if self._spelling is not None:

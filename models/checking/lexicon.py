@@ -26,7 +26,7 @@ from rapidfuzz.distance import OSA
 from rapidfuzz.process import cdist
 
 from models.arrays import Int64s, UInt8s, UInt64s
-from models.calls import CallGenerator
+from models.calls import Work
 from models.checking.sentences import (
     SpellingModel,
     common_typo_corrections,
@@ -228,7 +228,7 @@ class HunspellDictionary:
 
     def look_up(
         self, words: Sequence[str], lookups: "UserDictionary", *, suggested: bool = False
-    ) -> CallGenerator[set[str]]:
+    ) -> Work[Any, set[str]]:
         """Return the words that are right, or may be suggested, as time allows."""
         found: set[str] = set()
         is_right = self._suggests if suggested else self.__contains__
@@ -239,7 +239,7 @@ class HunspellDictionary:
 
     def _on_thread(
         self, lookups: "UserDictionary", compute: Callable[..., T], *given: Any
-    ) -> CallGenerator[T | None]:
+    ) -> Work[Any, T | None]:
         """Compute on the dictionary's thread; None if the request has no time left."""
         answer, wait_s = self._thread.submit(compute, *given), _WAIT_S
         try:
@@ -257,7 +257,7 @@ class HunspellDictionary:
 
     def nearby(
         self, word: str, max_edits: int, lookups: "UserDictionary"
-    ) -> CallGenerator[Sequence[tuple[str, int]]]:
+    ) -> Work[Any, Sequence[tuple[str, int]]]:
         """Return right words one edit from a word, in its case, with edits.
 
         If there are none, entries at two.
@@ -362,7 +362,7 @@ class UserDictionary:
     def _lexicon(self) -> FuzzyLexicon:
         return FuzzyLexicon(list(self._words))
 
-    def look_up(self, words: Iterable[str]) -> CallGenerator[None]:
+    def look_up(self, words: Iterable[str]) -> Work[Any, None]:
         """Look up words in the Hunspell dictionaries, before `has`.
 
         Without time left, they count as right.
@@ -394,7 +394,7 @@ class UserDictionary:
         """True if one of the user's own words is at most two edits away."""
         return bool(self._words and self._lexicon.nearby(dictionary_key(word), 2))
 
-    def fuzzy_matches(self, word: str, max_edits: int) -> CallGenerator[list[tuple[str, int, float]]]:
+    def fuzzy_matches(self, word: str, max_edits: int) -> Work[Any, list[tuple[str, int, float]]]:
         """Return the words near an unknown word, as spelled, with edits and share of a dictionary each."""
         near: dict[str, tuple[int, float]] = {}
         if self._words:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models.arrays import Float64s, Int64s, TokenIds
-from models.calls import CallGenerator, Read, ScoreChoices, map_in_steps
+from models.calls import Read, ScoreChoices, Work, map_in_steps
 from models.checking.candidates import (
     CandidateGenerator,
     CheckContext,
@@ -61,7 +61,7 @@ def rescore_batch(
     *,
     state: Any,
     right_tokens: int,
-) -> CallGenerator[RescoredBatch]:
+) -> Work[Any, RescoredBatch]:
     """Read a batch, find candidates and score them.
 
     Args:
@@ -121,7 +121,7 @@ def _positions(sentence: Sentence) -> Int64s:
     return sentence.offset + np.append(sentence.begins, ends).astype(np.int64)
 
 
-def _prefix_states(context: CheckContext, state: Any) -> CallGenerator[tuple[Any, Int64s]]:
+def _prefix_states(context: CheckContext, state: Any) -> Work[Any, tuple[Any, Int64s]]:
     """Read all sentences in parallel, token by token; return the states before all tokens.
 
     Also return the row of the state before each token [P].
@@ -193,7 +193,7 @@ def _sequence_log_probs(
     prefix_states: tuple[Any, Int64s],
     found: Corrections,
     right_tokens: int,
-) -> CallGenerator[tuple[Float64s, Int64s]]:
+) -> Work[Any, tuple[Float64s, Int64s]]:
     """Return the log-probabilities of candidates and the tokens after them [M], and their ends [M]."""
     states, rows = prefix_states
     stops = np.minimum(

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from models.arrays import Array, Float64s, FloatArray, TokenIds, to_numpy
-from models.calls import CallGenerator, Step
+from models.calls import Step, Work
 from models.completion.text import WordState, restore_words, scan_words
 from models.completion.token_trie import TokenTrie, fold_case
 from models.language_model import LanguageModel
@@ -644,7 +644,7 @@ def _largest_indices(values: Masses, count: int) -> TokenIds:
     return np.argpartition(values, len(values) - count)[len(values) - count :]
 
 
-def run_searches(model: LanguageModel[Any], searches: Sequence[CompletionSearch]) -> CallGenerator[None]:
+def run_searches(model: LanguageModel[Any], searches: Sequence[CompletionSearch]) -> Work[Any, None]:
     """Run searches to their ends, with one model call for the next steps of all."""
     while True:
         active = []

@@ -1,1 +1,1 @@
-"""Building blocks of compiled kernels, without torch: LLVM intrinsics, elementary functions, sums, threads."""
+"""Building blocks of compiled kernels: LLVM intrinsics, elementary functions, threads; no torch."""

@@ -168,7 +168,7 @@ def tuple_type(cls: type[tuple[Any, ...]], *fields: Any) -> Any:
 
 
 def _code_folders() -> list[Path]:
-    """Return the folders to read code from: the package's, and the user's unless others may write to it."""
+    """Return the folders of code: the package's, and the user's unless others may write to it."""
     folder = stored_kernels()
     try:
         problem = _exposure(folder)
@@ -180,7 +180,7 @@ def _code_folders() -> list[Path]:
 
 
 def _exposure(folder: Path) -> str:
-    """Return how users other than this one and root could change what is at a path; empty if they cannot.
+    """Return how users besides this one and root could change a path's content; else empty.
 
     Raises:
         OSError: nothing is at the path, or it cannot be found out.

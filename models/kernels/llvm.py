@@ -26,7 +26,7 @@ _Pointer: Any = types.CPointer
 
 
 def intrinsic(function: Callable[..., Any]) -> Any:
-    """Make a function that kernels call, without the typing context, from one that generates its code."""
+    """Make a function that kernels call from one that generates its code."""
     return _intrinsic(function)
 
 
@@ -38,7 +38,7 @@ def procedure(generate: Callable[..., None]) -> Any:
 
     def declare(_typing_context: Any, *kinds: Any) -> Any:
         def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            generate(builder, *map(partial(_first_element, context, builder), signature.args, arguments))
+            generate(builder, *map(partial(first_element, context, builder), signature.args, arguments))
             return context.get_dummy_value()
 
         return types.void(*kinds), build
@@ -46,8 +46,8 @@ def procedure(generate: Callable[..., None]) -> Any:
     return intrinsic(wraps(generate)(declare))
 
 
-def _first_element(context: Any, builder: Any, kind: Any, value: Any) -> Any:
-    """Return a pointer to an array's first element; other values, such as pointers, are unchanged."""
+def first_element(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    """Return a pointer to an array's first element; any other value as it is."""
     return context.make_array(kind)(context, builder, value).data if isinstance(kind, types.Array) else value
 
 
@@ -64,7 +64,7 @@ def pointer_at(_typing_context: Any, array: Any, index: Any) -> Any:
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.gep(_first_element(context, builder, signature.args[0], arguments[0]), [arguments[1]])
+        return builder.gep(first_element(context, builder, signature.args[0], arguments[0]), [arguments[1]])
 
     return _Pointer(array.dtype)(array, index), generate
 

@@ -1,4 +1,4 @@
-"""Branch-free elementary functions in single precision: exp, log, sigmoid, tanh, fused multiply-add.
+"""Branch-free functions in single precision: exp, log, sigmoid, tanh, fused multiply-add.
 
 Loops over them are vectorised. Processors round every operation here equally in scalar and vector
 form, and the compiler contracts or reorders none, so a result depends on the argument only.
@@ -41,7 +41,7 @@ def fma(_typing_context: Any, a: Any, b: Any, c: Any) -> Any:  # noqa: ARG001
 
 @numba.njit(nogil=True, inline="always")
 def greater(x: Any, y: Any) -> Any:
-    """Return the greater number by comparison and selection, which vectorise, unlike Python's `max`."""
+    """Return the greater number by a selection, which vectorises, unlike Python's `max`."""
     return x if x > y else y  # noqa: FURB136 - `max` compiles differently
 
 
@@ -58,7 +58,7 @@ def exp(x: Any) -> Any:
 
 @numba.njit(nogil=True, inline="always")
 def log(x: Any) -> Any:
-    """Return the natural logarithm of a positive normal number in single precision; relative error 2e-7."""
+    """Return ln x of a positive normal number in single precision; relative error 2e-7."""
     bits = np.float32(x).view(np.int32)
     exponent = (bits - _BITS_OF_SQRT_HALF) >> np.int32(23)
     m = np.int32(bits - (exponent << np.int32(23))).view(np.float32)  # in [√½, √2), with x = m · 2^exponent

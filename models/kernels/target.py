@@ -41,7 +41,7 @@ LEVELS = (
 """Levels, the fastest first."""
 
 HOST = Level("host", None, "", frozenset())
-"""Level of processors below the others or of other architectures: numba's choice, no special instructions."""
+"""Level of other processors and architectures: numba's choice, no special instructions."""
 
 
 def supported_levels() -> list[Level]:

@@ -83,7 +83,7 @@ def run_slices(work: Callable[[slice], T], cuts: Sequence[int]) -> list[T]:
 
 
 def run_parts(work: Callable[[P], T], parts: Sequence[P]) -> list[T]:
-    """Call `work` for each part in a thread, the first in the caller's; return the results in order."""
+    """Call `work` for each part in a thread, the first in the caller's; return the results."""
     futures = [_pool(len(parts)).submit(work, part) for part in parts[1:]]
     try:
         first = work(parts[0])

@@ -9,12 +9,12 @@ from io import BufferedReader
 from pathlib import Path, PurePath
 from typing import BinaryIO, Literal
 
-from models.errors import FormatError, InvalidInputError
+from models.errors import FormatError
 from models.files import atomic_writer
 from models.lattices.formats import format_kaldi, format_slf, read_kaldi, read_slf
 from models.lattices.lattice import Lattice, SymbolTable, read_symbols
 from models.reranking.formats.format import BadLine, raw_lines, read_blocks, unpacked_name
-from models.reranking.formats.writer import is_valid_file_name, make_folder
+from models.reranking.formats.writer import write_folder
 
 LatticeFormat = Literal["slf", "kaldi"]
 MAX_LATTICE_LINE_BYTES = 1 << 24
@@ -31,7 +31,7 @@ _KALDI = re.compile(
 
 
 def slf_files(folder: Path) -> list[Path]:
-    """Return a folder's files .slf, .lat and .htk, also compressed, sorted by name; none if it is no folder."""
+    """Return a folder's .slf, .lat and .htk files, also compressed, by name; none without a folder."""
     paths = folder.iterdir() if folder.is_dir() else ()
     return sorted(path for path in paths if PurePath(unpacked_name(path)).suffix in _SLF_SUFFIXES)
 
@@ -111,7 +111,7 @@ def write_lattices(
         InvalidInputError: a word has no number, or a lattice's name cannot be a file name.
     """
     if isinstance(target, Path) and form == "slf":
-        _write_files(lattices, target)
+        write_folder(map(_slf_file, lattices), target)
         return
     with atomic_writer(target) if isinstance(target, Path) else nullcontext(target.write) as write:
         for lattice in lattices:
@@ -119,19 +119,11 @@ def write_lattices(
             write(text.encode())
 
 
-def _write_files(lattices: Iterable[Lattice], folder: Path) -> None:
-    """Write each lattice to a file with its name."""
-    make_folder(folder)
-    written: set[str] = set()
-    for lattice in lattices:
-        name = f"{lattice.name}.slf"
-        if lattice.name is None or not is_valid_file_name(name) or name in written:
-            raise InvalidInputError(
-                f"lattice {lattice.name!r}: its name must be a file name that no other lattice has"
-            )
-        written.add(name)
-        with atomic_writer(folder / name) as write:
-            write(format_slf(lattice).encode())
+def _slf_file(lattice: Lattice) -> tuple[str, list[str], str]:
+    """Return the name, the content and the refusal of a lattice's file for `write_folder`."""
+    name = "" if lattice.name is None else f"{lattice.name}.slf"
+    refusal = f"lattice {lattice.name!r}: its name must be a file name that no other lattice has"
+    return name, [format_slf(lattice)], refusal
 
 
 def _read_lines(source: Path | BinaryIO, name: str) -> Iterator[bytes]:

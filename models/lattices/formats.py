@@ -37,7 +37,6 @@ from models.lattices.lattice import (
     Arc,
     Lattice,
     Scales,
-    Scores,
     SymbolTable,
     build_lattice,
     check_size,
@@ -170,7 +169,7 @@ def read_slf(
 
 
 def format_slf(lattice: Lattice) -> str:
-    """Return a lattice as text: words on links, natural logarithms, enough digits for the same numbers."""
+    """Return a lattice as text: words on links, natural logarithms, all digits."""
     scales, name = lattice.scales, lattice.name
     lines = ["VERSION=1.1", *([] if name is None else [f"UTTERANCE={escape_value(name)}"])]
     lines.append(f"acscale={scales.am!r} lmscale={scales.lm!r} wdpenalty={scales.words!r}")
@@ -212,7 +211,10 @@ def _slf_lattice(file: _SlfFile, no_words: Collection[str]) -> Lattice:
     if num_links != len(file.links):
         raise InvalidInputError(f"L= is {num_links}, but the file has {len(file.links)} links")
     check_size(num_nodes, num_links)
-    log_base, acoustic = _log_base(header), _number(header, "acscale", 1.0)
+    base, acoustic = _number(header, "base", math.e), _number(header, "acscale", 1.0)
+    if base and base <= 1:
+        raise InvalidInputError(f"base={base} must be 0 or greater than 1")
+    log_base = math.log(base) if base else 0.0  # 0: scores are probabilities
     pronunciation = _number(header, "prscale", 1.0) / acoustic if acoustic else 0.0
     arcs: list[Arc] = []
     for number, link in file.links:
@@ -277,7 +279,7 @@ def _check_unused_word(file: _SlfFile, terminal: int, no_words: Collection[str])
 
 
 def _terminal(header: SlfFields, name: str, touched: Collection[int], num_nodes: int) -> int:
-    """Return the start or end node: the header's, else the only node that no link ends or starts in."""
+    """Return the start or end node: the header's, else the only one that no link enters or leaves."""
     if name in header:
         return _node(header, name, num_nodes)
     free = [node for node in range(num_nodes) if node not in touched]
@@ -287,14 +289,6 @@ def _terminal(header: SlfFields, name: str, touched: Collection[int], num_nodes:
     raise InvalidInputError(
         f"a lattice needs one {name} node, but {len(free)} nodes qualify ({examples}…); set {name}="
     )
-
-
-def _log_base(header: SlfFields) -> float:
-    """Return the natural logarithm of the scores' base, or 0 for probabilities."""
-    base = _number(header, "base", math.e)
-    if base and base <= 1:
-        raise InvalidInputError(f"base={base} must be 0 or greater than 1")
-    return math.log(base) if base else 0.0
 
 
 def _log_score(fields: SlfFields, name: str, log_base: float) -> float | None:
@@ -366,7 +360,7 @@ def read_kaldi(
 
 
 def format_kaldi(lattice: Lattice, symbols: SymbolTable | None = None) -> str:
-    """Return a lattice as text, a CompactLattice, with enough digits to read the same numbers back.
+    """Return a lattice as text, a CompactLattice, with all digits.
 
     Arcs without a word into the lattice's end become final states. Without symbols, words are
     unchanged.
@@ -375,7 +369,12 @@ def format_kaldi(lattice: Lattice, symbols: SymbolTable | None = None) -> str:
         InvalidInputError: a word has no number, or the lattice's name contains white space.
     """
     lines = [_utterance(lattice.name or "utterance")]
-    labels = [_word_label(word or _EPSILON, symbols) for word in lattice.words]
+    labels = [word or _EPSILON for word in lattice.words]
+    if symbols is not None:
+        unknown = next((label for label in labels if label not in symbols.ids), None)
+        if unknown is not None:
+            raise InvalidInputError(f"words.txt has no {unknown!r}", parameter="words")
+        labels = [str(symbols.ids[label]) for label in labels]
     end = lattice.num_nodes - 1
     final = (lattice.targets == end) & (lattice.labels == NO_WORD)
     one_each = len(np.unique(lattice.sources[final])) == np.count_nonzero(final)
@@ -453,14 +452,6 @@ def _word(label: str, symbols: SymbolTable | None, no_words: Collection[str]) ->
     return word_of_label(symbols.words[int(label)], no_words)
 
 
-def _word_label(word: str, symbols: SymbolTable | None) -> str:
-    if symbols is None:
-        return word
-    if word not in symbols.ids:
-        raise InvalidInputError(f"words.txt has no {word!r}", parameter="words")
-    return str(symbols.ids[word])
-
-
 def _kaldi_lattice(name: str, arcs: Sequence[Arc]) -> Lattice:
     """Build the lattice of an utterance; its final states lead to an added end node."""
     if not arcs:
@@ -478,15 +469,12 @@ def _kaldi_lattice(name: str, arcs: Sequence[Arc]) -> Lattice:
         if math.isfinite(arc.am) and math.isfinite(arc.old_lm)
     ]
     lattice = build_lattice(arcs, name=name, start=start, end=end, times=np.full(end + 1, math.nan))
-    return replace(lattice, times=_times(lattice)) if lattice.alignments else lattice
-
-
-def _times(lattice: Lattice) -> Scores:
-    """Compute node times; here all paths to a node have the same number of transitions."""
+    if not lattice.alignments:
+        return lattice
+    # all paths to a node have the same number of transitions, one per frame
     counts = np.array([text.count("_") + 1 if text else 0 for text in lattice.alignments])
     depth = node_depths(lattice.sources, lattice.targets, lattice.num_nodes)
-    levels = group_by_level(depth[lattice.sources], int(depth.max()))
     frames = np.zeros(lattice.num_nodes, dtype=np.int64)
-    for arcs in levels:
-        np.maximum.at(frames, lattice.targets[arcs], frames[lattice.sources[arcs]] + counts[arcs])
-    return frames.astype(np.float64) * _FRAME_S
+    for level in group_by_level(depth[lattice.sources], int(depth.max())):
+        np.maximum.at(frames, lattice.targets[level], frames[lattice.sources[level]] + counts[level])
+    return replace(lattice, times=frames.astype(np.float64) * _FRAME_S)

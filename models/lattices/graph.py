@@ -70,7 +70,15 @@ class LabelTokenizer:
             UnsupportedParameterError: a word's tokens depend on its neighbours.
         """
         spelled = [tuple(ids) for ids in self.tokenizer.encode_all(words)]
-        self._check_independent(words[1:], self._plain.encode_all(words[1:]))
+        alone = self._plain.encode_all(words[1:])
+        if self._plain.encode(" ".join(words[1:])) != list(chain.from_iterable(alone)):
+            for word, ids in zip(words[1:], alone, strict=True):
+                twice = self._plain.encode(f"{word} {word}")
+                if twice != [*ids, *ids]:
+                    raise self._dependent(
+                        f"the word {word!r} has {len(ids)} tokens, but repeated {len(twice)}"
+                    )
+            raise self._dependent("words have different tokens in a sequence than alone")
         spelled.append((EOS,))
         tokens, lengths = pad_sequences(spelled)
         first: dict[tuple[int, ...], int] = {}
@@ -81,16 +89,6 @@ class LabelTokenizer:
             np.array([ids.count(UNK) for ids in spelled]),
             np.array([first.setdefault(ids, label) for label, ids in enumerate(spelled)]),
         )
-
-    def _check_independent(self, words: Sequence[str], spelled: Sequence[Sequence[int]]) -> None:
-        """Refuse words whose tokens differ in a sentence and alone."""
-        if self._plain.encode(" ".join(words)) == list(chain.from_iterable(spelled)):
-            return
-        for word, ids in zip(words, spelled, strict=True):
-            twice = self._plain.encode(f"{word} {word}")
-            if twice != [*ids, *ids]:
-                raise self._dependent(f"the word {word!r} has {len(ids)} tokens, but repeated {len(twice)}")
-        raise self._dependent("words have different tokens in a sequence than alone")
 
     def _dependent(self, problem: str) -> UnsupportedParameterError:
         return UnsupportedParameterError(
@@ -150,9 +148,8 @@ class PathWeights:
         names = (*PATH_FEATURES, *phrases)
         unknown = next((name for name in given if name not in names), None)
         if unknown is not None:
-            raise InvalidInputError(
-                f"weights.{unknown} is not a feature of a path; the features are {', '.join(names)}",
-                parameter=f"weights.{unknown}",
+            raise InvalidInputError.of(
+                f"weights.{unknown}", f"is not a feature of a path; the features are {', '.join(names)}"
             )
         own = {name: weight for name, weight in given.items() if name not in phrases}
         of_phrases = {name: given.get(name, DEFAULT_FEATURE_WEIGHT) for name in phrases}
@@ -160,7 +157,7 @@ class PathWeights:
 
     @classmethod
     def first_pass(cls, scales: Scales, phrases: Collection[str] = ()) -> Self:
-        """Create the weights of the first pass: the old model's scores with the scales of the lattice's file."""
+        """Create the first pass's weights: the old model's scores with the file's scales."""
         of_phrases = dict.fromkeys(phrases, 0.0)
         return cls(am=scales.am, old_lm=scales.lm, lm=0.0, words=scales.words, phrases=of_phrases)
 
@@ -236,6 +233,10 @@ def build_graph(
     levels = node_depths(sources, targets, int(num_nodes.sum()))
     num_levels = int(levels.max()) + 1
     by_source, by_target = (group_by_level(levels[nodes], num_levels) for nodes in (sources, targets))
+    remainders = np.full(len(levels), -np.inf)
+    remainders[ends] = 0.0
+    for arcs in reversed(by_source):
+        np.maximum.at(remainders, sources[arcs], expected[arcs] + remainders[targets[arcs]])
     last_use = np.full(len(levels), -1, dtype=np.int64)
     np.maximum.at(last_use, sources, levels[targets])
     return LatticeGraph(
@@ -251,7 +252,7 @@ def build_graph(
         lm_weights=np.array([lattice_weights.lm for lattice_weights in weights]),
         unk_weights=np.array([lattice_weights.unk for lattice_weights in weights]),
         phrase_weights=np.array([[*lattice_weights.phrases.values()] for lattice_weights in weights]),
-        remainders=_backward_scores(sources, targets, expected, by_source, len(levels)),
+        remainders=remainders,
         by_source=by_source,
         by_target=by_target,
         last_use=last_use,
@@ -261,7 +262,7 @@ def build_graph(
 def _arc_columns(
     lattice: Lattice, weights: PathWeights, start: int, words: dict[str, int], spelling: LabelTokens
 ) -> tuple[Indices, Indices, Indices, Indices, Scores, Scores]:
-    """Sources, targets, labels, own indices, fixed and expected scores of a lattice's arcs and end."""
+    """Return sources, targets, labels, own indices, fixed and expected scores of arcs and end."""
     numbers = np.array([words[word] for word in lattice.words])
     labels = np.append(numbers[lattice.labels], spelling.end)
     fixed = np.append(weights.am * lattice.am + weights.old_lm * lattice.old_lm, 0.0)
@@ -274,14 +275,3 @@ def _arc_columns(
         fixed,
         fixed + weights.lm * np.append(lattice.old_lm, 0.0),
     )
-
-
-def _backward_scores(
-    sources: Indices, targets: Indices, scores: Scores, by_source: ArcLevels, num_nodes: int
-) -> Scores:
-    """Compute the best sum of arc scores from each node to the end [N]."""
-    best = np.full(num_nodes, -np.inf)
-    best[np.setdiff1d(np.arange(num_nodes), sources)] = 0.0
-    for arcs in reversed(by_source):
-        np.maximum.at(best, sources[arcs], scores[arcs] + best[targets[arcs]])
-    return best

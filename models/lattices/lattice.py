@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from models.arrays import Bools, Float64s, Int64s
+from models.arrays import Bools, Float64s, Int64s, index_ranges
 from models.errors import FormatError, InvalidInputError
 from models.files import split_words
 
@@ -145,13 +145,6 @@ class ArcColumns(NamedTuple):
     variants: Indices
     alignments: Sequence[str]
 
-    @classmethod
-    def of(cls, arcs: Sequence[Arc]) -> "ArcColumns":
-        """Convert one or more arcs to columns."""
-        columns: Iterable[Any] = zip(*arcs, strict=True)
-        arrays: list[Any] = [column if isinstance(column[0], str) else np.array(column) for column in columns]
-        return cls(*arrays)
-
 
 def group_by_level(levels: Indices, num_levels: int) -> ArcLevels:
     """Group arcs by level [A], in their order within a level."""
@@ -168,6 +161,7 @@ def node_depths(sources: Indices, targets: Indices, num_nodes: int) -> Indices:
     starts = np.searchsorted(sources[order], np.arange(num_nodes + 1))
     missing = np.bincount(targets, minlength=num_nodes)
     answer = np.full(num_nodes, -1, dtype=np.int64)
+    # topological order (Kahn 1962)
     frontier, depth = np.flatnonzero(missing == 0), 0
     while frontier.size:
         answer[frontier] = depth
@@ -175,14 +169,6 @@ def node_depths(sources: Indices, targets: Indices, num_nodes: int) -> Indices:
         np.subtract.at(missing, reached, 1)
         frontier, depth = np.unique(reached[missing[reached] == 0]), depth + 1
     return answer
-
-
-def index_ranges(begins: Indices, ends: Indices) -> Indices:
-    """Concatenate the ranges begins[0], …, ends[0] − 1, begins[1], …, ends[1] − 1, …."""
-    counts = ends - begins
-    before = np.cumsum(counts) - counts
-    numbers: Indices = np.arange(int(counts.sum())) + np.repeat(begins - before, counts)
-    return numbers
 
 
 def build_lattice(
@@ -208,7 +194,9 @@ def build_lattice(
         InvalidInputError: a cycle, no path, a score out of range, or too many nodes or arcs.
     """
     check_size(len(times), len(arcs.sources if isinstance(arcs, ArcColumns) else arcs))
-    columns = arcs if isinstance(arcs, ArcColumns) else ArcColumns.of(arcs)
+    given: Iterable[Any] = arcs if isinstance(arcs, ArcColumns) else zip(*arcs, strict=True)
+    parts: list[Any] = [part if isinstance(part[0], str) else np.array(part) for part in given]
+    columns = ArcColumns(*parts)
     sources, targets = columns.sources, columns.targets
     depth = node_depths(sources, targets, len(times))
     if (depth < 0).any():

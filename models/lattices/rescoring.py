@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from models.arrays import Bools, Int32s
+from models.arrays import Int32s, index_ranges
 from models.language_model import LOG_ZERO, LanguageModel
 from models.lattices.graph import LabelTokenizer, LatticeGraph, PathWeights, build_graph
 from models.lattices.lattice import (
@@ -29,7 +29,6 @@ from models.lattices.lattice import (
     Scores,
     build_lattice,
     group_by_level,
-    index_ranges,
     node_depths,
 )
 from models.lattices.token_passing import (
@@ -188,19 +187,15 @@ class LatticePath(NamedTuple):
 
 
 def nbest_candidates(rescored: RescoredLattice, count: int) -> CandidateList:
-    """Return the best paths as an n-best list, with the features of `PathWeights`, and the references."""
-    features = rescored.features()
-    candidates = tuple(
-        Candidate(path.text, {name: _path_sum(name, values[path.edges]) for name, values in features.items()})
-        for path in nbest_paths(rescored, count)
-    )
-    return CandidateList(rescored.lattice.name, "", candidates, rescored.lattice.references)
-
-
-def _path_sum(name: str, values: Scores) -> float:
-    """Sum a feature over edges; rounded for phrases, because of credit taken back."""
-    total = float(values.sum())
-    return round(total, 9) if is_phrase_feature(name) else total
+    """Return the best paths as an n-best list with the features of `PathWeights`."""
+    features, candidates = rescored.features(), list[Candidate]()
+    for path in nbest_paths(rescored, count):
+        totals = {name: float(values[path.edges].sum()) for name, values in features.items()}
+        # credit taken back leaves a rounding error
+        for name in filter(is_phrase_feature, totals):
+            totals[name] = round(totals[name], 9)
+        candidates.append(Candidate(path.text, totals))
+    return CandidateList(rescored.lattice.name, "", tuple(candidates), rescored.lattice.references)
 
 
 class _Suffix(NamedTuple):
@@ -248,7 +243,7 @@ class _SuffixGraph:
         return self._with_silence(_Suffix(NO_WORD, None, tokens, np.zeros(1), none))
 
     def extensions(self, ending: _Suffix) -> Iterator[tuple[float, Callable[[], _Suffix]]]:
-        """Yield, for each word that can precede a suffix, the best total and a function that creates the suffix."""
+        """Yield the best total of each word before a suffix, and a function that extends the suffix."""
         ways, indices = self._edges_to(ending.tokens)
         order = np.argsort(self.labels[ways], kind="stable")
         order = order[np.searchsorted(self.labels[ways[order]], NO_WORD, side="right") :]
@@ -285,7 +280,14 @@ class _SuffixGraph:
             found = self._best_by_token(
                 ways, self.tokens.edges.scores[ways] + ending.totals[indices], ending.steps[indices]
             )
-            ending, is_new = _merge_suffixes(ending, found)
+            # the words are the same; stable: of equal totals, the earlier one wins
+            tokens = np.concatenate([ending.tokens, found.tokens])
+            totals = np.concatenate([ending.totals, found.totals])
+            steps = np.concatenate([ending.steps, found.steps])
+            order = np.lexsort((-totals, tokens))
+            best = order[np.unique(tokens[order], return_index=True)[1]]
+            is_new = best >= len(ending.tokens)  # or improved
+            ending = ending._replace(tokens=tokens[best], totals=totals[best], steps=steps[best])
             fresh = np.flatnonzero(is_new & self._is_silent[ending.tokens])
         return ending
 
@@ -306,18 +308,6 @@ class _SuffixGraph:
         return _Suffix(NO_WORD, None, tokens, totals[best], steps)
 
 
-def _merge_suffixes(ending: _Suffix, found: _Suffix) -> tuple[_Suffix, Bools]:
-    """Merge two suffixes with equal words; return the result and a mask of new or improved tokens."""
-    tokens = np.concatenate([ending.tokens, found.tokens])
-    totals = np.concatenate([ending.totals, found.totals])
-    steps = np.concatenate([ending.steps, found.steps])
-    order = np.lexsort((-totals, tokens))  # stable: of equal totals, the earlier one wins
-    _, firsts = np.unique(tokens[order], return_index=True)
-    best = order[firsts]
-    is_new = best >= len(ending.tokens)
-    return ending._replace(tokens=tokens[best], totals=totals[best], steps=steps[best]), is_new
-
-
 def nbest_paths(rescored: RescoredLattice, count: int) -> list[LatticePath]:
     """Return the best paths of up to `count` distinct word strings, by descending total."""
     graph, words, paths = _SuffixGraph(rescored), rescored.lattice.words, list[LatticePath]()
@@ -334,6 +324,7 @@ def nbest_paths(rescored: RescoredLattice, count: int) -> list[LatticePath]:
             heapq.heappush(heap, (-bound, next(serial), extend))
 
     reach(graph.sentence_end())
+    # A*: bounds are exact totals
     while heap and len(paths) < count:
         _, _, item = heapq.heappop(heap)
         if isinstance(item, LatticePath):
@@ -361,7 +352,7 @@ def first_pass_text(lattice: Lattice) -> str:
 
 
 def oracle_errors(lattice: Lattice, reference: Sequence[str]) -> int:
-    """Count substitutions, insertions and deletions on the path with the fewest; words are compared as written.
+    """Count the errors of the path with the fewest; words are compared as written.
 
     Uses dynamic programming over nodes and reference positions.
     """
@@ -376,18 +367,12 @@ def oracle_errors(lattice: Lattice, reference: Sequence[str]) -> int:
     for level in levels[1:]:
         arcs = level[np.argsort(lattice.targets[level], kind="stable")]
         targets, firsts = np.unique(lattice.targets[arcs], return_index=True)
-        best = np.minimum.reduceat(
-            _extend_along_arcs(costs[lattice.sources[arcs]], lattice.labels[arcs], right), firsts
-        )
+        before, labels = costs[lattice.sources[arcs]], lattice.labels[arcs]
+        spoken = labels != NO_WORD
+        after: Int32s = before + spoken[:, None]  # insertions [A, R + 1]
+        matched = before[:, :-1] + (labels[:, None] != right)
+        after[spoken, 1:] = np.minimum(after[spoken, 1:], matched[spoken])
+        best = np.minimum.reduceat(after, firsts)
         # deletions: words of the reference that the path skips
         costs[targets] = np.minimum.accumulate(best - lengths, axis=1) + lengths
     return int(costs[-1, -1])
-
-
-def _extend_along_arcs(costs: Int32s, labels: Indices, reference: Indices) -> Int32s:
-    """Extend errors along arcs [A, R + 1], without deletions after the arc's word."""
-    spoken = labels != NO_WORD
-    after: Int32s = costs + spoken[:, None]
-    matched = costs[:, :-1] + (labels[:, None] != reference)
-    after[spoken, 1:] = np.minimum(after[spoken, 1:], matched[spoken])
-    return after

@@ -16,6 +16,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
+from models.arrays import index_ranges
 from models.errors import InvalidInputError
 from models.language_model import (
     LanguageModel,
@@ -26,7 +27,7 @@ from models.language_model import (
     weighted,
 )
 from models.lattices.graph import LabelTokens, LatticeGraph
-from models.lattices.lattice import NO_WORD, Indices, Scores, index_ranges
+from models.lattices.lattice import NO_WORD, Indices, Scores
 from models.mixture import MixtureState
 from models.ngram.model import NGramState
 from models.phrases import PhraseList
@@ -60,9 +61,6 @@ class GrowableArray(Generic[T]):
         answer: npt.NDArray[T] = self._rows[: self._size][rows]
         return answer
 
-    def __setitem__(self, rows: Any, values: npt.NDArray[T]) -> None:
-        self._rows[: self._size][rows] = values
-
     def append(self, rows: npt.NDArray[T]) -> None:
         """Add rows."""
         size = self._size + len(rows)
@@ -77,7 +75,7 @@ class GrowableArray(Generic[T]):
 def word_log_probs(
     model: LanguageModel[Any], state: Any, rows: Indices, labels: Indices, spelling: LabelTokens
 ) -> Scores:
-    """Return natural-log probabilities [P] of labels [P] after rows [P] of a state; 0 without tokens.
+    """Return log-probabilities [P] of labels [P] after rows [P] of a state; 0 without tokens.
 
     Equal pairs are scored once. A model that always computes complete distributions does so once
     per row.
@@ -147,7 +145,7 @@ class PhrasePaths:
         return self._steps[pair]
 
     def _credit(self, node: int) -> Scores:
-        """Return the credit for a node's words [F + 2]; an incomplete phrase has none for unknown words."""
+        """Return the credit for a node's words [F + 2]; for unknown words only if complete."""
         found, share = self._phrases.automaton.credit(node)
         values = self._values(found) * share
         if share < 1:
@@ -162,7 +160,7 @@ class PhrasePaths:
 
 
 class ActiveStates:
-    """Model states after tokens that can still be extended; those with the same history share one."""
+    """Model states after tokens that can be extended; equal histories share one."""
 
     def __init__(self, model: LanguageModel[Any], spelling: LabelTokens) -> None:
         self._model, self._spelling = model, spelling
@@ -189,12 +187,12 @@ class ActiveStates:
 
     def retain(self, tokens: Indices) -> None:
         """Drop the states of all tokens except these."""
-        used, self._rows[tokens] = np.unique(self._rows[tokens], return_inverse=True)
+        used, self._rows[:][tokens] = np.unique(self._rows[tokens], return_inverse=True)
         self._pool = self._pool.select(used)
 
 
 def state_keys(state: Any) -> Indices | None:
-    """Return keys [B, K], equal for rows with the same future; None if the state does not determine them.
+    """Return keys [B, K], equal for rows with one future; None if the state has none.
 
     Only states of n-gram models and mixtures of them have keys.
     """
@@ -208,7 +206,7 @@ def state_keys(state: Any) -> Indices | None:
 
 
 def recombine(
-    nodes: Indices, futures: Indices, totals: Scores, *, max_tokens_per_node: int
+    nodes: Indices, futures: Indices, totals: Scores, max_tokens_per_node: int
 ) -> tuple[Indices, Indices, Indices]:
     """Recombine edges into tokens; edges to a node with the same future share a token.
 
@@ -262,7 +260,7 @@ class TokenEdges(NamedTuple):
     Attributes:
         parents: token at the start of each edge [P].
         arcs: arc of each edge [P].
-        log_probs: natural-log probability of the arc's word after that token [P].
+        log_probs: log-probability of the arc's word after that token [P].
         scores: weighted sum of the arc's features [P].
         added: features of phrases, and change of the number of unknown tokens [P, F + 1].
     """
@@ -364,9 +362,9 @@ class LatticeSearchSettings:
             ("recombination_order", self.recombination_order),
         ):
             if value is not None and value < 1:
-                raise InvalidInputError(f"{name} is {value}; it must be at least 1", parameter=name)
+                raise InvalidInputError.of(name, f"is {value}; it must be at least 1")
         if self.beam is not None and not self.beam >= 0:
-            raise InvalidInputError(f"beam is {self.beam}; it must be at least 0", parameter="beam")
+            raise InvalidInputError.of("beam", f"is {self.beam}; it must be at least 0")
 
 
 class TokenPassing:
@@ -400,7 +398,7 @@ class TokenPassing:
         self._score_outgoing(0, self._states.initial, nothing)
 
     def run(self) -> TokenGraph:
-        """Search to the ends; return the token graph, its nodes and arcs numbered as in the lattices' graph."""
+        """Search to the ends; return the token graph, numbered as the lattices' graph."""
         for level in range(1, len(self._joined.by_target)):
             self._advance_level(level)
         offsets = np.concatenate([[0], np.cumsum(np.concatenate(self._num_edges))])
@@ -409,18 +407,16 @@ class TokenPassing:
 
     def _advance_level(self, level: int) -> None:
         """Collect and recombine the tokens at a level's nodes, then score the next words."""
-        ways, totals, phrases = self._incoming_edges(level)
-        nodes = self._joined.targets[ways.arcs]
-        labels = self._spelling.canonical[self._joined.labels[ways.arcs]]
-        ended = self._joined.last_use[nodes] < 0
+        joined, (ways, totals, phrases) = self._joined, self._incoming_edges(level)
+        nodes, labels = joined.targets[ways.arcs], self._spelling.canonical[joined.labels[ways.arcs]]
+        ended = joined.last_use[nodes] < 0
         futures = words = self._tokens.words_after(ways.parents, labels)
         if self._states_are_keys:
             state, rows = self._states.after(ways.parents, labels)
             futures = cast("Indices", state_keys(state))[rows]
         futures = np.column_stack([futures, phrases])
         futures = np.where(ended[:, None], 0, futures)  # after the end, all futures are equal
-        most = self._search.max_tokens_per_node
-        kept, counts, best = recombine(nodes, futures, totals, max_tokens_per_node=most)
+        kept, counts, best = recombine(nodes, futures, totals, self._search.max_tokens_per_node)
         self._tokens.add(nodes[best], totals[best], words[best], phrases[best])
         self._num_edges.append(counts)
         self._edges.append(ways.select(kept))
@@ -429,27 +425,18 @@ class TokenPassing:
         if self._states_are_keys:
             used, indices = np.unique(rows[best], return_inverse=True)
             state = state.select(used)
-        else:
-            state, indices = self._shared_states(ways.select(best), totals[best], words[best])
+        else:  # edges of a lattice with equal last words share the state of the best
+            lattices = joined.lattice_of[nodes[best]]
+            kept, counts, first = recombine(lattices, words[best], totals[best], len(best))
+            state, shared = self._states.after(ways.parents[best[first]], labels[best[first]])
+            indices = np.empty(len(best), dtype=np.int64)
+            indices[kept] = np.repeat(shared, counts)
         rows = np.full(len(going), NO_STATE)
         rows[going] = indices
         self._score_outgoing(level, state, rows)
 
-    def _shared_states(self, ways: TokenEdges, totals: Scores, words: Indices) -> tuple[Any, Indices]:
-        """Compute the states after edges.
-
-        Edges of a lattice with equal last words share the state of the best.
-        """
-        lattices = self._joined.lattice_of[self._joined.sources[ways.arcs]]
-        kept, counts, best = recombine(lattices, words, totals, max_tokens_per_node=len(totals))
-        labels = self._spelling.canonical[self._joined.labels[ways.arcs[best]]]
-        state, rows = self._states.after(ways.parents[best], labels)
-        indices = np.empty(len(totals), dtype=np.int64)
-        indices[kept] = np.repeat(rows, counts)
-        return state, indices
-
     def _incoming_edges(self, level: int) -> tuple[TokenEdges, Scores, Indices]:
-        """Return the edges to a level's nodes, their totals and nodes of phrases, inside the beam."""
+        """Return the edges to a level inside the beam, their totals and nodes of phrases."""
         joined, tokens = self._joined, self._tokens
         arcs = joined.by_target[level]
         counts = tokens.count[joined.sources[arcs]]
@@ -472,7 +459,7 @@ class TokenPassing:
         return ways.select(inside), totals[inside], phrases[inside]
 
     def _score_outgoing(self, level: int, state: Any, rows: Indices) -> None:
-        """Score the words after the newest tokens, those of a level; `rows` are their rows of the state."""
+        """Score the words after a level's tokens, the newest; `rows` are their rows of the state."""
         joined, tokens = self._joined, self._tokens
         begin = len(tokens) - len(rows)
         self._states.add(state, rows)

@@ -86,18 +86,9 @@ class ClusteredEmbedding(nn.Module):
         assert vectors is not None  # noqa: S101 - there are at least two clusters
         return vectors
 
-    @torch.no_grad()
-    def rank_tokens(self, counts: Tensor) -> Tensor:
-        """Rank the tokens by their counts [V]; return their ids in order of rank [V]."""
-        counts = counts.clone()
-        counts[BOS] = torch.inf
-        order = torch.argsort(counts, descending=True, stable=True)
-        self.rank.copy_(torch.argsort(order))
-        return order
-
 
 class AdaptiveSoftmax(OutputLayer):
-    """Two-level softmax: a head of frequent tokens and clusters of rare ones, then a cluster (Grave et al. 2017).
+    """Softmax over frequent tokens and clusters, then within a cluster (Grave et al. 2017).
 
     A frequent token's probability is its softmax probability in the head. That of a rare
     token is the head's probability of its cluster times its softmax probability within it.
@@ -166,14 +157,14 @@ class AdaptiveSoftmax(OutputLayer):
         return answer
 
     def _in_clusters(self, ranks: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """Yield clusters after the first that have ranks [N], their positions and indices inside."""
+        """Yield later clusters that have ranks [N], these ranks' positions, and indices inside."""
         for i, (begin, end) in enumerate(itertools.pairwise(self.vectors.bounds[1:]), start=1):
             members = ((ranks >= begin) & (ranks < end)).nonzero().squeeze(1)
             if len(members):
                 yield i, members, ranks[members] - begin
 
     def _inside(self, cluster: int, features: Tensor) -> Tensor:
-        """Return natural-log probabilities [N, Vᵢ] of a cluster's tokens, given the cluster."""
+        """Return log-probabilities [N, Vᵢ] of a cluster's tokens, given the cluster."""
         narrow = functional.linear(features, self.vectors.projection(cluster))
         logits = functional.linear(narrow, self.vectors.table(cluster), self.biases[cluster])
         return torch.log_softmax(logits, dim=-1)
@@ -181,7 +172,11 @@ class AdaptiveSoftmax(OutputLayer):
     @override
     @torch.no_grad()
     def initialise_from_counts(self, counts: Tensor) -> None:
-        ordered = counts[self.vectors.rank_tokens(counts)]
+        keys = counts.clone()
+        keys[BOS] = torch.inf  # rank 0
+        order = torch.argsort(keys, descending=True, stable=True)
+        self.vectors.rank.copy_(torch.argsort(order))
+        ordered = counts[order]
         bounds = self.vectors.bounds
         tails = [ordered[begin:end] for begin, end in itertools.pairwise(bounds[1:])]
         head = torch.cat([ordered[: bounds[1]], torch.stack([tail.sum() for tail in tails])])

@@ -22,6 +22,9 @@ Hidden: TypeAlias = tuple[Tensor, ...]
 """State of a network between tokens: tensors [·, B, ·]; first the body's output at the last token,
 [1, B, W], from which the next token is predicted; the rest is the body's state."""
 
+CellState: TypeAlias = tuple[Tensor, ...]
+"""State of a layer between tokens, tensors [B, H]; first its output at the last token."""
+
 
 class SequenceLayer(nn.Module, ABC):
     """Sequence-to-sequence layer with a state."""
@@ -60,10 +63,6 @@ class Body(SequenceLayer):
     @abstractmethod
     def start(self, batch: int) -> Hidden:
         """Return the initial state: tensors whose dimension 1 is the batch."""
-
-
-CellState: TypeAlias = tuple[Tensor, ...]
-"""State of a layer between tokens, tensors [B, H]; first its output at the last token."""
 
 
 class Dropout(nn.Module):
@@ -276,10 +275,3 @@ class MinGRU(SequenceLayer):
 
 Cell: TypeAlias = TorchCell | MinGRU
 """Recurrent layer."""
-
-
-def make_cell(config: NetworkConfig, input_size: int) -> Cell:
-    """Create a layer of the configured kind for inputs of a size."""
-    if config.cell == "mingru":
-        return MinGRU(input_size, config.hidden_size)
-    return TorchCell(config, input_size)

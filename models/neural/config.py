@@ -1,4 +1,4 @@
-"""Network configuration: the recipe's `neural.*` keys and a checkpoint's config.json; imports no torch."""
+"""Network configuration: `neural.*` keys of recipes, config.json of checkpoints; no torch."""
 
 import itertools
 from collections.abc import Sequence
@@ -11,28 +11,6 @@ MIN_HEAD_TOKENS = 3
 
 WIDTH_DIVISOR = 4
 """Ratio of the vector widths of a cluster and the next cluster."""
-
-
-def cutoffs_problem(cutoffs: Sequence[int], *, vocab_size: int | None = None) -> str | None:
-    """Return what is wrong with the clusters' first ranks, as a message; None if they are valid.
-
-    Args:
-        cutoffs: the ranks.
-        vocab_size: V, if known.
-    """
-    bounds = (MIN_HEAD_TOKENS - 1, *cutoffs)
-    if len(bounds) == 1 or any(low >= high for low, high in itertools.pairwise(bounds)):
-        return f"must be an ascending list from {MIN_HEAD_TOKENS} or more, such as [2000, 10000], given {list(cutoffs)}"
-    if vocab_size is not None and cutoffs[-1] >= vocab_size:
-        return f"must stay below the vocabulary's {vocab_size} tokens, given {list(cutoffs)}"
-    return None
-
-
-def cluster_shapes(cutoffs: Sequence[int], *, vocab_size: int, width: int) -> list[tuple[int, int]]:
-    """Return each cluster's number of tokens and vector width; the first has the full width."""
-    bounds = itertools.pairwise((0, *cutoffs, vocab_size))
-    return [(end - begin, max(1, width // WIDTH_DIVISOR**i)) for i, (begin, end) in enumerate(bounds)]
-
 
 CellName = Literal["feed-forward", "elman", "lstm", "gru", "mingru"]
 ActivationName = Literal["tanh", "relu"]
@@ -56,6 +34,27 @@ ACTS_WITH: dict[str, tuple[str, tuple[str, ...]]] = {
 
 MAX_INT8_WIDTH = 1 << 17
 """Largest input width of an int8 layer: sums of byte products must fit into 32 bits."""
+
+
+def cutoffs_problem(cutoffs: Sequence[int], *, vocab_size: int | None = None) -> str | None:
+    """Return what is wrong with the clusters' first ranks, as a message; None if they are valid.
+
+    Args:
+        cutoffs: the ranks.
+        vocab_size: V, if known.
+    """
+    bounds = (MIN_HEAD_TOKENS - 1, *cutoffs)
+    if len(bounds) == 1 or any(low >= high for low, high in itertools.pairwise(bounds)):
+        return f"must be an ascending list from {MIN_HEAD_TOKENS} or more, such as [2000, 10000], given {list(cutoffs)}"
+    if vocab_size is not None and cutoffs[-1] >= vocab_size:
+        return f"must stay below the vocabulary's {vocab_size} tokens, given {list(cutoffs)}"
+    return None
+
+
+def cluster_shapes(cutoffs: Sequence[int], *, vocab_size: int, width: int) -> list[tuple[int, int]]:
+    """Return each cluster's number of tokens and vector width; the first has the full width."""
+    bounds = itertools.pairwise((0, *cutoffs, vocab_size))
+    return [(end - begin, max(1, width // WIDTH_DIVISOR**i)) for i, (begin, end) in enumerate(bounds)]
 
 
 class NetworkConfig(BaseModel):
@@ -164,7 +163,7 @@ class NetworkConfig(BaseModel):
         return {"feed-forward": 0, "lstm": 2}.get(self.cell, 1)
 
     def clusters(self, vocab_size: int) -> list[tuple[int, int]]:
-        """Return each cluster's number of tokens and vector width; empty if the output is not adaptive."""
+        """Return each cluster's number of tokens and vector width; none if not adaptive."""
         if self.output != "adaptive":
             return []
         return cluster_shapes(self.cutoffs, vocab_size=vocab_size, width=self.feature_size)

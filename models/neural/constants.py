@@ -1,7 +1,7 @@
-"""Tuned sizes of groups, segments, products and threads; a comment above each group names its benchmark.
+"""Tuned sizes; a comment above each group names its benchmark.
 
-Constants that compiled kernels read are defined in the kernels' modules (`models.neural.int8`), because numba's
-cache detects changes in a kernel's own file only.
+Constants of compiled kernels stand in the kernels' modules, of which the cache of their code detects
+changes.
 """
 
 # bench_recurrent

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
-from models.neural.cells import Body, Cell, CellState, Dropout, Hidden, make_cell
+from models.neural.cells import Body, Cell, CellState, Dropout, Hidden, MinGRU, TorchCell
 from models.neural.config import NetworkConfig
 from models.neural.constants import MAX_TANH_VALUES
 
@@ -32,7 +32,7 @@ class LayeredBody(Body):
     """
 
     def _connect_layers(self, config: NetworkConfig) -> None:
-        """Create normalisations and dropout, after the layers: optimizers number parameters in order."""
+        """Create normalisations and dropout after the layers: optimizers number parameters."""
         self.width = config.hidden_size
         sizes = config.layer_inputs
         self.norms = nn.ModuleList(
@@ -42,7 +42,7 @@ class LayeredBody(Body):
         self.dropout = Dropout(config.between_layers, variational=config.variational)
 
     def _run_layers(self, outputs: Tensor, run: Callable[[int, Tensor], Tensor]) -> Tensor:
-        """Return the last layer's outputs from the first's inputs; `run` takes a layer's number and inputs."""
+        """Return the last layer's outputs; `run` takes a layer's number and inputs."""
         for number, skip in enumerate(self.skips):
             below = self.norms[number](outputs)
             above = run(number, self.dropout(below) if number else below)
@@ -56,8 +56,11 @@ class Recurrent(LayeredBody):
 
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
-        cells = [make_cell(config, size) for size in config.layer_inputs]
-        self.cells = nn.ModuleList(cells)
+        minimal = config.cell == "mingru"
+        self.cells = nn.ModuleList(
+            MinGRU(size, config.hidden_size) if minimal else TorchCell(config, size)
+            for size in config.layer_inputs
+        )
         self._connect_layers(config)
         self.parts = config.cell_states
         learned = range(self.parts if config.learned_state else 0)
@@ -72,23 +75,18 @@ class Recurrent(LayeredBody):
 
     @override
     def forward(self, inputs: Tensor, carried: Hidden) -> tuple[Tensor, Hidden]:
-        return self._read(inputs, carried, lambda cell, *given: cell(*given))
+        return self._read(inputs, carried, one=False)
 
     @override
     def step(self, inputs: Tensor, carried: Hidden) -> tuple[Tensor, Hidden]:
-        return self._read(inputs, carried, lambda cell, *given: cell.step(*given))
+        return self._read(inputs, carried, one=True)
 
-    def _read(
-        self,
-        inputs: Tensor,
-        carried: Hidden,
-        read: Callable[[Cell, Tensor, CellState], tuple[Tensor, CellState]],
-    ) -> tuple[Tensor, Hidden]:
+    def _read(self, inputs: Tensor, carried: Hidden, *, one: bool) -> tuple[Tensor, Hidden]:
         states: list[CellState] = []
 
         def run(number: int, below: Tensor) -> Tensor:
-            before = tuple(part[number] for part in carried)
-            above, after = read(cast("Cell", self.cells[number]), below, before)
+            cell = cast("Cell", self.cells[number])
+            above, after = (cell.step if one else cell)(below, tuple(part[number] for part in carried))
             states.append(after)
             return above
 
@@ -233,7 +231,7 @@ class AttentionBody(Body):
         return attended, (seen[len(outputs) :], (filled + len(outputs)).clamp(max=self.before))
 
     def _visible(self, times: int, filled: Tensor) -> Tensor:
-        """Return the mask [B, T, n - 1 + T]: an output attends to itself and earlier ones in the window."""
+        """Return the mask [B, T, n - 1 + T] of outputs in the window, itself included."""
         columns = torch.arange(self.before + times, device=filled.device)
         # distance of each output from each column [T, n - 1 + T]
         distances = self.before + torch.arange(times, device=filled.device)[:, None] - columns

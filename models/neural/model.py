@@ -5,12 +5,11 @@ issue 41486), so memory would grow with each new batch size. Row counts and segm
 therefore padded to a few sizes. oneDNN also repacks the weights at every call, which dominates a
 step of few rows: for these the plain cell is two to five times faster.
 
-On a CUDA device, launching the kernels of a small network's step one by one takes longer than their
-computation. So a step is captured once, as a CUDA graph, for each of a few batch sizes, and
-replayed with a single launch; batches are padded to the next size.
+On CUDA, launching the kernels of a small network's step takes longer than their computation. So a
+step is captured once, as a graph, for each of a few batch sizes, to which batches are padded.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeAlias
@@ -39,6 +38,11 @@ from models.neural.network import Network, read_network, resolve_device, write_n
 from models.neural.network_model import NetworkModel, NeuralState
 from models.vocabulary import EOS, Vocabulary
 
+_WARM_UPS = 3  # as torch's documentation advises: libraries select kernels and allocate memory at first
+
+CapturedGraph: TypeAlias = tuple[Callable[[], None], Hidden]
+"""Function that repeats a captured computation on its inputs' current content, and the results."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorState(NeuralState):
@@ -61,13 +65,6 @@ class TensorState(NeuralState):
         columns = zip(self.hidden, *(state.hidden for state in states), strict=True)
         with torch.inference_mode():
             return type(self)(tuple(torch.cat(parts, dim=1) for parts in columns))
-
-
-_WARM_UPS = 3  # as torch's documentation advises: libraries select kernels and allocate memory at first
-
-CapturedGraph: TypeAlias = tuple[Callable[[], None], Hidden]
-"""Function that repeats a captured computation with its input tensors' current content, and the result tensors,
-valid until the next call."""
 
 
 class CudaGraphSteps:
@@ -96,19 +93,16 @@ class CudaGraphSteps:
         rows = tokens.shape[0]
         size = 1 << max(rows - 1, 0).bit_length()
         if size not in self._bound:
-            self._bound[size] = self._bind(size, tokens)
+            ids = tokens.new_zeros(size)
+            state = tuple(part.clone() for part in self._network.initial_hidden(size))
+            graph = self._record(lambda: self._network.step(ids, state))
+            self._bound[size] = ids, state, graph
         input_tokens, input_hidden, (replay, outputs) = self._bound[size]
         input_tokens[:rows] = tokens
         for buffer, part in zip(input_hidden, hidden, strict=True):
             buffer[:, :rows] = part
         replay()
         return tuple(part[:, :rows].clone() for part in outputs)
-
-    def _bind(self, rows: int, like: Tensor) -> tuple[Tensor, Hidden, CapturedGraph]:
-        """Capture a step; return its inputs, for tokens and state, and the graph."""
-        tokens = like.new_zeros(rows)
-        hidden = tuple(part.clone() for part in self._network.initial_hidden(rows))
-        return tokens, hidden, self._record(lambda: self._network.step(tokens, hidden))
 
 
 def capture_on_cuda(compute: Callable[[], Hidden]) -> CapturedGraph:
@@ -238,17 +232,22 @@ class NeuralModel(NetworkModel):
         """Return outputs [T, B, W] after each token and the state after each row's last one."""
         after = tuple(part.clone() for part in hidden)
         outputs = after[0].new_zeros(len(ids), *after[0].shape[1:])
-        for start, end in ragged_segments(alive, any_width=ids.is_cuda):
-            count = int(alive[start])
-            before = tuple(part[:, :count] for part in after)
-            if end - start == 1:
-                changed = advance_one(self.network, ids[start, :count], before)
-                outputs[start, :count] = changed[0][0]
-            else:
-                given = ids[start:end, :count]
-                outputs[start:end, :count], changed = advance_many(self.network, given, before)
-            for part, new in zip(after, changed, strict=True):
-                part[:, :count] = new
+        start = 0
+        # no row ends between these steps
+        for end in [*(np.flatnonzero(np.diff(alive)) + 1).tolist(), len(alive)]:
+            while start < end:
+                # on a CPU powers of two, for few shapes
+                width = end - start if ids.is_cuda else 1 << ((end - start).bit_length() - 1)
+                count, part = int(alive[start]), slice(start, start + width)
+                before = tuple(state[:, :count] for state in after)
+                if width == 1:
+                    changed = advance_one(self.network, ids[start, :count], before)
+                    outputs[start, :count] = changed[0][0]
+                else:
+                    outputs[part, :count], changed = advance_many(self.network, ids[part, :count], before)
+                for state, new in zip(after, changed, strict=True):
+                    state[:, :count] = new
+                start += width
         return outputs, after
 
     @override
@@ -324,21 +323,6 @@ def advance_many(network: Network, tokens: Tensor, hidden: Hidden) -> tuple[Tens
     if extra:
         outputs, after = outputs[:, :rows], tuple(part[:, :rows].contiguous() for part in after)
     return outputs, after
-
-
-def ragged_segments(alive: TokenIds, *, any_width: bool) -> Iterator[tuple[int, int]]:
-    """Yield parts of a segment, as first step and end, within which no row ends.
-
-    Args:
-        alive: number of rows in each step [T], descending.
-        any_width: False to restrict widths to powers of two.
-    """
-    start = 0
-    for end in [*(np.flatnonzero(np.diff(alive)) + 1).tolist(), len(alive)]:
-        while start < end:
-            width = end - start if any_width else 1 << ((end - start).bit_length() - 1)
-            yield start, start + width
-            start += width
 
 
 def _padded_row_count(rows: int) -> int:

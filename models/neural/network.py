@@ -40,7 +40,12 @@ class Network(nn.Module):
         super().__init__()
         self.config = config
         self.vocab_size = vocab_size
-        self.embedding = _make_embedding(config, vocab_size)
+        self.embedding: TokenEmbedding
+        if config.output == "adaptive" and config.tied:
+            self.embedding = ClusteredEmbedding(vocab_size, config.embedding_size, cutoffs=config.cutoffs)
+        else:
+            self.embedding = nn.Embedding(vocab_size, config.embedding_size)
+            nn.init.uniform_(self.embedding.weight, -INITIAL_RANGE, INITIAL_RANGE)
         self.input_dropout = Dropout(config.of_inputs, variational=config.variational)
         self.body: Body = FeedForward(config) if config.cell == "feed-forward" else Recurrent(config)
         if config.attention != "none":
@@ -49,7 +54,15 @@ class Network(nn.Module):
         self.feature_size = width = config.feature_size
         narrowed = self.body.width != width
         self.projection = nn.Linear(self.body.width, width) if narrowed else nn.Identity()
-        self.output = _make_output_layer(config, self.embedding, vocab_size=vocab_size, width=width)
+        self.output: Softmax | AdaptiveSoftmax
+        if config.output == "softmax":
+            shared = cast("nn.Parameter", self.embedding.weight) if config.tied else None
+            self.output = Softmax(width, vocab_size, shared=shared)
+        elif isinstance(self.embedding, ClusteredEmbedding):
+            self.output = AdaptiveSoftmax(width, self.embedding)
+        else:
+            vectors = ClusteredEmbedding(vocab_size, width, cutoffs=config.cutoffs)
+            self.output = AdaptiveSoftmax(width, vectors)
 
     def tie(self) -> None:
         """Share the embedding's matrix with the output layer again after replacement."""
@@ -66,7 +79,7 @@ class Network(nn.Module):
         return (next(self.parameters()).new_zeros(1, batch, self.body.width), *self.body.start(batch))
 
     def detach_and_reset(self, hidden: Hidden, continues: Tensor) -> Hidden:
-        """Return the state for a training step, detached from past gradients, reset in rows that begin a text.
+        """Return the state for a training step: detached, and reset in rows that begin a text.
 
         Args:
             hidden: state after the last step.
@@ -93,7 +106,7 @@ class Network(nn.Module):
         return outputs, (outputs[-1:], *carried)
 
     def step(self, tokens: Tensor, hidden: Hidden) -> Hidden:
-        """Read a token per row, ids [B], in evaluation mode; faster than `forward` for few rows on a CPU."""
+        """Read a token per row [B] in evaluation mode; faster than `forward` for few rows."""
         output, carried = self.body.step(self.embedding(tokens), hidden[1:])
         return (output[None], *carried)
 
@@ -101,27 +114,6 @@ class Network(nn.Module):
         """Return the output layer's input [..., E] from body outputs [..., W]; in training [T, B, W]."""
         narrowed: Tensor = self.projection(self.output_dropout(outputs))
         return narrowed
-
-
-def _make_embedding(config: NetworkConfig, vocab_size: int) -> TokenEmbedding:
-    """Create the input vectors of tokens; clustered if shared with an adaptive softmax."""
-    if config.output == "adaptive" and config.tied:
-        return ClusteredEmbedding(vocab_size, config.embedding_size, cutoffs=config.cutoffs)
-    embedding = nn.Embedding(vocab_size, config.embedding_size)
-    nn.init.uniform_(embedding.weight, -INITIAL_RANGE, INITIAL_RANGE)
-    return embedding
-
-
-def _make_output_layer(
-    config: NetworkConfig, embedding: TokenEmbedding, *, vocab_size: int, width: int
-) -> Softmax | AdaptiveSoftmax:
-    """Create the output layer for inputs of a width; it shares the embedding's vectors if tied."""
-    if config.output == "softmax":
-        matrix = cast("nn.Parameter", embedding.weight) if config.tied else None
-        return Softmax(width, vocab_size, shared=matrix)
-    if not isinstance(embedding, ClusteredEmbedding):
-        embedding = ClusteredEmbedding(vocab_size, width, cutoffs=config.cutoffs)
-    return AdaptiveSoftmax(width, embedding)
 
 
 def write_network(network: Network, directory: Path) -> None:
@@ -162,7 +154,7 @@ def read_network(directory: Path, *, vocab_size: int) -> Network:
 
 
 class _SkipInitialisation(TorchFunctionMode):
-    """Mode that skips `nn.init.normal_`, whose shapes torch infers with its compiler, an import of 1 s and 64 MB.
+    """Mode that skips `nn.init.normal_`, which on `meta` imports torch's compiler: 1 s, 64 MB.
 
     The initialisers of an adaptive softmax are not skipped.
     """
@@ -188,13 +180,10 @@ def resolve_device(name: str) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     kind, _, index = name.partition(":")
     if kind not in {"cpu", "cuda"} or (":" in name and not (kind == "cuda" and index.isdecimal())):
-        raise InvalidInputError(
-            f"device is {name!r}, it can be auto, cpu, cuda or cuda:<number>", parameter="device"
-        )
+        raise InvalidInputError.of("device", f"is {name!r}, it can be auto, cpu, cuda or cuda:<number>")
     if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
-        raise InvalidInputError(
-            f"device is {name!r}, but torch sees {torch.cuda.device_count()} CUDA devices here",
-            parameter="device",
+        raise InvalidInputError.of(
+            "device", f"is {name!r}, but torch sees {torch.cuda.device_count()} CUDA devices here"
         )
     if kind == "cuda":
         torch.backends.cudnn.allow_tf32 = False

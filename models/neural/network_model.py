@@ -57,7 +57,7 @@ class NeuralState:
             part[:, rows] = changed
 
     def concatenate(self, states: Sequence[Self]) -> Self:
-        """Return a state with this state's rows, then those of each of `states`."""
+        """Return the rows of this state, then those of `states`."""
         columns = zip(self.hidden, *(state.hidden for state in states), strict=True)
         return type(self)(tuple(np.concatenate(parts, axis=1) for parts in columns))
 
@@ -124,52 +124,39 @@ class NetworkModel(
         size = max(1, min(self.group_rows, -(-len(order) // num_shares)))
         groups = [order[start : start + size] for start in range(0, len(order), size)]
 
-        def read(assigned: Sequence[TokenIds]) -> None:
-            for rows in assigned:
-                self._read_group(state.select(rows), tokens, lengths, rows, want, result, before)
+        def read_group(group: TokenIds) -> None:
+            """Read non-empty rows, by descending length, to their ends; finished rows are removed."""
+            carried, num_tokens = state.select(group), lengths[group]
+            for start in range(0, int(num_tokens[0]), self.segment_steps):
+                end = min(start + self.segment_steps, int(num_tokens[0]))
+                rows = group[: np.count_nonzero(num_tokens > start)]
+                is_read = np.arange(start, end)[:, None] < num_tokens[: len(rows)]
+                # entries past a row's length may be invalid ids
+                ids = np.where(is_read, tokens[rows, start:end].T, EOS)
+                hidden = tuple(part[:, : len(rows)] for part in carried.hidden)
+                outputs, after = self.read_segment(ids, is_read, hidden, exact=want.state)
+                for part, changed in zip(carried.hidden, after, strict=True):
+                    part[:, : len(rows)] = changed
+                step, row = np.nonzero(is_read)
+                if want.scores:
+                    scores = self.score_outputs(
+                        outputs, step, row, ids[step, row], normalised=want.normalised
+                    )
+                    result.log_probs[rows[row], start + step] = scores
+                if want.before or want.features:
+                    numbers = rows[row] * tokens.shape[1] + start + step
+                    before.append((numbers, self.take_outputs(outputs, step, row)))
+            if want.state:
+                result.state.assign(group, carried)
 
-        run_parts(read, [groups[number::num_shares] for number in range(num_shares)])
+        shares = [groups[number::num_shares] for number in range(num_shares)]
+        run_parts(lambda share: [*map(read_group, share)], shares)
         if not (want.before or want.features):
             return result
         if not before:
             return result._replace(before=state.select(np.zeros(0, np.int64)))
         order = np.argsort(np.concatenate([numbers for numbers, _ in before]))
         return result._replace(before=self.join_outputs([outputs for _, outputs in before], order))
-
-    def _read_group(
-        self,
-        state: NeuralState,
-        tokens: TokenIds,
-        lengths: TokenIds,
-        group: TokenIds,
-        want: Want,
-        result: ReadResult,
-        before: list[tuple[TokenIds, Any]],
-    ) -> None:
-        """Read non-empty rows, by descending length, to their ends; finished rows are removed.
-
-        `state` is overwritten; results are written to `result` and appended to `before`.
-        """
-        longest, lengths = int(lengths[group[0]]), lengths[group]
-        for start in range(0, longest, self.segment_steps):
-            end = min(start + self.segment_steps, longest)
-            rows = group[: np.count_nonzero(lengths > start)]
-            is_read = np.arange(start, end)[:, None] < lengths[: len(rows)]
-            # entries past a row's length may be invalid ids
-            ids = np.where(is_read, tokens[rows, start:end].T, EOS)
-            hidden = tuple(part[:, : len(rows)] for part in state.hidden)
-            outputs, after = self.read_segment(ids, is_read, hidden, exact=want.state)
-            for part, changed in zip(state.hidden, after, strict=True):
-                part[:, : len(rows)] = changed
-            step, row = np.nonzero(is_read)
-            if want.scores:
-                scores = self.score_outputs(outputs, step, row, ids[step, row], normalised=want.normalised)
-                result.log_probs[rows[row], start + step] = scores
-            if want.before or want.features:
-                numbers = rows[row] * tokens.shape[1] + start + step
-                before.append((numbers, self.take_outputs(outputs, step, row)))
-        if want.state:
-            result.state.assign(group, state)
 
     @abstractmethod
     def read_segment(
@@ -200,7 +187,7 @@ class NetworkModel(
 
     @abstractmethod
     def join_outputs(self, outputs: Sequence[Any], order: TokenIds) -> NeuralState:
-        """Return a state, for prediction only, of results of `take_outputs` in a given order [N]."""
+        """Return a state, for prediction only, of taken outputs in an order [N]."""
 
     @abstractmethod
     def num_shares(self, lengths: TokenIds) -> int:

@@ -24,6 +24,8 @@ from models.vocabulary import BOS, EOS
 
 _LOWEST = np.float32(-3e38)
 
+INITIAL_RANGE = 0.1
+
 
 def log_sum_exp(logits: Tensor) -> Tensor:
     """Return the log-sum-exp of each row [N] of logits [N, V], without a gradient.
@@ -64,15 +66,15 @@ class OutputLayer(nn.Module, ABC):
 
     @abstractmethod
     def log_probs(self, features: Tensor) -> Tensor:
-        """Return natural-log probabilities [N, V] after vectors [N, E]; minus infinity for `<s>`."""
+        """Return log-probabilities [N, V] after vectors [N, E]; minus infinity for `<s>`."""
 
     @abstractmethod
     def target_log_probs(self, features: Tensor, ids: Tensor) -> Tensor:
-        """Return natural-log probabilities [N] of ids [N] after vectors [N, E]."""
+        """Return log-probabilities [N] of ids [N] after vectors [N, E]."""
 
     @abstractmethod
     def choice_log_probs(self, features: Tensor, rows: Tensor, ids: Tensor) -> Tensor:
-        """Return natural-log probabilities [C] of ids [C] after vectors [N, E], by ascending index `rows` [C].
+        """Return log-probabilities [C] of ids [C] after vectors [N, E], by ascending index `rows` [C].
 
         The cost is one distribution per vector, independent of the number of ids.
         """
@@ -86,12 +88,9 @@ class OutputLayer(nn.Module, ABC):
         """Set biases to tokens' log frequencies, and scale their vectors, by the count of each [V]."""
 
 
-INITIAL_RANGE = 0.1
-
-
 @torch.no_grad()
 def scale_by_counts(vectors: Tensor, counts: Tensor) -> None:
-    """Scale vectors [N, E] of equal length in proportion to log(count + 1); their mean length stays.
+    """Scale vectors [N, E] in proportion to log(count + 1); their mean length stays.
 
     Rare tokens begin with small logits and input vectors, which their few examples can move. Source: Herold,
     Gao and Ney 2018.

@@ -23,6 +23,8 @@ _OBSOLETE_PREFIX = "recurrent."  # prefix of the tensors of the first recurrent 
 GATES = {"feed-forward": 1, "elman": 1, "gru": 3, "lstm": 4, "mingru": 2}
 """Number of matrices of the inputs in one layer, which are stored as one."""
 
+Shapes: TypeAlias = dict[str, tuple[int, ...]]
+
 
 class NetworkWeights(NamedTuple):
     """Weights of a network.
@@ -36,9 +38,6 @@ class NetworkWeights(NamedTuple):
     config: NetworkConfig
     vocab_size: int
     arrays: Mapping[str, AnyArray]
-
-
-Shapes: TypeAlias = dict[str, tuple[int, ...]]
 
 
 def parameter_shapes(config: NetworkConfig, vocab_size: int) -> Shapes:
@@ -119,14 +118,7 @@ def read_weights(directory: Path, *, vocab_size: int) -> NetworkWeights:
     Raises:
         ManifestError: a file is missing or damaged, or does not match the other or V.
     """
-    config = _read_config(directory / CONFIG_FILE, vocab_size)
-    path = directory / WEIGHTS_FILE
-    arrays = map_tensors(path)
-    _check_arrays(path, arrays, parameter_shapes(config, vocab_size))
-    return NetworkWeights(config, vocab_size, arrays)
-
-
-def _read_config(path: Path, vocab_size: int) -> NetworkConfig:
+    path = directory / CONFIG_FILE
     fields = read_config(path)
     written_for = fields.pop("vocab_size", None)
     config = check_config(NetworkConfig, fields, path)
@@ -135,7 +127,10 @@ def _read_config(path: Path, vocab_size: int) -> NetworkConfig:
     problem = cutoffs_problem(config.cutoffs, vocab_size=vocab_size) if config.output == "adaptive" else None
     if problem is not None:
         raise ManifestError(f"{path}: neural.cutoffs: {problem}")
-    return config
+    path = directory / WEIGHTS_FILE
+    arrays = map_tensors(path)
+    _check_arrays(path, arrays, parameter_shapes(config, vocab_size))
+    return NetworkWeights(config, vocab_size, arrays)
 
 
 def _check_arrays(path: Path, arrays: Arrays, shapes: Shapes) -> None:

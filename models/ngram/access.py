@@ -1,4 +1,4 @@
-"""Automaton accessors for kernels, independent of the storage of words, probabilities and back-offs.
+"""Accessors of an automaton for kernels, exact or quantised.
 
 State and arc numbers are unsigned here to omit numba's check for negative indices, which costs a
 fifth of the speed.
@@ -13,12 +13,11 @@ import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import overload
 
 from models.arrays import Int32s, UInt32s
 from models.kernels.compilation import compile_declared, kernel, tuple_type
-from models.kernels.llvm import intrinsic
+from models.kernels.llvm import BYTE_POINTER, INT64, first_element, intrinsic
 from models.ngram.automaton import EXACT_TYPES, QUANTISED_TYPES, Automaton
 
 U = numba.uint64
@@ -40,7 +39,7 @@ SPAN_TYPES = (readonly("int32"), *[readonly("int64")] * 3)
 
 
 def automaton_kernel(result: Any, *arguments: Any) -> Callable[[F], F]:
-    """Declare a kernel for an automaton, exact or quantised, and arguments of these types; see `kernel`."""
+    """Declare a kernel of an automaton, exact or quantised, and these types; see `kernel`."""
     return kernel(result(_EXACT, *arguments), result(_QUANTISED, *arguments))
 
 
@@ -59,7 +58,7 @@ def word_at(words: Any, arc: Any) -> Any:
 
 
 def value_at(coded: Any, values: Any, index: Any) -> Any:
-    """Return a probability or back-off weight, float32, from an array of values or codes; for kernels only."""
+    """Return a value, float32, from an array of values or codes; for kernels only."""
     raise NotImplementedError
 
 
@@ -92,16 +91,12 @@ def prefetch(_typing_context: Any, array: Any, index: Any) -> Any:  # noqa: ARG0
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array_type = signature.args[0]
-        view = context.make_array(array_type)(context, builder, arguments[0])
-        row_bytes = (
-            array_type.dtype.bitwidth // 8 * (3 if array_type.ndim == 2 else 1)
-        )  # a word has three bytes
-        position = builder.mul(arguments[1], ir.Constant(ir.IntType(64), row_bytes))
-        pointer = builder.gep(builder.bitcast(view.data, cgutils.voidptr_t), [position])
-        flag = ir.IntType(32)
-        function = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, flag, flag, flag])
-        read, keep, data = (ir.Constant(flag, value) for value in (0, 3, 1))
-        callee = builder.module.declare_intrinsic("llvm.prefetch", [cgutils.voidptr_t], function)
+        width = ir.Constant(INT64, 3 if array_type.ndim == 2 else 1)  # a word has three bytes
+        first = first_element(context, builder, array_type, arguments[0])
+        pointer = builder.bitcast(builder.gep(first, [builder.mul(arguments[1], width)]), BYTE_POINTER)
+        read, keep, data = (ir.Constant(ir.IntType(32), value) for value in (0, 3, 1))
+        function = ir.FunctionType(ir.VoidType(), [BYTE_POINTER, *[read.type] * 3])
+        callee = builder.module.declare_intrinsic("llvm.prefetch", [BYTE_POINTER], function)
         builder.call(callee, [pointer, read, keep, data])
         return context.get_dummy_value()
 
@@ -111,7 +106,7 @@ def prefetch(_typing_context: Any, array: Any, index: Any) -> Any:  # noqa: ARG0
 # inlined because a call would pass every array of the automaton
 @numba.njit(nogil=True, forceinline=True)
 def search_end(begin: Any, end: Any, word: Any) -> Any:
-    """Bound the search for a word's arc in [begin, end): ids ascend, so at most `word` arcs precede it.
+    """Bound the search for a word's arc in [begin, end): at most `word` arcs precede it.
 
     Frequent words have small ids, so this avoids most of the search among many arcs.
     """
@@ -120,7 +115,7 @@ def search_end(begin: Any, end: Any, word: Any) -> Any:
 
 @numba.njit(nogil=True, forceinline=True)
 def find_arc(words: Any, begin: Any, end: Any, word: Any) -> Any:
-    """Return the arc of a word in [begin, end), by bisection in `Automaton.words`, or A if there is none.
+    """Return the arc of a word in [begin, end), by bisection; A if there is none.
 
     Predicted branches are faster than a branch-free search: a wrong one still loads a cache line early.
     """

@@ -32,11 +32,33 @@ _POWERS = np.array([float(f"1e{exponent}") for exponent in range(64)])
 _MARGIN = 2.0**-49
 _MOST_DIGITS = 19  # decimal digits that fit into 64 bits
 _MAX_NUMBER_LENGTH = 400  # characters; a longer field is not a number
+
 _DECIMAL = re.compile(rb"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _NAMED_NUMBERS = {b"inf": math.inf, b"infinity": math.inf, b"nan": math.nan}
+
 _MOST_ZEROS = 6  # numbers further from 1 are written with an exponent
+
+# bytes
 _INF = (np.uint8(ord("i")), np.uint8(ord("n")), np.uint8(ord("f")))
 _MINUS, _PLUS, _POINT, _ZERO, _NINE, _E, _SMALL_E = (np.uint8(c) for c in b"-+.09Ee")
+
+# reasons why a kernel stops; codes above FULL are errors
+BLOCK_ENDS, SECTION_ENDS, FULL = 0, 1, 2
+TOO_FEW_WORDS, TOO_MANY_FIELDS, UNKNOWN_WORD, DUPLICATE, POSITIVE_LOG_PROB = 3, 4, 5, 6, 7
+
+PROB, BACKOFF = 0, 1
+MAX_LOG_PROB = 1e-6
+"""Log-probabilities from 0 to this value are rounding errors."""
+
+_ORDINARY, _BLANK, _END_OF_LINE = 0, 1, 2
+_BYTE_KINDS = np.zeros(256, dtype=np.uint8)
+"""Kind of each byte: part of a field, between fields, or end of a line."""
+_BYTE_KINDS[list(b" \t\r")] = _BLANK
+_BYTE_KINDS[ord("\n")] = _END_OF_LINE
+_LINE_END, _BACKSLASH = ord("\n"), ord("\\")
+
+ListedArcs: TypeAlias = tuple[Int64s, UInt32s, Int32s]
+"""Arcs of the lower orders, to look up prefixes: the result of `number_arcs`."""
 
 
 @numba.njit(nogil=True)
@@ -92,7 +114,7 @@ def _read_digits(text: UInt8s, offset: int, end: int) -> tuple[np.uint64, Int, i
 
 @numba.njit(nogil=True)
 def _read_exponent(text: UInt8s, start: int, end: int) -> tuple[Int, bool]:
-    """Read an "e" and an integer of up to three digits; return the integer, and if the syntax is valid."""
+    """Read "e" and up to three digits; return the integer, and True if the syntax is valid."""
     offset = start + 1
     if text[start] != _E and text[start] != _SMALL_E:
         return 0, False
@@ -140,7 +162,7 @@ def _nearest_to(exact: Fraction, approximate: float) -> np.float32:
 
 @numba.njit(nogil=True)
 def write_number(value: np.float32, out: UInt8s, offset: int) -> int:
-    """Write the shortest decimal of six or more digits that reads as this float, without trailing zeros.
+    """Write the shortest decimal of six or more digits that reads as this float.
 
     Returns:
         The offset after the decimal.
@@ -218,22 +240,6 @@ def _write_fixed(digits: Int, length: int, scale: Int, out: UInt8s, offset: int)
     return end
 
 
-# reasons why a kernel stops; codes above FULL are errors
-BLOCK_ENDS, SECTION_ENDS, FULL = 0, 1, 2
-TOO_FEW_WORDS, TOO_MANY_FIELDS, UNKNOWN_WORD, DUPLICATE, POSITIVE_LOG_PROB = 3, 4, 5, 6, 7
-
-PROB, BACKOFF = 0, 1
-MAX_LOG_PROB = 1e-6
-"""Log-probabilities from 0 to this value are rounding errors."""
-
-_ORDINARY, _BLANK, _END_OF_LINE = 0, 1, 2
-_BYTE_KINDS = np.zeros(256, dtype=np.uint8)
-"""Kind of each byte: part of a field, between fields, or end of a line."""
-_BYTE_KINDS[list(b" \t\r")] = _BLANK
-_BYTE_KINDS[ord("\n")] = _END_OF_LINE
-_LINE_END, _BACKSLASH = ord("\n"), ord("\\")
-
-
 class NGramRows(NamedTuple):
     """N-grams of one section in file order; the arrays have capacity for more.
 
@@ -251,10 +257,6 @@ class NGramRows(NamedTuple):
     log10_probs: Float32s
     log10_backoffs: Float32s
     lines: Int64s
-
-
-ListedArcs: TypeAlias = tuple[Int64s, UInt32s, Int32s]
-"""Arcs of the lower orders, to look up prefixes: the result of `number_arcs`."""
 
 
 class ParseStop(NamedTuple):
@@ -472,7 +474,7 @@ def _hash_field(text: UInt8s, offset: int) -> tuple[int, np.uint64]:
 
 
 def sort_rows(prefixes: Int32s, words: Int32s, *, num_prefixes: int, vocab_size: int) -> Int32s:
-    """Return row numbers [n] in lexicographic order of n-grams of one order: prefix and last word [n]."""
+    """Return row numbers [n] in order of prefix, then last word [n]."""
     rows, by_word = np.arange(len(words), dtype=np.int32), np.empty_like(words)
     sort_by_key(words, rows, count_smaller_keys(words, rows, vocab_size), by_word)
     sort_by_key(prefixes, by_word, count_smaller_keys(prefixes, rows, num_prefixes), rows)

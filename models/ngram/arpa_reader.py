@@ -16,7 +16,7 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from models.arrays import Float32s, Int32s, Int64s
+from models.arrays import Int32s, Int64s
 from models.errors import FormatError
 from models.files import split_words
 from models.ngram import arpa_kernels
@@ -46,12 +46,33 @@ LOG_ZERO_OPTION = "log-zero"
 BACKWARD_OPTION = ("direction", "backward")
 """Option in that comment: words are predicted from the words after them."""
 
+ESCAPED_OPTION = ("escapes", "percent")
+"""Option in that comment: words are escaped."""
+
+CONTROL_IDS = {"<unk>": UNK, "<UNK>": UNK, "<s>": BOS, "</s>": EOS}
+"""Spellings of the control tokens in ARPA files."""
+
+MISSING_UNKNOWN_LOG10 = -100.0
+"""Log-probability of `<unk>` if a file does not list it, as in KenLM."""
+
 DATA_HEADING, END_HEADING = b"\\data\\", b"\\end\\"
 _IARPA = b"iARPA"  # as ARPA from the next line on, but its numbers mean something else
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _MOST_COMMENT_BYTES = 1 << 20
 _COUNT = re.compile(rb"ngram\s+(\d{1,30})\s*=\s*(\d{1,30})")
 _OPTION = re.compile(r"(\S+?)=(\S+)")
+
+# spellings of words
+_SPECIAL = re.compile(r"[\x00-\x20\x7f%]")
+_ESCAPED = re.compile(r"%([0-9A-F]{2})")
+_NEEDS_ESCAPE = re.compile(r"[\x00-\x20\x7f]")
+
+# arrays of a section
+_INITIAL_ROWS = 1 << 16  # arrays grow by doubling: a header may declare more than the file has
+_MAX_HARD_NUMBERS = 256
+_NO_IDS = np.zeros(0, np.int32)
+_NO_ARCS = (np.zeros(0, np.int64), np.zeros(0, np.uint32), _NO_IDS)
+_COUNTS_HINT = "correct the header, or write the file again"
 
 
 def section_heading(order: int) -> bytes:
@@ -82,7 +103,16 @@ def read_header(source: ArpaSource) -> tuple[tuple[int, ...], Mapping[str, str]]
                 f"found {quote_bytes(text)}, expected a line such as ngram 1=1000 or \\1-grams:",
                 line=line,
             )
-        counts.append(_checked_count(source, line, len(counts) + 1, *map(int, match.groups())))
+        order, count = map(int, match.groups())
+        if order > MAX_ARPA_ORDER:
+            problem = f"the file has n-grams of order {order}, orders up to {MAX_ARPA_ORDER} are supported"
+            source.fail(problem, line=line)
+        if order != len(counts) + 1:
+            source.fail(f"found order {order}, expected order {len(counts) + 1}", line=line)
+        if count > MAX_COUNT:
+            problem = f"the header declares {count} n-grams of order {order}; the limit is {MAX_COUNT}"
+            source.fail(problem, line=line)
+        counts.append(count)
     if not counts:
         source.fail(
             "no line such as ngram 1=1000 gives the number of n-grams of each order",
@@ -104,30 +134,6 @@ def _find_data(source: ArpaSource) -> dict[str, str]:
         if text.startswith(COMMENT_MARK.encode()):
             options = dict(_OPTION.findall(text.decode("utf-8", "replace").removeprefix(COMMENT_MARK)))
         passed += len(text) + 1
-
-
-def _checked_count(source: ArpaSource, line: int, expected: int, order: int, count: int) -> int:
-    problem = ""
-    if order > MAX_ARPA_ORDER:
-        problem = f"the file has n-grams of order {order}, orders up to {MAX_ARPA_ORDER} are supported"
-    elif order != expected:
-        problem = f"found order {order}, expected order {expected}"
-    elif count > MAX_COUNT:
-        problem = f"the header declares {count} n-grams of order {order}; the limit is {MAX_COUNT}"
-    if problem:
-        source.fail(problem, line=line)
-    return count
-
-
-CONTROL_IDS = {"<unk>": UNK, "<UNK>": UNK, "<s>": BOS, "</s>": EOS}
-"""Spellings of the control tokens in ARPA files."""
-
-ESCAPED_OPTION = ("escapes", "percent")
-"""Option in the comment of a file whose words are escaped."""
-
-_SPECIAL = re.compile(r"[\x00-\x20\x7f%]")
-_ESCAPED = re.compile(r"%([0-9A-F]{2})")
-_NEEDS_ESCAPE = re.compile(r"[\x00-\x20\x7f]")
 
 
 def escape_tokens(tokens: Sequence[str]) -> tuple[Sequence[str], int]:
@@ -227,13 +233,6 @@ def _decode_word(source: ArpaSource, spelled: bytes, line: int) -> str:
             line=line,
             hint="convert the file first, for example with iconv -t utf-8",
         )
-
-
-_INITIAL_ROWS = 1 << 16
-_MAX_HARD_NUMBERS = 256
-_NO_IDS = np.zeros(0, np.int32)
-_NO_ARCS = (np.zeros(0, np.int64), np.zeros(0, np.uint32), _NO_IDS)
-_COUNTS_HINT = "correct the header, or write the file again"
 
 
 class ArpaSection:
@@ -399,10 +398,6 @@ class ArpaSection:
         return f"a line here has a log-probability, {words} and an optional back-off weight"
 
 
-MISSING_UNKNOWN_LOG10 = -100.0
-"""Log-probability of `<unk>` if a file does not list it, as in KenLM."""
-
-
 class ArpaReport(NamedTuple):
     """Properties of an ARPA file.
 
@@ -541,7 +536,13 @@ def _add_prefixes(orders: list[tuple[NGrams, NGramWeights]], section: ArpaSectio
         prefixes, words = (part.astype(np.int32) for part in np.divmod(keys, vocab_size))
         log10_probs, log10_backoffs = np.zeros((2, len(keys)), np.float32)
         log10_probs[of_listed], log10_backoffs[of_listed] = weights
-        log10_probs[is_new] = _backed_off([*orders[: length - 1], (listed, weights)], added)
+        # backing off is scored by the n-grams listed so far
+        tokens, out = added.astype(np.int64), np.zeros(added.shape, np.float32)
+        begins, flat = np.arange(len(added)) * length, out.reshape(-1)
+        automaton = build_automaton([*orders[: length - 1], (listed, weights)])
+        spans = np.zeros(len(added), np.int32), tokens.reshape(-1), begins, begins + length
+        score_spans(automaton, *spans, flat, np.zeros(0, np.uint8), flat[:0])
+        log10_probs[is_new] = out[:, -1] / np.float32(LN_10)
         unknown = np.full(len(keys), -1, np.int32)
         orders[length - 1] = NGrams(words, prefixes, unknown), NGramWeights(log10_probs, log10_backoffs)
         num_added += len(added)
@@ -549,16 +550,6 @@ def _add_prefixes(orders: list[tuple[NGrams, NGramWeights]], section: ArpaSectio
     own = section.rows.prefixes
     own[:] = np.concatenate([of_listed, of_unlisted[::-1]])[own]
     return num_added
-
-
-def _backed_off(orders: Sequence[tuple[NGrams, NGramWeights]], words: Int32s) -> Float32s:
-    """Return the log10 probability of the last word of unlisted n-grams [n], given as ids [n, L]."""
-    num, length = words.shape
-    begins, tokens = np.arange(num) * length, words.astype(np.int64).reshape(-1)
-    out, empty = np.zeros(words.size, np.float32), np.zeros(num, np.int32)
-    automaton, nothing = build_automaton(orders), (np.zeros(0, np.uint8), out[:0])
-    score_spans(automaton, empty, tokens, begins, begins + length, out, *nothing)
-    return out.reshape(words.shape)[:, -1] / np.float32(LN_10)
 
 
 def _make_unigrams(rows: NGramRows, ids: Int32s, size: int) -> tuple[NGrams, NGramWeights]:

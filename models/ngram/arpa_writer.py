@@ -11,7 +11,7 @@ which KenLM rejects. Log-probabilities above 0, which KenLM rejects too, are rou
 as 0.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,22 +53,6 @@ class ArpaWriteReport(NamedTuple):
     log_zero: np.float32 | None
 
 
-class _Lines(NamedTuple):
-    """Batch of n-grams of one order.
-
-    Attributes:
-        words: ids [order, n], int32.
-        log10_probs: [n], float32.
-        log10_backoffs: [n], float32.
-        with_backoff: whether the back-off weight is written [n].
-    """
-
-    words: Int32s
-    log10_probs: Float32s
-    log10_backoffs: Float32s
-    with_backoff: Bools
-
-
 def write_arpa(
     path: Path,
     vocabulary: Vocabulary,
@@ -95,52 +79,45 @@ def write_arpa(
     np.cumsum([len(word) for word in words], out=starts[1:])
     spelling = np.frombuffer(b"".join(words), dtype=np.uint8)
     counts = tuple(len(ngrams.words) for ngrams, _ in orders)
-    log_zero = _log_zero([weights.log10_backoffs for _, weights in orders[:-1]])
+    backoffs, log_zero = [weights.log10_backoffs for _, weights in orders[:-1]], None
+    if any(np.isneginf(values).any() for values in backoffs):
+        unused = (np.float32(-99 - more) for more in range(1000))
+        log_zero = next(mark for mark in unused if not any((values == mark).any() for values in backoffs))
     options = dict([ESCAPED_OPTION] * (num_escaped > 0) + [BACKWARD_OPTION] * backward)
     if log_zero is not None:
         options[LOG_ZERO_OPTION] = f"{log_zero:g}"
+    comment = [" ".join([COMMENT_MARK, *map("=".join, options.items())])] if options else []
+    sizes = [f"ngram {order}={count}" for order, count in enumerate(counts, start=1)]
     with atomic_writer(path) as write:
-        write(_format_header(counts, options))
+        write("\n".join([*comment, DATA_HEADING.decode(), *sizes, ""]).encode())
         for order in range(1, len(orders) + 1):
             write(b"\n" + section_heading(order) + b"\n")
-            for lines in _chunks(orders, order, log_zero):
-                num_bytes = int(np.diff(starts)[lines.words].sum()) + lines.words.size
-                out = np.empty(
-                    num_bytes + len(lines.log10_probs) * (2 * MAX_NUMBER_BYTES + 2), dtype=np.uint8
-                )
-                write(out[: _write_lines(lines, spelling, starts, out)].tobytes())
-                on_write(len(lines.log10_probs))
+            for lines in _batches(orders, order, log_zero):
+                num_bytes = int(np.diff(starts)[lines[0]].sum()) + lines[0].size
+                out = np.empty(num_bytes + len(lines[1]) * (2 * MAX_NUMBER_BYTES + 2), dtype=np.uint8)
+                write(out[: _write_lines(*lines, spelling, starts, out)].tobytes())
+                on_write(len(lines[1]))
         write(b"\n" + END_HEADING + b"\n")
     return ArpaWriteReport(counts, num_escaped, log_zero)
 
 
-def _format_header(counts: Sequence[int], options: Mapping[str, str]) -> bytes:
-    comment = " ".join([COMMENT_MARK, *map("=".join, options.items())])
-    sizes = [f"ngram {order}={count}" for order, count in enumerate(counts, start=1)]
-    return "\n".join([*([comment] if options else []), DATA_HEADING.decode(), *sizes, ""]).encode()
-
-
-def _log_zero(log10_backoffs: Sequence[Float32s]) -> np.float32 | None:
-    """Return an unused integer for back-off weights of minus infinity; None if there are none."""
-    if not any(np.isneginf(values).any() for values in log10_backoffs):
-        return None
-    candidates = (np.float32(-99 - more) for more in range(1000))
-    return next(mark for mark in candidates if not any((values == mark).any() for values in log10_backoffs))
-
-
-def _chunks(
+def _batches(
     orders: Sequence[tuple[NGrams, NGramWeights]], order: int, log_zero: np.float32 | None
-) -> Iterator[_Lines]:
-    """Yield the n-grams of one order in batches."""
+) -> Iterator[tuple[Int32s, Float32s, Float32s, Bools]]:
+    """Yield the n-grams of one order as arguments of `_write_lines`, up to `_CHUNK` at a time."""
     ngrams, (log10_probs, log10_backoffs) = orders[order - 1]
     is_context = np.zeros(len(ngrams.words), dtype=np.bool_)
     if order < len(orders):
         is_context[orders[order][0].prefixes] = True
     for begin in range(0, len(ngrams.words), _CHUNK):
         here = slice(begin, begin + _CHUNK)
+        rows: slice | Int32s = here
+        words = []  # from the last to the first, along the prefixes
+        for shorter, _ in reversed(orders[:order]):
+            words.append(shorter.words[rows])
+            rows = shorter.prefixes[rows]
         probs = np.minimum(log10_probs[here], np.float32(0))
-        words = _words_of(orders[:order], here)
-        probs[np.isneginf(probs) & (words[-1] == BOS)] = _START_LOG10
+        probs[np.isneginf(probs) & (words[0] == BOS)] = _START_LOG10
         if order == len(orders):
             backoffs, with_backoff = probs, np.zeros(len(probs), dtype=np.bool_)
         else:
@@ -148,36 +125,36 @@ def _chunks(
             if log_zero is not None:
                 backoffs[np.isneginf(backoffs)] = log_zero
             with_backoff = is_context[here] | (backoffs.view(np.int32) != 0)  # minus zero stays
-        yield _Lines(words, probs, backoffs, with_backoff)
-
-
-def _words_of(orders: Sequence[tuple[NGrams, NGramWeights]], here: slice) -> Int32s:
-    """Return the word ids of a slice of the n-grams of the last order [order, n]."""
-    words = []
-    rows: slice | Int32s = here
-    for ngrams, _ in reversed(orders):
-        words.append(ngrams.words[rows])
-        rows = ngrams.prefixes[rows]
-    return np.stack(words[::-1])
+        yield np.stack(words[::-1]), probs, backoffs, with_backoff
 
 
 @kernel()
-def _write_lines(lines: _Lines, spelling: UInt8s, starts: Int64s, out: UInt8s) -> int:
-    """Write the lines to `out`; return their number of bytes."""
+def _write_lines(
+    words: Int32s,
+    log10_probs: Float32s,
+    log10_backoffs: Float32s,
+    with_backoff: Bools,
+    spelling: UInt8s,
+    starts: Int64s,
+    out: UInt8s,
+) -> int:
+    """Write the lines of n-grams [order, n] to `out`; return their number of bytes.
+
+    A word's bytes in `spelling` begin at its entry of `starts`.
+    """
     offset = 0
-    order = len(lines.words)
-    for row in range(len(lines.log10_probs)):
-        offset = write_number(lines.log10_probs[row], out, offset)
-        for position in range(order):
+    for row in range(len(log10_probs)):
+        offset = write_number(log10_probs[row], out, offset)
+        for position in range(len(words)):
             out[offset] = _TAB if position == 0 else _SPACE
             offset += 1
-            word = lines.words[position, row]
+            word = words[position, row]
             for spot in range(starts[word], starts[word + 1]):
                 out[offset] = spelling[spot]
                 offset += 1
-        if lines.with_backoff[row]:
+        if with_backoff[row]:
             out[offset] = _TAB
-            offset = write_number(lines.log10_backoffs[row], out, offset + 1)
+            offset = write_number(log10_backoffs[row], out, offset + 1)
         out[offset] = _LINE_END
         offset += 1
     return offset

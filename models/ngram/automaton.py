@@ -144,6 +144,15 @@ class Automaton(NamedTuple):
         return automaton
 
 
+def word_ids(words: AnyArray) -> Int32s:
+    """Copy word ids [n], given as numbers [n] or as three bytes each, the lowest first [n, 3]."""
+    if words.ndim == 1:
+        return words.astype(np.int32)
+    padded = np.zeros((len(words), 4), np.uint8)
+    padded[:, :3] = words
+    return padded.view("<i4").reshape(-1)
+
+
 def reject(path: Path, problem: str) -> NoReturn:
     """Raise the ManifestError of a file that is not an automaton."""
     raise ManifestError(f"{path} is not a back-off automaton: {problem}")

@@ -21,7 +21,7 @@ import numba
 import numpy as np
 from numba import types
 
-from models.arrays import Float32s, Int32s, Int64s, UInt8s, UInt32s
+from models.arrays import Float32s, Int32s, Int64s, UInt8s, UInt32s, index_ranges
 from models.errors import InvalidInputError
 from models.kernels.compilation import kernel
 from models.ngram.access import (
@@ -33,7 +33,7 @@ from models.ngram.access import (
     log10_prob_of,
     word_at,
 )
-from models.ngram.automaton import Automaton, reject
+from models.ngram.automaton import Automaton, reject, word_ids
 from models.vocabulary import UNK
 
 MAX_UNRANKED_ARCS = 128
@@ -42,6 +42,35 @@ MAX_UNRANKED_ARCS = 128
 
 _BLOCK = 1 << 20
 """States examined at once, and arcs ranked at once; one state may have more arcs."""
+
+NUM_CODES = 256
+MAX_QUANTISED_WORDS = 1 << 24
+_HISTOGRAM_BINS = 1 << 16
+_MAX_ITERATIONS = 100
+
+MAX_NGRAMS = 2**32 - 1
+MAX_STATES = 2**31 - 1
+"""Limits of the integer types for arcs (n-grams) and links (contexts, with the empty one)."""
+
+MAX_LOG10_BACKOFF = 300.0
+"""Limit of the total back-off down to the empty context, close to the range of a double."""
+
+_MASS_TOLERANCE = 1e-5
+_LEAST_MASS = 1e-30  # close to the smallest number in single precision
+
+_PROBLEMS = (
+    "",
+    "first_arcs decreases",
+    "the arcs of the states of one length do not match the n-grams of the next length",
+    "a suffix is not a shorter context",
+    "the words of a context are not ascending ids of the vocabulary",
+    "a probability is more than 1",
+    "a back-off weight is not a number, or the product of a state's and its suffixes' is infinite",
+    "ranked_states does not ascend within the states, or ranked_starts within ranked_arcs",
+    "ranked_arcs are not the arcs of their state, the most probable first",
+    "a state of many arcs is not among ranked_states",
+    "ranked_masses are not the sums of the probabilities",
+)
 
 
 class RankedArcs(NamedTuple):
@@ -84,10 +113,10 @@ def rank_arcs_in_blocks(first_arcs: UInt32s, log10_probs: Float32s) -> Iterator[
 
 def _rank(states: Int64s, first_arcs: UInt32s, log10_probs: Float32s, ranked_before: int) -> RankedArcs:
     """Rank the arcs of some states, after `ranked_before` ranked arcs of earlier states."""
-    begins = first_arcs[states].astype(np.int64)
-    sizes = first_arcs[states + 1].astype(np.int64) - begins
+    begins, ends = first_arcs[states].astype(np.int64), first_arcs[states + 1].astype(np.int64)
+    sizes = ends - begins
     starts = np.cumsum(sizes) - sizes
-    arcs = np.repeat(begins - starts, sizes) + np.arange(sizes.sum())
+    arcs = index_ranges(begins, ends)
     probs = log10_probs[arcs]
     arcs = arcs[np.lexsort((-probs, np.repeat(np.arange(len(states)), sizes)))]
     masses = np.add.reduceat(10.0 ** probs.astype(np.float64), starts)
@@ -97,12 +126,6 @@ def _rank(states: Int64s, first_arcs: UInt32s, log10_probs: Float32s, ranked_bef
         arcs.astype(np.uint32),
         masses.astype(np.float32),
     )
-
-
-NUM_CODES = 256
-MAX_QUANTISED_WORDS = 1 << 24
-_HISTOGRAM_BINS = 1 << 16
-_MAX_ITERATIONS = 100
 
 
 def quantise_automaton(automaton: Automaton) -> Automaton:
@@ -167,6 +190,7 @@ def _lloyd(values: Float32s, num_levels: int) -> Float32s:
     moment = np.concatenate([[0], np.cumsum(counts * centres)])
     spread = np.cumsum(np.cbrt(counts))  # optimal density of many levels: cube root of the values'
     levels = centres[np.searchsorted(spread, (np.arange(num_levels) + 0.5) / num_levels * spread[-1])]
+    # O(levels) a round, by prefix sums
     for _ in range(_MAX_ITERATIONS):
         cuts = np.searchsorted(centres, (levels[:-1] + levels[1:]) / 2)
         begins, ends = np.concatenate([[0], cuts]), np.concatenate([cuts, [len(centres)]])
@@ -177,11 +201,6 @@ def _lloyd(values: Float32s, num_levels: int) -> Float32s:
         levels = means
     single: Float32s = levels.astype(np.float32)
     return single
-
-
-MAX_NGRAMS = 2**32 - 1
-MAX_STATES = 2**31 - 1
-"""Limits of the integer types for arcs (n-grams of all orders) and links (contexts, with the empty one)."""
 
 
 class NGrams(NamedTuple):
@@ -206,7 +225,7 @@ class NGramWeights(NamedTuple):
 
     Attributes:
         log10_probs: probability of the last word given the prefix [n], float32.
-        log10_backoffs: back-off weight of the n-gram as a context [n], float32; not read for the highest order.
+        log10_backoffs: back-off weight of the n-gram as a context [n], float32; unused at the highest order.
     """
 
     log10_probs: Float32s
@@ -269,7 +288,7 @@ def build_automaton(orders: Sequence[tuple[NGrams, NGramWeights]]) -> Automaton:
 
 
 def number_arcs(orders: Sequence[NGrams]) -> tuple[Int64s, UInt32s, Int32s]:
-    """Return `order_starts`, `first_arcs` and `words` of the automaton of the n-grams of the orders 1, 2, …."""
+    """Return `order_starts`, `first_arcs` and `words` of the n-grams of the orders 1, 2, …."""
     order_starts = np.concatenate([[0], np.cumsum([len(ngrams.words) for ngrams in orders])])
     fan_outs = [
         np.bincount(longer.prefixes, minlength=len(shorter.words))
@@ -300,7 +319,7 @@ def check_ngram_counts(sizes: Sequence[int]) -> None:
 def suffix_states(
     orders: Sequence[NGrams], order_starts: Int64s, first_arcs: UInt32s, words: Int32s
 ) -> Int32s:
-    """Return the longest proper suffix, as a state, of the empty context, then of each n-gram of some orders.
+    """Return the state of the longest proper suffix of the empty context, then of each n-gram.
 
     Suffixes that are −1 are computed.
 
@@ -326,10 +345,8 @@ def list_ngrams(automaton: Automaton) -> list[tuple[NGrams, NGramWeights]]:
     Codes are decoded.
     """
     if automaton.quantised:
-        words = np.zeros((automaton.num_arcs, 4), np.uint8)
-        words[:, :3] = automaton.words
         automaton = automaton._replace(
-            words=words.view("<i4").reshape(-1),
+            words=word_ids(automaton.words),
             log10_probs=automaton.prob_values[automaton.log10_probs],
             log10_backoffs=automaton.backoff_values[automaton.log10_backoffs],
         ).frozen()
@@ -348,27 +365,6 @@ def list_ngrams(automaton: Automaton) -> list[tuple[NGrams, NGramWeights]]:
         backoffs = automaton.log10_backoffs[begin + 1 : 1 if longest else end + 1]
         listed.append((ngrams, NGramWeights(automaton.log10_probs[begin:end], backoffs)))
     return listed
-
-
-MAX_LOG10_BACKOFF = 300.0
-"""Limit of the total back-off down to the empty context, close to the range of a double."""
-
-_MASS_TOLERANCE = 1e-5
-_LEAST_MASS = 1e-30  # close to the smallest number in single precision
-
-_PROBLEMS = (
-    "",
-    "first_arcs decreases",
-    "the arcs of the states of one length do not match the n-grams of the next length",
-    "a suffix is not a shorter context",
-    "the words of a context are not ascending ids of the vocabulary",
-    "a probability is more than 1",
-    "a back-off weight is not a number, or the product of a state's and its suffixes' is infinite",
-    "ranked_states does not ascend within the states, or ranked_starts within ranked_arcs",
-    "ranked_arcs are not the arcs of their state, the most probable first",
-    "a state of many arcs is not among ranked_states",
-    "ranked_masses are not the sums of the probabilities",
-)
 
 
 def verify_automaton(automaton: Automaton, path: Path) -> None:

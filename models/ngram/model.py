@@ -32,12 +32,14 @@ from models.ngram.build import verify_automaton
 from models.tokenizers import Tokenizer
 from models.vocabulary import EOS, Vocabulary
 
+_NO_ORDERS, _NO_BACKOFFS = np.zeros(0, np.uint8), np.zeros(0, np.float32)
+
 
 def token_spans(tokens: TokenIds, lengths: TokenIds, rows: int) -> tuple[TokenIds, TokenIds, TokenIds]:
     """Return the spans for kernels of tokens [B, T] with lengths [B], for a state of B rows.
 
     Returns:
-        Tokens of all rows, with padding [B · T]; start of each row [B]; end of each row, without padding [B].
+        Tokens with padding [B · T]; start of each row [B], and its end without padding [B].
 
     Raises:
         InvalidInputError: the shapes do not match.
@@ -52,22 +54,20 @@ def token_spans(tokens: TokenIds, lengths: TokenIds, rows: int) -> tuple[TokenId
 def check_one_per_row(shape: tuple[int, ...], rows: int) -> None:
     """Raise InvalidInputError unless a shape has one token per row of a state."""
     if shape != (rows,):
-        raise InvalidInputError(
-            f"tokens have the shape {list(shape)}, the state has {rows} rows", parameter="tokens"
-        )
+        raise InvalidInputError.of("tokens", f"have the shape {list(shape)}, the state has {rows} rows")
 
 
 def check_shapes(tokens: TokenIds, lengths: TokenIds, rows: int) -> None:
     """Raise InvalidInputError unless tokens are [B, T], and lengths [B] and at most T."""
     if tokens.ndim != 2 or len(tokens) != rows or lengths.shape != (rows,):
-        raise InvalidInputError(
-            f"tokens have the shape {list(tokens.shape)} and lengths {list(lengths.shape)}; "
+        raise InvalidInputError.of(
+            "tokens",
+            f"have the shape {list(tokens.shape)} and lengths {list(lengths.shape)}; "
             f"for a state of {rows} rows they must be [{rows}, T] and [{rows}]",
-            parameter="tokens",
         )
     if lengths.max(initial=0) > tokens.shape[1]:
-        raise InvalidInputError(
-            f"lengths go up to {lengths.max()}, tokens have {tokens.shape[1]} columns", parameter="lengths"
+        raise InvalidInputError.of(
+            "lengths", f"go up to {lengths.max()}, tokens have {tokens.shape[1]} columns"
         )
 
 
@@ -81,15 +81,13 @@ def check_offsets(tokens: TokenIds, offsets: TokenIds, rows: int) -> None:
         )
     ascends = offsets[0] == 0 and offsets[-1] == len(tokens)
     if not ascends or (rows > 1 and (offsets[1:] < offsets[:-1]).any()):  # one row's offsets are 0 and N
-        raise InvalidInputError(f"offsets do not ascend from 0 to {len(tokens)}", parameter="offsets")
+        raise InvalidInputError.of("offsets", f"do not ascend from 0 to {len(tokens)}")
 
 
 def check_k(k: int, vocab_size: int) -> None:
     """Raise InvalidInputError unless k is in [1, V]."""
     if not 1 <= k <= vocab_size:
-        raise InvalidInputError(
-            f"k is {k}, it can be 1 to {vocab_size}, the size of the vocabulary", parameter="k"
-        )
+        raise InvalidInputError.of("k", f"is {k}, it can be 1 to {vocab_size}, the size of the vocabulary")
 
 
 def check_known(tokens: TokenIds, bad: int, vocab_size: int) -> None:
@@ -99,9 +97,6 @@ def check_known(tokens: TokenIds, bad: int, vocab_size: int) -> None:
             f"token {bad} of the batch is {tokens.flat[bad]}, but token ids are 0 to {vocab_size - 1}",
             parameter="tokens",
         )
-
-
-_NO_ORDERS, _NO_BACKOFFS = np.zeros(0, np.uint8), np.zeros(0, np.float32)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -120,11 +115,11 @@ class NGramState:
         return len(self.ids)
 
     def select(self, rows: TokenIds) -> "NGramState":
-        """Return a state of rows `rows[0], rows[1], …`; rows may repeat."""
+        """Return rows `rows[0], rows[1], …`, which may repeat."""
         return NGramState(self.ids[rows])
 
     def concatenate(self, others: Sequence["NGramState"]) -> "NGramState":
-        """Return a state with the rows of this state, then those of each of `others`."""
+        """Return the rows of this state, then those of `others`."""
         return NGramState(np.concatenate([self.ids, *(state.ids for state in others)]))
 
 
@@ -132,7 +127,7 @@ class NGramScores(NamedTuple):
     """Scores of tokens [B, T] and their n-grams; 0 past a row's length.
 
     Attributes:
-        log_probs: natural-log probabilities [B, T].
+        log_probs: log-probabilities [B, T].
         orders: length of the longest listed n-gram up to the token [B, T], uint8; 1 is a unigram.
         log_backoffs: natural logarithm of the back-off charged to reach that n-gram [B, T].
     """
@@ -279,7 +274,7 @@ class NGramModel(
         return NGramState(out[np.arange(tokens.shape[1]) < np.asarray(lengths)[:, None]])
 
     def _prefill(self, state: NGramState, tokens: TokenIds, lengths: TokenIds) -> NGramState:
-        """Return the state after tokens, in order − 1 steps, as only the last order − 1 tokens matter."""
+        """Return the state after tokens, of which only the last order − 1 matter."""
         tokens, lengths = np.asarray(tokens, dtype=np.int64), np.asarray(lengths, dtype=np.int64)
         check_shapes(tokens, lengths, len(state))
         reach = self.order - 1
@@ -303,7 +298,7 @@ class NGramModel(
 
     @classmethod
     def load(cls, directory: Path, vocabulary: Vocabulary, *, device: str) -> "NGramModel":  # noqa: ARG003 - protocol
-        """Map a model, given the vocabulary that it was saved with; `device` is ignored, as it computes on the CPU.
+        """Map a model, given its vocabulary; `device` is ignored.
 
         Raises:
             ManifestError: a file was not written by `save`, or has another vocabulary.

@@ -1,4 +1,4 @@
-"""Compiled scoring of tokens with an automaton: log-probabilities, states, context lengths, distributions.
+"""Compiled scoring with an automaton: log-probabilities, states, distributions.
 
 Kernels release the interpreter lock. All add in double precision and the same
 order, so a word gets the same float in a score and a distribution, in any batch.
@@ -33,6 +33,10 @@ from models.ngram.access import (
 )
 from models.ngram.automaton import LN_10, Automaton
 
+_LANES = 24
+_POSITION, _ROW_END, _STATE, _FIRST, _LAST = (np.uint64(column) for column in range(5))
+"""Columns of a lane: its token, the end of its row, its state, and the range of arcs to search."""
+
 
 @numba.njit(nogil=True)
 def write_suffix_chain(automaton: Automaton, state: np.int32, states: UInt64s, backoffs: Float64s) -> int:
@@ -52,7 +56,7 @@ def write_suffix_chain(automaton: Automaton, state: np.int32, states: UInt64s, b
 
 @automaton_kernel(types.void, readonly("int32"), types.float32[:, ::1])
 def write_distributions(automaton: Automaton, states: Int32s, out: Float32s) -> None:
-    """Write natural-log probabilities [B, V] of all words in states [B] to `out`.
+    """Write log-probabilities [B, V] of all words in states [B] to `out`.
 
     Writes the unigrams with the complete back-off, then the arcs of successively longer
     contexts: O(V + arcs) per row instead of V lookups.
@@ -65,6 +69,7 @@ def write_distributions(automaton: Automaton, states: Int32s, out: Float32s) -> 
         last = write_suffix_chain(automaton, states[row], chain, backoffs) - 1
         for word in range(out.shape[1]):
             out[row, word] = (value_at(probs, decoded, word) + backoffs[last]) * LN_10
+        # longer contexts overwrite shorter
         for level in range(last - 1, -1, -1):
             state = chain[level]
             for arc in range(U(first_arcs[state]), U(first_arcs[state + U(1)])):
@@ -75,20 +80,9 @@ def write_distributions(automaton: Automaton, states: Int32s, out: Float32s) -> 
 @numba.njit(nogil=True)
 def ranked_index(automaton: Automaton, state: np.uint64) -> Any:
     """Return the index of a state among `ranked_states`, else −1."""
-    begin, end = 0, len(automaton.ranked_states)
-    while begin < end:
-        middle = (begin + end) // 2
-        if automaton.ranked_states[middle] < np.int32(state):
-            begin = middle + 1
-        else:
-            end = middle
-    found = begin < len(automaton.ranked_states) and automaton.ranked_states[begin] == np.int32(state)
-    return begin if found else -1
-
-
-_LANES = 24
-_POSITION, _ROW_END, _STATE, _FIRST, _LAST = (np.uint64(column) for column in range(5))
-"""Columns of a lane: its token, the end of its row, its state, and the range of arcs to search."""
+    ranked, wanted = automaton.ranked_states, np.int32(state)
+    index = np.searchsorted(ranked, wanted)
+    return index if index < len(ranked) and ranked[index] == wanted else -1
 
 
 @numba.njit(nogil=True, forceinline=True)
@@ -131,7 +125,7 @@ def score_spans(  # noqa: C901, PLR0912, PLR0915 - one loop, to keep its variabl
     orders: UInt8s,
     log_backoffs: Float32s,
 ) -> int:
-    """Write natural-log probabilities of B spans of tokens [N] to the same positions of `log_probs`.
+    """Write log-probabilities of B spans of tokens [N] to the same positions of `log_probs`.
 
     Several rows, the lanes, advance in turn by one arc or link. A round has two passes: one
     prefetches the arcs of each lane's state, the other reads them.
@@ -212,7 +206,7 @@ def score_spans(  # noqa: C901, PLR0912, PLR0915 - one loop, to keep its variabl
 
 @automaton_kernel(types.int64, readonly("int32"), readonly("int64"), types.int32[::1])
 def advance_rows(automaton: Automaton, states: Int32s, tokens: Int64s, out: Int32s) -> int:
-    """Write the states [B] after a token each [B] to `out`; return −1, or the row of an invalid token.
+    """Write the states [B] after a token each [B]; return −1, or the row of an invalid token.
 
     States are minimal: contexts with the same future share one.
     """

@@ -31,7 +31,7 @@ _PREFETCH_DISTANCE = 8
 
 @numba.njit(nogil=True, forceinline=True)
 def _shadowing_level(first_arcs: UInt32s, words: Any, chain: UInt64s, level: int, word: Any) -> Any:
-    """Return the shortest context longer than this level's with its own arc of the word, or −1."""
+    """Return the shortest longer context with its own arc of the word, or −1."""
     longer = level - 1
     while longer >= 0 and arc_at(first_arcs, words, chain[longer], word) == U(len(words)):
         longer -= 1
@@ -64,11 +64,12 @@ def _sift_down(probs: Any, decoded: Any, heaps: UInt32s, top: Any, position: Any
 def _heapify_arcs(
     first_arcs: Any, probs: Any, decoded: Any, state: np.uint64, heaps: UInt32s, top: Any
 ) -> Any:
-    """Write an unranked state's arcs as a heap from `top` on, the most probable first; return their number."""
+    """Write an unranked state's arcs as a heap from `top` on; return their number."""
     begin = np.int64(first_arcs[state])
     size = np.int64(first_arcs[state + U(1)]) - begin
     for n in range(size):
         heaps[top + n] = begin + n
+    # bottom up: O(arcs) (Floyd 1964)
     for position in range(size // 2 - 1, -1, -1):
         _sift_down(probs, decoded, heaps, top, position, size)
     return size
@@ -76,7 +77,7 @@ def _heapify_arcs(
 
 @numba.njit(nogil=True)
 def _natural_log_prob(probs: Any, decoded: Any, arc: np.uint64, backoff: float) -> np.float32:
-    """Return an arc's natural-log probability after a back-off, as in `write_distributions`."""
+    """Return an arc's log-probability after a back-off, as in `write_distributions`."""
     return np.float32((value_at(probs, decoded, arc) + backoff) * LN_10)
 
 
@@ -108,7 +109,7 @@ def _lower_arc_ties(probs: Any, decoded: Any, arc: np.uint64, backoff: float) ->
 
 @numba.njit(nogil=True)
 def _insert_sorted(ids: Int64s, row: int, begin: int, column: int, word: np.int32) -> None:
-    """Insert a word into the ascending ids of a row that start at `begin` and end before `column`."""
+    """Insert a word into the ascending ids of a row in [begin, column)."""
     while column > begin and ids[row, column - 1] > word:
         ids[row, column] = ids[row, column - 1]
         column -= 1
@@ -143,7 +144,7 @@ def _fill_with_impossible(
 def top_k_words(  # noqa: C901, PLR0912, PLR0915 - one merge
     automaton: Automaton, states: Int32s, ids: Int64s, log_probs: Float32s
 ) -> None:
-    """Write the k most probable words [B, k] in states [B] to `ids`, and their natural-log probabilities.
+    """Write the k most probable words [B, k] in states [B] to `ids`, and their log-probabilities.
 
     Merges the arcs of the state and its suffixes by descending probability, and skips words that a
     longer context has. Words that tie in single precision are in order of id, as if the full

@@ -4,6 +4,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+_SCORE = re.compile(
+    r"(?:old_|hyp_|asr_)?(?:(?:am|lm|ac|acoustic|language|graph|nn|rnn)(?:_model)?(?:_score)?|score|total|log_?prob)s?"
+)
+"""Scores of models and decoders; features called posterior or confidence may be probabilities."""
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
@@ -39,12 +44,6 @@ class CandidateList:
     references: tuple[str, ...] = ()
     continuation: str | None = None
     problems: tuple[str, ...] = ()
-
-
-_SCORE = re.compile(
-    r"(?:old_|hyp_|asr_)?(?:(?:am|lm|ac|acoustic|language|graph|nn|rnn)(?:_model)?(?:_score)?|score|total|log_?prob)s?"
-)
-"""Scores of models and decoders; features called posterior or confidence may be probabilities."""
 
 
 class ScoreRanges:

@@ -131,9 +131,8 @@ class CorrectionTable:
 
     def __init__(self, corrections: Sequence[PhraseCorrection] = ()) -> None:
         if len(corrections) > MAX_CORRECTIONS:
-            raise InvalidInputError(
-                f"corrections has {len(corrections)} entries; at most {MAX_CORRECTIONS} are accepted",
-                parameter="corrections",
+            raise InvalidInputError.of(
+                "corrections", f"has {len(corrections)} entries; at most {MAX_CORRECTIONS} are accepted"
             )
         self._by_phrase: dict[str, list[PhraseCorrection]] = {}
         self._most_words: dict[str, int] = {}  # of the phrases with this first word
@@ -142,9 +141,8 @@ class CorrectionTable:
             _check_correction(correction, f"corrections[{number}]")
             pair = correction.heard, correction.written
             if pair in seen:
-                raise InvalidInputError(
-                    f"corrections[{number}] replaces {pair[0]!r} by {pair[1]!r}, as an earlier one",
-                    parameter=f"corrections[{number}]",
+                raise InvalidInputError.of(
+                    f"corrections[{number}]", f"replaces {pair[0]!r} by {pair[1]!r}, as an earlier one"
                 )
             seen.add(pair)
             self.add(correction)
@@ -193,20 +191,18 @@ def _check_correction(correction: PhraseCorrection, place: str) -> None:
     for name, phrase, least in (("heard", correction.heard, 1), ("written", correction.written, 0)):
         num_words, where = count_words(phrase), f"{place}.{name}"
         if not least <= num_words <= MAX_PHRASE_WORDS or len(phrase) > MAX_PHRASE_CHARACTERS:
-            raise InvalidInputError(
-                f"{where} has {num_words} words and {len(phrase)} characters; it must have from {least} to "
+            raise InvalidInputError.of(
+                where,
+                f"has {num_words} words and {len(phrase)} characters; it must have from {least} to "
                 f"{MAX_PHRASE_WORDS} words, and at most {MAX_PHRASE_CHARACTERS} characters",
-                parameter=where,
             )
     if correction.heard == correction.written:
-        raise InvalidInputError(
-            f"{place}.written is {correction.written!r}, the same as heard", parameter=f"{place}.written"
-        )
+        raise InvalidInputError.of(f"{place}.written", f"is {correction.written!r}, the same as heard")
     check_range(f"{place}.log_odds", correction.log_odds, -MAX_LOG_ODDS, MAX_LOG_ODDS)
 
 
 def _best_paths(matches: list[_Match]) -> list[_Path]:
-    """Combine one or more matches, given in order, without overlaps; the greatest log-odds first."""
+    """Combine matches, given in order, without overlaps; the greatest log-odds first."""
     if len(matches) > _MAX_MATCHES:
         best = nlargest(_MAX_MATCHES, matches, key=lambda match: match.correction.log_odds)
         matches = sorted(best, key=attrgetter("begin"))

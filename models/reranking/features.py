@@ -45,6 +45,20 @@ CANDIDATES_PER_STEP = 256
 
 _LENGTH_MARK = "*"
 
+LM, LM_SUM, NUM_TOKENS, NUM_UNKNOWN, NUM_WORDS = "lm", "lm_sum", "tokens", "unk", "words"
+MODEL_FEATURES = (LM, NUM_TOKENS, NUM_UNKNOWN)
+"""Features computed with each model."""
+
+COMPUTED_FEATURES = frozenset({*MODEL_FEATURES, LM_SUM, NUM_WORDS})
+MAX_FEATURE = 1e12
+"""Maximum magnitude of a feature; beyond it, totals become inexact, then infinite."""
+
+_MODEL_SEPARATOR = ":"
+_MODEL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+Place: TypeAlias = Callable[[int], str]
+"""Return the prefix of `candidates` in messages, by list index."""
+
 
 def is_derived(name: str) -> bool:
     """True if a name has the form of a derived feature."""
@@ -127,18 +141,6 @@ def text_ranks(texts: Sequence[str]) -> Float64s:
     return np.array([seen.setdefault(text, len(seen)) for text in texts], dtype=np.float64)
 
 
-LM, LM_SUM, NUM_TOKENS, NUM_UNKNOWN, NUM_WORDS = "lm", "lm_sum", "tokens", "unk", "words"
-MODEL_FEATURES = (LM, NUM_TOKENS, NUM_UNKNOWN)
-"""Features computed with each model."""
-
-COMPUTED_FEATURES = frozenset({*MODEL_FEATURES, LM_SUM, NUM_WORDS})
-MAX_FEATURE = 1e12
-"""Maximum magnitude of a feature; beyond it, totals become inexact, then infinite."""
-
-_MODEL_SEPARATOR = ":"
-_MODEL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-
-
 def feature_name(kind: str, model: str) -> str:
     """Return the name of a model's feature, such as `lm`; `model` is empty for the main one."""
     return kind + _MODEL_SEPARATOR + model if model else kind
@@ -170,12 +172,11 @@ def check_model_names(names: Sequence[str], *, parameter: str) -> None:
     for index, name in enumerate(names):
         where = f"{parameter}[{index}].name"
         if _MODEL_NAME.fullmatch(name) is None:
-            raise InvalidInputError(
-                f"{where} is {name[:80]!r}; a name has 1 to 64 letters, digits, '_', '.' or '-'",
-                parameter=where,
+            raise InvalidInputError.of(
+                where, f"is {name[:80]!r}; a name has 1 to 64 letters, digits, '_', '.' or '-'"
             )
         if name in names[:index]:
-            raise InvalidInputError(f"{where} is {name!r}, the name of an earlier model", parameter=where)
+            raise InvalidInputError.of(where, f"is {name!r}, the name of an earlier model")
 
 
 class ListFeatures(NamedTuple):
@@ -231,10 +232,6 @@ def offsets_of(lists: Sequence[CandidateList]) -> Int64s:
     return np.cumsum([0, *(len(one.candidates) for one in lists)], dtype=np.int64)
 
 
-Place: TypeAlias = Callable[[int], str]
-"""Return the prefix of `candidates` in messages, by list index."""
-
-
 def with_derived(
     lists: Sequence[CandidateList], computed: ListFeatures, names: Iterable[str], *, place: Place
 ) -> Steps[ListFeatures]:
@@ -276,7 +273,7 @@ def given_column(
         values = np.array([c.features[name] for one in lists for c in one.candidates], dtype=np.float64)
     except KeyError:
         where = next(w for w, features in _feature_locations(lists, place) if name not in features)
-        raise InvalidInputError(f"{where} has no {name!r}, which has a weight", parameter=where) from None
+        raise InvalidInputError.of(where, f"has no {name!r}, which has a weight") from None
     if not ((values >= least) & (values <= MAX_FEATURE)).all():
         for where, features in _feature_locations(lists, place):
             check_range(f"{where}.{name}", features[name], least, MAX_FEATURE)
@@ -295,9 +292,7 @@ def check_given(
     for name in sorted(names):
         if is_reserved(name, models):
             where = next(w for w, features in _feature_locations(lists, place) if name in features)
-            raise InvalidInputError(
-                f"{where}.{name} is given, but {name} is computed by the service", parameter=f"{where}.{name}"
-            )
+            raise InvalidInputError.of(f"{where}.{name}", f"is given, but {name} is computed by the service")
 
 
 def _feature_locations(

@@ -24,6 +24,23 @@ from models.errors import InvalidInputError
 from models.files import WORD, split_words
 from models.reranking.metrics.metric import pairwise_distances, words_as_characters
 
+Utility: TypeAlias = Literal["wer", "chrf", "bleu"]
+UTILITIES: tuple[Utility, ...] = get_args(Utility)
+
+MAX_COMPARED_WORDS = 8192
+"""Maximum words of a text; a pair of this size takes one step of some 15 ms."""
+
+_WORD_PAIRS_PER_STEP = 4_000_000
+_CHARACTERS_PER_STEP = 100_000
+_CHARACTERS_PER_PAIR = 64
+"""Fixed cost of a pair, even of short texts."""
+
+_Comparison: TypeAlias = tuple[Callable[[Int64s, Int64s], Float64s], Iterator[tuple[Int64s, Int64s]]]
+"""Function from texts [C] and references [R] to utilities [C, R], and blocks of all pairs."""
+
+_ALIGNMENT_CELLS_PER_STEP = 2_000_000
+"""Alignment cells per step: words of the candidate times words of the others."""
+
 
 def merge_equal_candidates(
     candidates: Sequence[Hashable], posteriors: npt.ArrayLike
@@ -45,22 +62,6 @@ def merge_equal_candidates(
     of_distinct = np.zeros(len(first))
     np.add.at(of_distinct, of_candidate, mass / mass.sum())
     return first, of_candidate, of_distinct
-
-
-Utility: TypeAlias = Literal["wer", "chrf", "bleu"]
-UTILITIES: tuple[Utility, ...] = get_args(Utility)
-
-MAX_COMPARED_WORDS = 8192
-"""Maximum words of a text; a pair of this size takes one step of some 15 ms."""
-
-_WORD_PAIRS_PER_STEP = 4_000_000
-_CHARACTERS_PER_STEP = 100_000
-_CHARACTERS_PER_PAIR = 64
-"""Fixed cost of a pair, even of short texts."""
-
-
-_Comparison: TypeAlias = tuple[Callable[[Int64s, Int64s], Float64s], Iterator[tuple[Int64s, Int64s]]]
-"""A function from indices of texts [C] and references [R] to utilities [C, R], and blocks of all pairs."""
 
 
 def _blocks(sizes: Float64s, factors: Float64s, most: int) -> Iterator[tuple[Int64s, Int64s]]:
@@ -141,10 +142,6 @@ def _ngram_utilities(texts: Sequence[str], utility: Literal["chrf", "bleu"]) -> 
 
     sizes = counts.lengths.astype(np.float64) + _CHARACTERS_PER_PAIR
     return utilities, _blocks(sizes, np.ones(len(sizes)), _CHARACTERS_PER_STEP)
-
-
-_ALIGNMENT_CELLS_PER_STEP = 2_000_000
-"""Alignment cells per step: words of the candidate times words of the others."""
 
 
 class WordPosterior(NamedTuple):

@@ -34,9 +34,15 @@ from models.reranking.features import COMPUTED_FEATURES, LM, LM_SUM, feature_mod
 MAX_POSTERIOR_SCALE = 1e6
 """Maximum factor of totals."""
 
+MAX_LENGTH_EXPONENT = 4.0
+MAX_WEIGHT = 1e6
+"""Maximum magnitude of a weight; beyond it, totals would be inexact."""
+
+MAX_WEIGHTS = 1000
+
 
 def scaled_posteriors(totals: Float64s, scale: float = 1.0) -> Float64s:
-    """exp(scale · total) of each candidate, normalised over the list [C]: uniform at scale 0, sharper if larger.
+    """Return exp(scale · total), normalised over the list [C]: uniform at scale 0, sharper if larger.
 
     A candidate with the total −∞ is impossible: without mass, unless all are impossible, thus equal.
     """
@@ -49,13 +55,8 @@ def scaled_posteriors(totals: Float64s, scale: float = 1.0) -> Float64s:
 
 
 def rank_by(values: Float64s) -> Int64s:
-    """Order candidates by descending value [C], such as expected utility; equal ones keep their order."""
+    """Order candidates by descending value [C]; equal ones keep their order."""
     return np.argsort(-values, kind="stable")
-
-
-MAX_LENGTH_EXPONENT = 4.0
-MAX_WEIGHT = 1e6
-"""Maximum magnitude of a weight; beyond it, totals would be inexact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,13 +94,12 @@ class LogLinearModel:
             model, where = feature_model(name), f"weights.{name}"
             if model is not None and model not in models:
                 called = ", ".join(sorted(models)) or "none"
-                raise InvalidInputError(
-                    f"{where} is given, but there is no model {model!r}; models: {called}", parameter=where
+                raise InvalidInputError.of(
+                    where, f"is given, but there is no model {model!r}; models: {called}"
                 )
             if name.partition(":")[0] == LM_SUM and not self.length_exponent:
-                raise InvalidInputError(
-                    f"{where} requires length_exponent; without it, the sum is the feature {LM}",
-                    parameter=where,
+                raise InvalidInputError.of(
+                    where, f"requires length_exponent; without it, the sum is the feature {LM}"
                 )
             if features.is_derived(name):
                 features.check_derived(name)
@@ -123,9 +123,6 @@ class LogLinearModel:
         for index, weight in enumerate(self.weights.values()):  # no matrix product, which rounds by batch
             totals += weighted(values[:, index], weight)
         return totals
-
-
-MAX_WEIGHTS = 1000
 
 
 class ProfileModel(BaseModel):
@@ -191,7 +188,7 @@ class Profile(BaseModel):
 
     @model_validator(mode="after")
     def _is_within_limits(self) -> Self:
-        """Raise InvalidInputError if a weight, the exponent or a correction is outside its limits."""
+        """Refuse weights, exponents and corrections outside their limits."""
         self.weighting()
         _ = self.correction_table
         return self

@@ -7,9 +7,8 @@ import re
 import ssl
 import time
 from array import array
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from typing_extensions import override
 
@@ -17,59 +16,17 @@ from service.bench.plan import Request, Target
 from service.http_client import ClientConnection, ExchangeError
 
 _DONE = b"[DONE]"
-
 _EVENT_STREAM = b"text/event-stream"
 _USAGE = re.compile(rb'"completion_tokens": *(\d+)')
-
 _tls_context = functools.cache(ssl.create_default_context)
 
 
-class EventSplitter:
-    """Incremental parser of server-sent events."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-
-    def push(self, piece: bytes) -> Iterator[bytes]:
-        """Yield the payloads that a chunk completes; comments have no payload."""
-        rest = self._rest + piece
-        if b"\r" in rest:
-            rest = rest.replace(b"\r\n", b"\n")
-        *complete, self._rest = rest.split(b"\n\n")
-        for event in complete:
-            lines = (line for line in event.split(b"\n") if line.startswith(b"data:"))
-            payload = b"\n".join(line[5:].removeprefix(b" ") for line in lines)
-            if payload:
-                yield payload
-
-
-class Event(NamedTuple):
-    """Content of an event.
-
-    Attributes:
-        num_tokens: tokens in the event.
-        usage_tokens: generated tokens of the reply, if the server reports them.
-        error: error message within the stream.
-    """
-
-    num_tokens: int = 0
-    usage_tokens: int | None = None
-    error: str | None = None
-
-
-def parse_event(payload: bytes) -> Event:
-    """Parse an event of this API or of OpenAI's completions or chats; any other event counts as one token."""
-    if payload == _DONE:
-        return Event()
-    value = _fields(payload) or {}
-    if value.get("error"):
-        return Event(error=error_message(payload))
-    choices = value.get("choices")
-    if not isinstance(choices, list):
-        return Event(num_tokens=1)
-    usage = value.get("usage")
-    count = usage.get("completion_tokens") if isinstance(usage, dict) else None
-    return Event(sum(map(_num_tokens, choices)), count if isinstance(count, int) else None)
+def split_events(stream: bytes) -> tuple[list[bytes], bytes]:
+    """Return the payloads of complete server-sent events, and the incomplete rest; comments have no payload."""
+    *complete, rest = stream.replace(b"\r\n", b"\n").split(b"\n\n")
+    lines = ([line for line in event.split(b"\n") if line.startswith(b"data:")] for event in complete)
+    payloads = (b"\n".join(line[5:].removeprefix(b" ") for line in own) for own in lines)
+    return [payload for payload in payloads if payload], rest
 
 
 def _num_tokens(choice: Any) -> int:
@@ -82,7 +39,7 @@ def _num_tokens(choice: Any) -> int:
     return 1 if text else 0  # the last event of a choice has no text
 
 
-def error_message(body: bytes) -> str:
+def error_message(body: bytes | bytearray) -> str:
     """Return an error as one line, from OpenAI's or FastAPI's format, else the start of the body."""
     if (value := _fields(body)) is not None:
         error = value.get("error", value.get("detail", value))
@@ -90,7 +47,7 @@ def error_message(body: bytes) -> str:
     return " ".join(body.decode(errors="replace").split())[:200]
 
 
-def _fields(body: bytes) -> dict[str, Any] | None:
+def _fields(body: bytes | bytearray) -> dict[str, Any] | None:
     """Return a JSON object; None for other JSON and for other texts."""
     try:
         value = json.loads(body)
@@ -110,6 +67,7 @@ class Reply:
         token_times_s: arrival times of events with tokens, by `time.perf_counter`.
         ended_s: time of completion.
         error: error message within a stream.
+        body: the complete body; empty for a stream.
     """
 
     status: int
@@ -118,27 +76,29 @@ class Reply:
     token_times_s: "array[float]" = field(default_factory=lambda: array("d"))
     ended_s: float = 0.0
     error: str | None = None
-    _pieces: list[bytes] = field(default_factory=list)
-    _splitter: EventSplitter = field(default_factory=EventSplitter)
-
-    @property
-    def body(self) -> bytes:
-        """Return the complete body; empty for a stream."""
-        return b"".join(self._pieces)
+    body: bytearray = field(default_factory=bytearray)
+    _rest: bytes = b""
 
     def push(self, piece: bytes, now_s: float) -> None:
         """Add a chunk of the body that arrived at `now_s`."""
         if not self.streamed:
-            self._pieces.append(piece)
+            self.body += piece
             return
-        for payload in self._splitter.push(piece):
-            event = parse_event(payload)
-            if event.num_tokens:
-                self.token_times_s.append(now_s)
-                self.num_tokens += event.num_tokens
-            if event.usage_tokens:
-                self.num_tokens = event.usage_tokens
-            self.error = self.error or event.error
+        payloads, self._rest = split_events(self._rest + piece)
+        for payload in payloads:
+            self._add_event(payload, now_s)
+
+    def _add_event(self, payload: bytes, now_s: float) -> None:
+        """Add an event of this API or of OpenAI's completions or chats; any other event counts as one token."""
+        value = _fields(payload) or {}
+        choices, usage = value.get("choices"), value.get("usage")
+        if value.get("error"):
+            self.error = self.error or error_message(payload)
+        elif num_tokens := sum(map(_num_tokens, choices)) if isinstance(choices, list) else payload != _DONE:
+            self.token_times_s.append(now_s)
+            self.num_tokens += num_tokens
+        if isinstance(usage, dict) and isinstance(count := usage.get("completion_tokens"), int) and count:
+            self.num_tokens = count
 
     def end(self, now_s: float) -> None:
         """Mark the reply as complete."""
@@ -170,11 +130,7 @@ class Connection(ClientConnection):
         return connection
 
     async def send(self, request: Request) -> Reply:
-        """Send a request and return its complete reply.
-
-        Raises:
-            ExchangeError: the reply is missing or incomplete.
-        """
+        """Send a request and return its complete reply; see `exchange`."""
         return await self.exchange(self._target.encode(request))
 
     async def exchange(self, data: bytes) -> Reply:

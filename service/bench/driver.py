@@ -22,11 +22,10 @@ from service.bench.results import TIMEOUT, Observation, Recording
 from service.http_client import ConnectionPool, ExchangeError
 
 _LEAST_WAIT_S = 1e-6  # 0 would disable the alarm
-
-RecordingCallback = Callable[[Recording], None]
 _PROGRESS_INTERVAL_S = 0.5
 _PAUSE_AFTER_FAILURE_S = 0.01
 """Pause of a closed-loop client after a failed request, not to flood an unreachable server."""
+RecordingCallback = Callable[[Recording], None]
 
 
 class PreciseClock:

@@ -17,14 +17,12 @@ from urllib.parse import quote, urlsplit
 
 from models.errors import InvalidInputError
 
-Arrivals = Literal["poisson", "constant"]
 _MAX_RATE_PER_S = 1e6
-
 _PORTS = {"http": 80, "https": 443}
 _API_ROOT = "/v1"
-
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
 _TIME = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(us|ms|s|min)")
+Arrivals = Literal["poisson", "constant"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ from pydantic import BaseModel, Field
 from service.bench.plan import Arrivals, ClosedLoop, Load, LoadSettings, OpenLoop
 
 TIMEOUT = "timeout"
-
 MAX_LATE_SHARE = 0.25
 """Maximum valid lateness of the generator, as a share of the 99th percentile of latency."""
 MAX_WAITED_SHARE = 0.01
@@ -167,10 +166,7 @@ def validity_problems(
 ) -> list[str]:
     """Return why the figures do not describe the service; empty if they do.
 
-    Args:
-        recording: recording of the run.
-        latency: latency of the replies.
-        lateness: time from a request's due time to its start in the generator.
+    The lateness is the time from a request's due time to its start in the generator.
     """
     found = []
     if latency is not None and lateness is not None:

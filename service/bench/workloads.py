@@ -8,10 +8,10 @@ import codecs
 import json
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import count as numbers_from
 from itertools import cycle, islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from models.errors import FormatError, InvalidInputError
@@ -20,7 +20,6 @@ from service.bench.plan import Request
 _WORD_COUNTS = range(8, 41)
 """Lengths in words of the documentation paragraphs that serve as sentences."""
 _MAX_TEXTS = 10_000
-
 _NUM_REQUESTS = range(100, 2049)
 _NUM_ITEMS = 10_000
 """Total items of the distinct requests, within the bounds of `_NUM_REQUESTS`; after them, requests repeat."""
@@ -30,7 +29,6 @@ _DEFAULT_ITEMS = {"next-token": 1, "score": 1, "rerank": _LIST_LENGTH}
 """Contexts, texts or candidates per request, by workload; other workloads have one prompt."""
 WORKLOADS = (*_DEFAULT_ITEMS, "generate", "completions")
 """Names of workloads, equal to their paths; `generate` and `completions` are streamed."""
-
 _HINT = "give JSON or JSON lines"
 
 
@@ -82,36 +80,15 @@ def candidate_variants(text: str, words: Sequence[str], count: int, generator: r
     return variants
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadOptions:
-    """Options of a workload's requests.
-
-    Attributes:
-        texts: texts for the requests; empty for Python's documentation.
-        model: model named in each request; None for the server's default.
-        num_items: contexts, texts or candidates per request; None for the workload's default.
-        max_tokens: tokens to generate.
-        fields: fields to set in each body.
-        seed: seed of the order of texts and of random choices.
-    """
-
-    texts: Sequence[str] = ()
-    model: str | None = None
-    num_items: int | None = None
-    max_tokens: int = 32
-    fields: Mapping[str, Any] = field(default_factory=dict)
-    seed: int = 0
-
-
 def _bodies(
-    workload: str, texts: Sequence[str], num_items: int, options: WorkloadOptions
+    workload: str, texts: Sequence[str], *, num_items: int, max_tokens: int, seed: int
 ) -> Iterator[dict[str, Any]]:
     """Yield the bodies of a workload, endlessly."""
     source = cycle(texts)
     prefixes = typed_prefixes(source)
-    generator = random.Random(options.seed)
+    generator = random.Random(seed)
     words = [word for text in texts[:200] for word in text.split()]
-    for seed in numbers_from(options.seed):
+    for number in numbers_from(seed):
         if workload == "next-token":
             contexts = list(islice(prefixes, num_items))
             yield {"context": contexts if num_items > 1 else contexts[0], "entropy": False}
@@ -122,17 +99,32 @@ def _bodies(
             lists = [candidate_variants(next(source), words, size, generator) for size in sizes]
             yield {"lists": [{"candidates": [{"text": text} for text in texts]} for texts in lists]}
         else:
-            body = {"prompt": next(prefixes), "max_tokens": options.max_tokens, "seed": seed, "stream": True}
+            body = {"prompt": next(prefixes), "max_tokens": max_tokens, "seed": number, "stream": True}
             openai = {"temperature": 1.0, "stream_options": {"include_usage": True}}
             yield body | (openai if workload == "completions" else {"ignore_eos": True})
 
 
-def workload_requests(name: str, options: WorkloadOptions, count: int | None = None) -> list[Request]:
+def workload_requests(
+    name: str,
+    *,
+    texts: Sequence[str] = (),
+    model: str | None = None,
+    num_items: int | None = None,
+    max_tokens: int = 32,
+    fields: Mapping[str, Any] = MappingProxyType({}),
+    seed: int = 0,
+    count: int | None = None,
+) -> list[Request]:
     """Return the requests of a workload, all distinct if there are enough texts.
 
     Args:
         name: name of the workload.
-        options: options of the requests.
+        texts: texts for the requests; empty for Python's documentation.
+        model: model named in each request; None for the server's default.
+        num_items: contexts, texts or candidates per request; None for the workload's default.
+        max_tokens: tokens to generate.
+        fields: fields to set in each body.
+        seed: seed of the order of texts and of random choices.
         count: number of requests; by default 100 to 2,048, fewer for large requests.
 
     Raises:
@@ -142,18 +134,17 @@ def workload_requests(name: str, options: WorkloadOptions, count: int | None = N
         raise InvalidInputError(
             f"workload is {name!r}; it must be one of {', '.join(WORKLOADS)}", parameter="workload"
         )
-    if options.num_items is not None and name not in _DEFAULT_ITEMS:
-        raise InvalidInputError(
-            f"items is {options.num_items}; {name} has one prompt per request", parameter="items"
-        )
-    num_items = options.num_items or _DEFAULT_ITEMS.get(name, 1)
+    if num_items is not None and name not in _DEFAULT_ITEMS:
+        raise InvalidInputError(f"items is {num_items}; {name} has one prompt per request", parameter="items")
+    num_items = num_items or _DEFAULT_ITEMS.get(name, 1)
     if count is None:
         count = min(max(_NUM_ITEMS // num_items, _NUM_REQUESTS[0]), _NUM_REQUESTS[-1])
-    model = {} if options.model is None else {"model": options.model}
-    texts = shuffled(options.texts or default_texts(), options.seed)
+    given = {**({} if model is None else {"model": model}), **fields}
+    texts = shuffled(texts or default_texts(), seed)
+    bodies = _bodies(name, texts, num_items=num_items, max_tokens=max_tokens, seed=seed)
     return [
-        Request(f"/v1/{name}", json.dumps(body | model | dict(options.fields)).encode(), num_items=num_items)
-        for body in islice(_bodies(name, texts, num_items, options), count)
+        Request(f"/v1/{name}", json.dumps(body | given).encode(), num_items=num_items)
+        for body in islice(bodies, count)
     ]
 
 
@@ -171,14 +162,12 @@ def read_bodies(path: Path) -> list[Request]:
         raise FormatError(path, "is empty", hint=_HINT)
     if _is_json(content):
         return [Request("", content)]
-    requests = []
-    for number, line in enumerate(content.splitlines(), start=1):
-        if line.strip() and not _is_json(line):
+    lines = [(number, line) for number, line in enumerate(content.splitlines(), start=1) if line.strip()]
+    for number, line in lines:
+        if not _is_json(line):
             excerpt = line[:60].decode(errors="replace")
             raise FormatError(path, f"line {number} is not JSON: {excerpt!r}", hint=_HINT)
-        if line.strip():
-            requests.append(Request("", line))
-    return requests
+    return [Request("", line) for _, line in lines]
 
 
 def parse_fields(assignments: Sequence[str]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -16,6 +17,8 @@ import typer
 from models.errors import FormatError, InvalidInputError
 from models.files import DECOMPRESSION_ERRORS, check_text, decompressed
 from service.cli.options import (
+    MIXTURE_HELP,
+    FurtherModelsOption,
     JsonOption,
     ListSource,
     ModelArgument,
@@ -25,7 +28,10 @@ from service.cli.options import (
     with_option_groups,
 )
 
-ask_app = typer.Typer()
+ask_app, check_app, complete_app = typer.Typer(), typer.Typer(), typer.Typer()
+_BosOption = Annotated[bool, typer.Option(help="Begin with `<s>`.")]
+_EosOption = Annotated[bool, typer.Option(help="Score `</s>` at the end.")]
+_DetailOption = Annotated[Literal["none", "token", "word"], typer.Option(help="Level of detail.")]
 
 
 @ask_app.command("next")
@@ -63,9 +69,9 @@ def score(
         list[str] | None, typer.Argument(help="Texts. Default: lines of standard input.")
     ] = None,
     context: Annotated[str, typer.Option(help="Context before each text; not scored.")] = "",
-    bos: Annotated[bool, typer.Option(help="Begin with `<s>`.")] = True,
-    eos: Annotated[bool, typer.Option(help="Score `</s>` at the end.")] = True,
-    detail: Annotated[Literal["none", "token", "word"], typer.Option(help="Level of detail.")] = "none",
+    bos: _BosOption = True,
+    eos: _EosOption = True,
+    detail: _DetailOption = "none",
     published: PublishedModels,
     as_json: JsonOption = False,
 ) -> None:
@@ -145,19 +151,16 @@ def generate(
             for number, line in enumerate(ask.sample_lines(loaded, request, lines), start=1):
                 write(f"{line}\n".encode())
                 progress("sampling lines", number, lines)
-        return
-    if as_json:
+    elif as_json:
         print_json(ask.generate(loaded, request))
-        return
-    if options.n > 1:  # generated in parallel, so printed only when complete
+    elif options.n > 1:  # generated in parallel, so printed only when complete
         for choice in ask.generate(loaded, request)["choices"]:
             typer.echo(options.prompt + choice["text"])
-        return
-    pieces = ask.stream_text(loaded, request)  # rejects an invalid request before any output
-    typer.echo(options.prompt, nl=False)
-    for text in pieces:
-        typer.echo(text, nl=False)
-    typer.echo()
+    else:
+        pieces = ask.stream_text(loaded, request)  # rejects an invalid request before any output
+        for text in chain([options.prompt], pieces):
+            typer.echo(text, nl=False)
+        typer.echo()
 
 
 class _RerankOptions(NamedTuple):
@@ -168,9 +171,7 @@ class _RerankOptions(NamedTuple):
         typer.Option(help="Signed weights of the features, such as lm=0.7,am=1,words=0.2 [default: lm=1]."),
     ] = None
     profile: Annotated[str | None, typer.Option(help="Name of a saved profile of tuned weights.")] = None
-    models: Annotated[
-        str | None, typer.Option(help="Further models that add features: old=small@3 adds lm:old.")
-    ] = None
+    models: FurtherModelsOption = None
     length_exponent: Annotated[
         float | None, typer.Option(help="Divide lm by the number of tokens to this power [default: 0].")
     ] = None
@@ -184,9 +185,9 @@ class _RerankOptions(NamedTuple):
     confidences: Annotated[bool, typer.Option(help="Report a confidence per word of the best candidate.")] = (
         False
     )
-    detail: Annotated[Literal["none", "token", "word"], typer.Option(help="Level of detail.")] = "none"
-    bos: Annotated[bool, typer.Option(help="Begin with `<s>`.")] = True
-    eos: Annotated[bool, typer.Option(help="Score `</s>` at the end.")] = True
+    detail: _DetailOption = "none"
+    bos: _BosOption = True
+    eos: _EosOption = True
     score_mode: Annotated[
         Literal["normalised", "unnormalised"],
         typer.Option(help="unnormalised: sums of logits, for models trained for them; faster."),
@@ -202,12 +203,7 @@ class _RerankOptions(NamedTuple):
 @ask_app.command()
 @with_option_groups
 def rerank(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="Model: NAME, NAME@7 or NAME@champion; or a mixture: ngram=0.3,lstm=0.7; - for the profile's."
-        ),
-    ],
+    model: Annotated[str, typer.Argument(help=f"{MIXTURE_HELP}; - for the profile's.")],
     source: ListSource,
     settings: _RerankOptions,
     *,
@@ -292,9 +288,6 @@ def split_dictionaries(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
     return [file for file in files if file not in word_lists], word_lists
 
 
-check_app = typer.Typer()
-
-
 @check_app.command()
 @with_option_groups
 def check(
@@ -354,9 +347,11 @@ def check(
 
 def _read_source(source: str) -> str:
     """Return the text to check, never empty: standard input, the named file, or else the argument."""
+    # a mistyped file name, such as letter.txt, is one too
+    is_name = len(source.split()) == 1 and "\0" not in source and Path(source).suffix[1:].isalnum()
     if source == "-":
         text = sys.stdin.read() if sys.stdin else ""
-    elif os.path.exists(source) or _looks_like_filename(source):  # noqa: PTH110 - false if it is no valid path
+    elif is_name or os.path.exists(source):  # noqa: PTH110 - false if it is no valid path
         text = read_text(Path(source))
     else:
         text = source
@@ -365,14 +360,6 @@ def _read_source(source: str) -> str:
             "there is no text: give a text, a file, or - and lines of standard input", parameter="source"
         )
     return text
-
-
-def _looks_like_filename(source: str) -> bool:
-    """Check if a text looks like a mistyped file name: one word with a suffix, such as `letter.txt`."""
-    return len(source.split()) == 1 and "\0" not in source and Path(source).suffix[1:].isalnum()
-
-
-complete_app = typer.Typer()
 
 
 @complete_app.command()

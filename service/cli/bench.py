@@ -28,7 +28,7 @@ def bench(
     body: Annotated[
         Path | None,
         typer.Option(
-            "--body", metavar="FILE", help="Instead of --workload: bodies to POST to URL; JSON or JSON lines."
+            metavar="FILE", help="Instead of --workload: bodies to POST to URL; JSON or JSON lines."
         ),
     ] = None,
     model: Annotated[
@@ -36,9 +36,7 @@ def bench(
     ] = None,
     text: Annotated[
         Path | None,
-        typer.Option(
-            "--text", metavar="FILE", help="Sentences of the requests. Default: Python's documentation."
-        ),
+        typer.Option(metavar="FILE", help="Sentences of the requests. Default: Python's documentation."),
     ] = None,
     items: Annotated[
         int | None,
@@ -49,7 +47,7 @@ def bench(
         list[str] | None,
         typer.Option("--field", metavar="NAME=JSON", help="Field to set in each body; may be repeated."),
     ] = None,
-    rate: Annotated[float | None, typer.Option("--rate", help="Open loop: requests per second.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Open loop: requests per second.")] = None,
     clients: Annotated[
         int | None,
         typer.Option(help="Closed loop: concurrent clients; each waits for a reply before its next request."),
@@ -66,9 +64,7 @@ def bench(
     ] = "2s",
     connections: Annotated[
         int,
-        typer.Option(
-            "--connections", min=1, help="Open loop: maximum open connections; further requests queue."
-        ),
+        typer.Option(min=1, help="Open loop: maximum open connections; further requests queue."),
     ] = 512,
     timeout: Annotated[str, typer.Option(metavar="TIME", help="Timeout per request.")] = "60s",
     key: Annotated[
@@ -87,18 +83,13 @@ def bench(
     """
     from service.bench.driver import probe, run_load
     from service.bench.results import summarise_load
-    from service.bench.workloads import (
-        WorkloadOptions,
-        load_texts,
-        parse_fields,
-        read_bodies,
-        workload_requests,
-    )
+    from service.bench.workloads import load_texts, parse_fields, read_bodies, workload_requests
     from service.console.bench import LoadProgress, print_load
 
     if body is None:
         workload = workload or "next-token"
-        options = WorkloadOptions(
+        requests = workload_requests(
+            workload,
             texts=() if text is None else load_texts(text),
             model=model,
             num_items=items,
@@ -106,7 +97,6 @@ def bench(
             fields=parse_fields(fields or ()),
             seed=seed,
         )
-        requests = workload_requests(workload, options)
     else:
         unused = {"workload": workload, "model": model, "text": text, "items": items, "field": fields}
         for name, value in {**unused, "max-tokens": max_tokens}.items():

@@ -17,9 +17,10 @@ from service.cli.options import (
     with_option_groups,
 )
 
+evaluate_app = typer.Typer()
 _TASK_OPTIONS = {
     "perplexity": {"unit", "context", "window", "detail", "against", "sample", "overlap", "dynamic", "slots"},
-    "autocomplete": {"unit", "context", "against", "sample", "report", "slots"},
+    "autocomplete": {"unit", "context", "against", "sample", "casing", "fuzzy", "learn", "report", "slots"},
     "check": {"sample", "kinds", "misspellings", "save_calibration"},
 }
 
@@ -64,6 +65,18 @@ class _EvaluateOptions(NamedTuple):
             help="Dynamic evaluation: a float32 copy of a neural model learns from the text after scoring it.",
         ),
     ] = False
+    casing: Annotated[
+        Literal["exact", "ignore"],
+        typer.Option(help="Autocomplete: `casing` of the requests: whether completions match in any case."),
+    ] = "exact"
+    fuzzy: Annotated[
+        int,
+        typer.Option(min=0, max=2, help="Autocomplete: `fuzzy` of the requests; the typist makes no errors."),
+    ] = 0
+    learn: Annotated[
+        bool,
+        typer.Option("--learn", help="Autocomplete: offer the words of earlier lines, as those of a user."),
+    ] = False
     report: Annotated[
         Path | None, typer.Option(metavar="FILE.html", help="Autocomplete: HTML report to write.")
     ] = None
@@ -86,9 +99,6 @@ class _EvaluateOptions(NamedTuple):
     ] = False
 
 
-evaluate_app = typer.Typer()
-
-
 @evaluate_app.command()
 @with_option_groups
 def evaluate(
@@ -108,8 +118,10 @@ def evaluate(
 ) -> None:
     """Evaluate a model on held-out text: perplexity, saved keystrokes, or error detection.
 
-    Keystrokes: every character and line end is a key, and so is a completion, which also writes a space.
+    Keystrokes: every character and line end is a key, and so is a completion, which also writes a space. Completions
+    are ranked as in the service, in the case that is typed.
     """
+    from service.console import evaluation
     from training import commands
 
     values: dict[str, Any] = {**options._asdict(), "slots": published.slots}
@@ -128,8 +140,9 @@ def evaluate(
     if task == "check":
         from training.evaluation.spelling import run_check_task
 
-        result = run_check_task(model, **arguments)
+        show, result = evaluation.show_check_evaluation, run_check_task(model, **arguments)
     elif task == "autocomplete":
+        show = evaluation.show_autocomplete_evaluation
         result = commands.run_evaluate_autocomplete(model, **arguments)
     else:
         if options.dynamic and (options.context == "document" or given & {"window", "against"}):
@@ -138,18 +151,8 @@ def evaluate(
                 "or --against",
                 parameter="dynamic",
             )
-        result = commands.run_evaluate(model, **arguments)
-    if as_json:
-        print_json(result)
-        return
-    from service.console import evaluation
-
-    show = {
-        "perplexity": evaluation.show_evaluation,
-        "autocomplete": evaluation.show_autocomplete_evaluation,
-        "check": evaluation.show_check_evaluation,
-    }
-    show[task](result)
+        show, result = evaluation.show_evaluation, commands.run_evaluate(model, **arguments)
+    print_json(result) if as_json else show(result)
 
 
 @evaluate_app.command("fit-errors")

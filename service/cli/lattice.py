@@ -84,7 +84,7 @@ class LatticeOptions(NamedTuple):
         """
         from models.lattices.files import detect_lattice_format, read_lattices, read_symbol_file, slf_files
         from models.lattices.lattice import NON_WORD_LABELS
-        from service.local.lattices import with_references
+        from models.reranking.formats.reader import References, attach_references
 
         sources = list(map(open_source, files))
         form = form or detect_lattice_format(sources[0])
@@ -103,7 +103,10 @@ class LatticeOptions(NamedTuple):
             for part in (slf_files(file) if isinstance(file, Path) else ()) or (file,)
         )
         where = files[0] if len(files) == 1 else f"{files[0]} …"
-        return valid_items(iter(with_references(items, references, layout)) if references else items, where)
+        if not references:
+            return valid_items(items, where)
+        opened = [References(path, layout=layout, usual="lines", numbered=False) for path in references]
+        return valid_items(iter(list(attach_references(items, opened))), where)
 
 
 @lattice_app.command()
@@ -170,7 +173,7 @@ def lattice(
         tuned_weights,
         write_best,
     )
-    from service.use_cases.rerank_request import parse_phrases, parse_weights
+    from service.operations.rerank_request import parse_phrases, parse_weights
 
     search = options.search()
     target = open_target(output)

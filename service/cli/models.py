@@ -14,6 +14,7 @@ from service.cli.options import (
     DeviceOption,
     JsonOption,
     ModelArgument,
+    NameOption,
     RegistryOption,
     print_json,
 )
@@ -23,9 +24,10 @@ models_app = typer.Typer(
     help="List, inspect, verify, promote, delete, restore, import and export published models.",
     no_args_is_help=True,
 )
-
-
 _RESTORE_OUTCOMES = {"restored": "restored", "kept": "differs and was kept", "same": "already present"}
+_HeldOutOption = Annotated[
+    list[Path] | None, typer.Option(help=f"{CORPUS_HELP} Held-out text to evaluate on.")
+]
 
 
 @models_app.command("list")
@@ -187,10 +189,8 @@ def models_delete(
 @models_app.command("import-arpa")
 def import_arpa(
     file: Annotated[Path, typer.Argument(help="ARPA file of any toolkit, also .gz, .xz, .zst or .bz2.")],
-    name: Annotated[str, typer.Option(help="Name to publish the model under.")],
-    corpus: Annotated[
-        list[Path] | None, typer.Option(help=f"{CORPUS_HELP} Held-out text to evaluate on.")
-    ] = None,
+    name: NameOption,
+    corpus: _HeldOutOption = None,
     lowercase: Annotated[
         bool, typer.Option("--lowercase", help="Lower-case input, for a model of lower-cased text.")
     ] = False,
@@ -241,10 +241,8 @@ def import_hf(
     folder: Annotated[
         Path, typer.Argument(help="Folder with config.json, weights in safetensors and tokenizer.json.")
     ],
-    name: Annotated[str, typer.Option(help="Name to publish the model under.")],
-    corpus: Annotated[
-        list[Path] | None, typer.Option(help=f"{CORPUS_HELP} Held-out text to evaluate on.")
-    ] = None,
+    name: NameOption,
+    corpus: _HeldOutOption = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
     as_json: JsonOption = False,
 ) -> None:

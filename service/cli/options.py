@@ -18,9 +18,16 @@ from service.local.streams import good_items, open_source, open_target
 if TYPE_CHECKING:
     from service.hosting.loaded_model import LoadedModel
 
-EXIT_BAD_INPUT = 2
-EXIT_FAILED = 1
+EXIT_BAD_INPUT, EXIT_FAILED = 2, 1
+DEFAULT_REGISTRY = "registry"
+MIXTURE_HELP = "Model: NAME, NAME@7 or NAME@champion; or a mixture: ngram=0.3,lstm=0.7"
+CORPUS_HELP = "Text file, also .gz, .xz, .zst or .bz2; may be repeated."
+_FORMATS, _WRITTEN_FORMATS = ", ".join(FORMAT_NAMES), ", ".join(WRITTEN_FORMAT_NAMES)
+lists_app = typer.Typer(
+    name="lists", help="Inspect n-best lists, and convert them between formats.", no_args_is_help=True
+)
 
+T = TypeVar("T")
 RegistryOption = Annotated[
     str,
     typer.Option(
@@ -44,20 +51,6 @@ SlotsOption = Annotated[
         help="Members of a class, one per line, instead of the model's: city=cities.txt for $city; may be repeated.",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-CORPUS_HELP = "Text file, also .gz, .xz, .zst or .bz2; may be repeated."
-DEFAULT_REGISTRY = "registry"
-
-
-def print_json(value: Any) -> None:
-    """Print a value as JSON."""
-    typer.echo(json.dumps(value, indent=1, ensure_ascii=False))
-
-
-T = TypeVar("T")
-_FORMATS = ", ".join(FORMAT_NAMES)
-_WRITTEN_FORMATS = ", ".join(WRITTEN_FORMAT_NAMES)
-
 ReferencesOption = Annotated[
     list[Path] | None,
     typer.Option(
@@ -68,13 +61,22 @@ ReferencesOption = Annotated[
 ReferenceLayoutOption = Annotated[
     ReferenceLayout | None, typer.Option(help="Layout of the reference files. Default: detected.")
 ]
-
 PhrasesOption = Annotated[
     Path | None,
     typer.Option(
         help="File of phrases, such as names, one per line; optionally with a tab and a weight, a tab and a class."
     ),
 ]
+FurtherModelsOption = Annotated[
+    str | None, typer.Option(help="Further models that add features: old=small@3 adds lm:old.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+NameOption = Annotated[str, typer.Option(help="Name to publish the model under.")]
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON."""
+    typer.echo(json.dumps(value, indent=1, ensure_ascii=False))
 
 
 def valid_items(items: Iterator[T | BadLine], file: str) -> Iterator[T]:
@@ -199,11 +201,6 @@ def _named_files(option: str, kind: str, given: Iterable[str] | None) -> dict[st
             raise InvalidInputError(f"--{option} takes {kind}=FILE, given {one!r:.80}", parameter=option)
         files[name] = Path(path)
     return files
-
-
-lists_app = typer.Typer(
-    name="lists", help="Inspect n-best lists, and convert them between formats.", no_args_is_help=True
-)
 
 
 @lists_app.command()

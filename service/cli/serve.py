@@ -11,14 +11,7 @@ from service.cli.ask import read_words, split_dictionaries
 from service.cli.options import JsonOption, PublishedModels, print_json, with_option_groups
 
 serve_app = typer.Typer()
-
-
-def _print_settings(requested: bool) -> None:
-    if requested:
-        from service.console.tables import show_settings
-
-        show_settings()
-        raise typer.Exit
+keys_app = typer.Typer(name="keys", help="Create API keys.", no_args_is_help=True)
 
 
 @serve_app.command()
@@ -35,12 +28,14 @@ def serve(
     workers: Annotated[
         int | None, typer.Option(help="Worker processes that share the port. [GRAMOPHONE_WORKERS]")
     ] = None,
-    settings: Annotated[  # noqa: ARG001 - its callback does the work
-        bool,
-        typer.Option("--settings", callback=_print_settings, is_eager=True, help="Print all settings."),
-    ] = False,
+    settings: Annotated[bool, typer.Option("--settings", help="Print all settings.")] = False,
 ) -> None:
     """Serve the registry's models over HTTP. Settings are read from the environment; --settings lists them."""
+    if settings:
+        from service.console.tables import show_settings
+
+        show_settings()
+        return
     gc.disable()  # until the models are loaded: collections during imports take a tenth of the time
     from service.app import serve as run
     from service.settings import read_settings
@@ -132,9 +127,6 @@ def lsp(
     words = [word for file in lists if file != lists[0] or file.exists() for word in read_words(file)]
     options = ServerOptions(limit, max_words, threshold, delay, words, next(iter(lists), None))
     ProseServer(query, options).start_io()
-
-
-keys_app = typer.Typer(name="keys", help="Create API keys.", no_args_is_help=True)
 
 
 @keys_app.callback()

@@ -10,17 +10,18 @@ from service.cli.options import (
     DEFAULT_REGISTRY,
     DeviceOption,
     JsonOption,
+    NameOption,
     RegistryOption,
     print_json,
 )
 
+train_app = typer.Typer()
 AssignmentsOption = Annotated[
     list[str] | None,
     typer.Option(
         "--set", metavar="KEY=VALUE", help="Set a key of the recipe, such as ngram.order=3; may be repeated."
     ),
 ]
-train_app = typer.Typer()
 
 
 @train_app.command()
@@ -46,7 +47,7 @@ def quickstart(
 
 @train_app.command()
 def train(
-    name: Annotated[str, typer.Option(help="Name to publish the model under.")],
+    name: NameOption,
     recipe: Annotated[
         str | None, typer.Argument(help="Name of a recipe, or path of a .toml file; not with --for.")
     ] = None,

@@ -17,6 +17,8 @@ from service.cli.lattice import LatticeOptions
 from service.cli.options import (
     DEFAULT_REGISTRY,
     EXIT_FAILED,
+    MIXTURE_HELP,
+    FurtherModelsOption,
     JsonOption,
     ListSource,
     PhrasesOption,
@@ -81,20 +83,13 @@ class _TuneOptions(NamedTuple):
 @tune_app.command()
 @with_option_groups
 def tune(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="Model: NAME, NAME@7 or NAME@champion; or a mixture: ngram=0.3,lstm=0.7; - for no model."
-        ),
-    ],
+    model: Annotated[str, typer.Argument(help=f"{MIXTURE_HELP}; - for no model.")],
     source: ListSource,
     *,
     more: Annotated[
         list[str] | None, typer.Argument(metavar="FILE", help="Further lattices.", show_default=False)
     ] = None,
-    models: Annotated[
-        str | None, typer.Option(help="Further models that add features: old=small@3 adds lm:old.")
-    ] = None,
+    models: FurtherModelsOption = None,
     fold_models: Annotated[
         str | None,
         typer.Option(

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from service.bench.plan import Load, OpenLoop
 from service.bench.results import LoadSummary, Percentiles, Recording
-from service.console.tables import ProgressLine, format_number, result_table
+from service.console.tables import ProgressLine, format_number, print_table
 
 _BAR_WIDTH = 20
 
@@ -54,9 +54,7 @@ def print_load(summary: LoadSummary, load: Load) -> None:
     for number, (title, cells) in enumerate(tables.items()):
         if number:
             console.print()
-        table = result_table(title, *cells)
-        table.add_row(Text(name if summary.valid else f"{name} ✗"), *cells.values())
-        console.print(table)
+        print_table([title, *cells], [[name if summary.valid else f"{name} ✗", *cells.values()]])
     notes = [f"{error.count:,} {kind}: {error.example}" for kind, error in summary.errors.items()]
     notes += [f"✗ not valid: {reason}" for reason in summary.invalid_because]
     if summary.interrupted:

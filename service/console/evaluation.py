@@ -7,17 +7,26 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from models.reranking.metrics.metric import format_score
-from service.console.tables import ProgressLine, format_number, result_table
+from service.console.tables import ProgressLine, format_number, print_table
 
 if TYPE_CHECKING:
-    from service.use_cases.tune import TuneReply
+    from service.operations.tune import TuneReply
 
 
 _console = Console()
+_FIGURES = {
+    "logprob": ("log-probability (nats)", 1),
+    "nats_per_token": ("cross-entropy (nats per token)", 4),
+    "bits_per_token": ("cross-entropy (bits per token)", 4),
+    "perplexity": ("perplexity per token", 2),
+    "perplexity_without_oov": ("  without OOV", 2),
+    "word_perplexity": ("perplexity per word", 2),
+    "byte_perplexity": ("perplexity per byte", 4),
+    "bits_per_byte": ("bits per byte", 4),
+}
 _GROUPS = {
     "by_frequency": "occurrences in the {frequency_in}",
     "by_position_in_sentence": "position in the sentence",
@@ -27,13 +36,15 @@ _GROUPS = {
 
 def show_evaluation(result: Mapping[str, Any]) -> None:
     """Print an evaluation of one model, or of two side by side, with all optional parts of the result."""
-    _console.print(_figures(result))
+    _print_figures(result)
     if hits := result.get("hit_rates"):
-        _console.print("", _by_order(hits))
+        _console.print()
+        _print_hits(hits)
     if detail := result.get("detail"):
         for key, head in _GROUPS.items():
             if key in detail:
-                _console.print("", _groups(head.format_map(detail), detail[key]))
+                _console.print()
+                _print_groups(head.format_map(detail), detail[key])
         if "entropy" in detail:
             _console.print(f"\nentropy of the predictions: {_sampled(detail['entropy'])}")
     if against := result.get("against"):
@@ -56,43 +67,33 @@ def _print_notes(notes: Sequence[str]) -> None:
 
 def show_figures(result: dict[str, Any]) -> None:
     """Print an evaluation with a row per figure, and an n-gram model's hit rates by order."""
-    table = result_table("figure", "value", folded=True)
-    for name, value in result.items():
-        if name != "hit_rates":
-            cell = "infinite" if value is None else _plain(value)
-            table.add_row(Text(name.replace("_", " ")), cell)
-    _console.print(table)
+    rows = [(name.replace("_", " "), _plain(value)) for name, value in result.items() if name != "hit_rates"]
+    print_table(("figure", "value"), rows, folded=True)
     if hits := result.get("hit_rates"):
-        _console.print(_by_order(hits))
+        _print_hits(hits)
 
 
-def _figures(result: Mapping[str, Any]) -> Table:
+def _print_figures(result: Mapping[str, Any]) -> None:
     models = [result, *([result["against"]] if "against" in result else [])]
-    table = result_table("", *(model["model"] for model in models))
-    row = table.add_row
-    row("tokens", *(f"{m['tokens']:,}" for m in models))
-    row("unknown (OOV)", *(f"{m['oov']:,} ({m['oov_rate']:.2%})" for m in models))
-    row("log-probability (nats)", *(format_number(m["logprob"], 1) for m in models))
-    row("cross-entropy (nats per token)", *(format_number(m["nats_per_token"], 4) for m in models))
-    row("cross-entropy (bits per token)", *(format_number(m["bits_per_token"], 4) for m in models))
-    row("perplexity per token", *(format_number(m["perplexity"]) for m in models))
-    row("  without OOV", *(format_number(m["perplexity_without_oov"]) for m in models))
-    row("perplexity per word", *(format_number(m["word_perplexity"]) for m in models))
-    row("perplexity per byte", *(format_number(m["byte_perplexity"], 4) for m in models))
-    row("bits per byte", *(format_number(m["bits_per_byte"], 4) for m in models))
-    return table
+    rows = [
+        ["tokens", *(f"{model['tokens']:,}" for model in models)],
+        ["unknown (OOV)", *(f"{model['oov']:,} ({model['oov_rate']:.2%})" for model in models)],
+    ]
+    for key, (label, digits) in _FIGURES.items():
+        rows.append([label, *(format_number(model[key], digits) for model in models)])
+    print_table(["", *(model["model"] for model in models)], rows)
 
 
-def _by_order(hits: Sequence[Mapping[str, Any]]) -> Table:
-    return _groups("longest n-gram found", [{"name": f"order {hit['order']}", **hit} for hit in hits])
+def _print_hits(hits: Sequence[Mapping[str, Any]]) -> None:
+    _print_groups("longest n-gram found", [{"name": f"order {hit['order']}", **hit} for hit in hits])
 
 
-def _groups(head: str, groups: Sequence[Mapping[str, Any]]) -> Table:
-    table = result_table(head, "tokens", "share", "perplexity")
+def _print_groups(head: str, groups: Sequence[Mapping[str, Any]]) -> None:
+    rows = []
     for group in groups:
         cell = format_number(group["perplexity"]) if group["tokens"] else ""
-        table.add_row(_thousands(group["name"]), f"{group['tokens']:,}", f"{group['share']:.1%}", cell)
-    return table
+        rows.append((_thousands(group["name"]), f"{group['tokens']:,}", f"{group['share']:.1%}", cell))
+    print_table((head, "tokens", "share", "perplexity"), rows)
 
 
 def _difference(model: str, against: Mapping[str, Any]) -> str:
@@ -125,19 +126,19 @@ def _thousands(name: str) -> str:
     return "-".join(f"{int(n):,}" for n in numbers) if all(n.isdigit() for n in numbers) else name
 
 
-def _plain(value: str | float) -> str:
-    if isinstance(value, str):
-        return value
+def _plain(value: str | float | None) -> str:
+    if value is None or isinstance(value, str):
+        return value or "infinite"
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4f}"
 
 
 def show_selection(result: Mapping[str, Any]) -> None:
     """Print the compared shares of a large text, and the selected one."""
-    table = result_table("share", "lines", "tokens", "held-out perplexity")
-    for trial in result["trials"]:
-        perplexity = format_number(trial["perplexity"])
-        table.add_row(f"{trial['share']:.2%}", f"{trial['lines']:,}", f"{trial['tokens']:,}", perplexity)
-    _console.print(table)
+    rows = [
+        (f"{one['share']:.2%}", f"{one['lines']:,}", f"{one['tokens']:,}", format_number(one["perplexity"]))
+        for one in result["trials"]
+    ]
+    print_table(("share", "lines", "tokens", "held-out perplexity"), rows)
     _console.print(Text(f"wrote {result['share']:.2%} of the lines to {result['output']}"))
 
 
@@ -147,12 +148,11 @@ def show_check_evaluation(result: Mapping[str, Any]) -> None:
         f"{result['model']}: {result['words']:,} words on {result['lines']:,} lines for each kind; errors in one of "
         f"{1 / result['error_rate']:.0f} eligible words"
     )
-    _console.print(_by_kind(result["kinds"]))
+    _print_kinds(result["kinds"])
     if any(figures["errors"] for figures in result["kinds"].values()):
-        table = result_table("all kinds, probability at least", "precision", "recall", "F0.5", "corrected")
-        for point in result["thresholds"]:
-            table.add_row(f"{point['threshold']:g}", *_cells(point))
-        _console.print("", table)
+        _console.print()
+        rows = [(f"{point['threshold']:g}", *_cells(point)) for point in result["thresholds"]]
+        print_table(("all kinds, probability at least", "precision", "recall", "F0.5", "corrected"), rows)
     if result["calibration_saved"]:
         _console.print("\nsaved: /v1/check now accepts `precision`")
     notes = (
@@ -162,19 +162,19 @@ def show_check_evaluation(result: Mapping[str, Any]) -> None:
     _console.print(Text(notes, style="dim"))
 
 
-def _by_kind(kinds: Mapping[str, Mapping[str, Any]]) -> Table:
-    heads = ("threshold", "precision", "recall", "F0.5", "corrected", "gain")
-    table = result_table("kind of error", "errors", *heads)
+def _print_kinds(kinds: Mapping[str, Mapping[str, Any]]) -> None:
+    rows = []
     for kind, figures in kinds.items():
         if not figures["errors"]:
-            table.add_row(kind.replace("_", " "), "none")
+            rows.append([kind.replace("_", " "), "none"])
             continue
         tuned, plain = figures["tuned"], figures["surprisal"]
         gain = "" if figures["gain"] is None else f"{figures['gain']:+.0%}"
-        threshold = f"{tuned['threshold']:.3f}"
-        table.add_row(kind.replace("_", " "), f"{figures['errors']:,}", threshold, *_cells(tuned), gain)
-        table.add_row("  by surprisal", "", f"{plain['threshold']:.1f} bits", *_cells(plain))
-    return table
+        own = f"{figures['errors']:,}", f"{tuned['threshold']:.3f}", *_cells(tuned), gain
+        rows.append([kind.replace("_", " "), *own])
+        rows.append(["  by surprisal", "", f"{plain['threshold']:.1f} bits", *_cells(plain)])
+    heads = ("threshold", "precision", "recall", "F0.5", "corrected", "gain")
+    print_table(("kind of error", "errors", *heads), rows)
 
 
 def _cells(figures: Mapping[str, Any]) -> list[str]:
@@ -193,11 +193,13 @@ def show_autocomplete_evaluation(result: Mapping[str, Any]) -> None:
         f"{result['words']:,} words on {result['lines']:,} lines, {result['unknown_words']:,} of them not in the "
         f"vocabulary; {result['keys']:,} keys without completions; {result['context']} context"
     )
-    _console.print(_typing_figures(result))
+    _print_typing_figures(result)
     for model in models:
-        _console.print("", _by_letters(model))
+        _console.print()
+        _print_recall(model)
     for key, where in _POSITIONS.items():
-        _console.print("", _acceptance(result["acceptance"][key], where))
+        _console.print()
+        _print_acceptance(result["acceptance"][key], where)
     _console.print()
     for model in models:
         took = model["keystroke_ms"]
@@ -209,35 +211,32 @@ def show_autocomplete_evaluation(result: Mapping[str, Any]) -> None:
     _console.print(Text(f"{rule}\n95 % confidence intervals: bootstrap over lines", style="dim"))
 
 
-def _typing_figures(result: Mapping[str, Any]) -> Table:
-    against = result.get("against")
-    headings = ["", result["model"]] + ([against["model"], "difference"] if against else [])
-    table = result_table(*headings)
+def _print_typing_figures(result: Mapping[str, Any]) -> None:
+    against, rows = result.get("against"), []
     for name, own in result["figures"].items():
-        cells = [_with_interval(name, own)]
+        row = [name.removeprefix("mean_").replace("_", " "), _with_interval(name, own)]
         if against:
-            cells += [_share(name, against["figures"][name]["value"])]
-            cells += [_with_interval(name, against["difference"][name], "+")]
-        table.add_row(name.removeprefix("mean_").replace("_", " "), *cells)
-    return table
+            row.append(_share(name, against["figures"][name]["value"]))
+            row.append(_with_interval(name, against["difference"][name], "+"))
+        rows.append(row)
+    print_table(["", result["model"], *([against["model"], "difference"] if against else ())], rows)
 
 
-def _by_letters(model: Mapping[str, Any]) -> Table:
-    table = result_table(
-        f"letters typed ({model['model']})", "longer words", "first is right", "in top three"
-    )
-    for row in model["recall_by_letters"]:
-        cells = (f"{row['words']:,}", f"{row['top_1']:.1%}", f"{row['top_3']:.1%}")
-        table.add_row(str(row["letters"]), *cells)
-    return table
+def _print_recall(model: Mapping[str, Any]) -> None:
+    rows = [
+        (f"{row['letters']}", f"{row['words']:,}", f"{row['top_1']:.1%}", f"{row['top_3']:.1%}")
+        for row in model["recall_by_letters"]
+    ]
+    first = f"letters typed ({model['model']})"
+    print_table((first, "longer words", "first is right", "in top three"), rows)
 
 
-def _acceptance(rows: list[Mapping[str, float]], where: str) -> Table:
-    table = result_table(f"shown {where}", "least probable", "mean probability", "right")
+def _print_acceptance(rows: list[Mapping[str, float]], where: str) -> None:
+    cells = []
     for row in rows:
-        cells = (f"{row['threshold']:.3f}", f"{row['mean_probability']:.1%}", f"{row['precision']:.1%}")
-        table.add_row(f"{row['coverage']:.0%}", *cells)
-    return table
+        shares = (f"{row[key]:.1%}" for key in ("mean_probability", "precision"))
+        cells.append((f"{row['coverage']:.0%}", f"{row['threshold']:.3f}", *shares))
+    print_table((f"shown {where}", "least probable", "mean probability", "right"), cells)
 
 
 def _with_interval(name: str, figure: Mapping[str, Any], sign: str = "") -> str:
@@ -256,15 +255,14 @@ def _share(name: str, value: float | None, sign: str = "") -> str:
 
 def show_training(result: dict[str, Any]) -> None:
     """Print a new model's address and figures, and the figures of a mixture's parts."""
-    headings = ("model", "weight", "split", "perplexity per token", "per word", "bits per byte")
-    table = result_table(*headings, folded=True)
+    rows = []
     for name, weight, figures in [*_part_rows(result), (result["model"], "", result)]:
         for split in ("valid", "test"):
-            if split in figures:
-                f = figures[split]
-                cells = (format_number(f[key]) for key in ("perplexity", "word_perplexity"))
-                table.add_row(Text(name), weight, split, *cells, format_number(f["bits_per_byte"], 3))
-    _console.print(table)
+            if own := figures.get(split):
+                cells = (format_number(own[key]) for key in ("perplexity", "word_perplexity"))
+                rows.append((name, weight, split, *cells, format_number(own["bits_per_byte"], 3)))
+    headings = ("model", "weight", "split", "perplexity per token", "per word", "bits per byte")
+    print_table(headings, rows, folded=True)
     _print_notes(result["notes"])
     _console.print(
         f"published [bold]{result['model']}[/] in {escape(result['path'])}; training took {result['seconds']:.0f} s"
@@ -281,10 +279,8 @@ def _part_rows(result: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any
 def show_import(result: dict[str, Any]) -> None:
     """Print an imported model: its n-grams and its figures, if any, and notes about its file."""
     if ngrams := result.get("ngrams"):
-        orders = range(1, len(ngrams) + 1)
-        table = result_table("", *(f"order {order}" for order in orders), folded=True)
-        table.add_row("n-grams", *(f"{count:,}" for count in ngrams))
-        _console.print(table)
+        headings = ["", *(f"order {order}" for order in range(1, len(ngrams) + 1))]
+        print_table(headings, [["n-grams", *(f"{count:,}" for count in ngrams)]], folded=True)
     if "test" in result:
         show_figures(result["test"])
     _print_notes(result["notes"])
@@ -335,13 +331,15 @@ class TuningProgress(ProgressLine):
 
 def show_tuning(reply: "TuneReply", saved: str | None, report: Path | None, command: str = "rerank") -> None:
     """Print scores, weights by fold, the decision, and the command for a saved profile."""
-    scores = result_table(reply.metric.upper(), "first pass", "tuned, held out", "oracle", "lists")
-    rows = [(f"fold {i + 1}", f.baseline, f.tuned, f.oracle, f.num_lists) for i, f in enumerate(reply.folds)]
-    rows.append(("all", reply.baseline, reply.tried, reply.oracle, reply.counts.lists))
-    for name, *values, count in rows:
-        scores.add_row(str(name), *(format_score(reply.metric, value) for value in values), f"{count:,}")
-    _console.print(scores)
-    _console.print(_weights(reply))
+    scores = [((f.baseline, f.tuned, f.oracle), f.num_lists) for f in reply.folds]
+    scores.append(((reply.baseline, reply.tried, reply.oracle), reply.counts.lists))
+    folds = [f"fold {number}" for number in range(1, len(scores))]
+    rows = [
+        [name, *(format_score(reply.metric, value) for value in values), f"{count:,}"]
+        for name, (values, count) in zip([*folds, "all"], scores, strict=True)
+    ]
+    print_table((reply.metric.upper(), "first pass", "tuned, held out", "oracle", "lists"), rows)
+    _print_weights(reply, folds)
     test = reply.significance
     _console.print(
         f"difference {test.difference:+.2f}, 95 % interval {test.low:+.2f} … {test.high:+.2f}, p = {test.p_value:.3f}"
@@ -358,14 +356,17 @@ def show_tuning(reply: "TuneReply", saved: str | None, report: Path | None, comm
         _console.print(Text(f"report: {report / 'report.html'}"))
 
 
-def _weights(reply: "TuneReply") -> Table:
-    folds = [f"fold {i + 1}" for i in range(len(reply.folds))]
-    table = result_table("feature", "weight", *folds, folded=True)
-    columns = [(reply.weights, reply.length_exponent)]
-    columns += [(fold.weights, fold.length_exponent) for fold in reply.folds]
-    for name in reply.features:
-        if any(weights.get(name) for weights, _ in columns):
-            table.add_row(Text(name), *(f"{weights.get(name, 0):.4g}" for weights, _ in columns))
-    table.add_row("[dim]length exponent[/]", *(f"[dim]{exponent:g}[/]" for _, exponent in columns))
-    table.add_row("[dim]posterior scale[/]", f"[dim]{reply.posterior_scale:.4g}[/]")
-    return table
+def _print_weights(reply: "TuneReply", folds: Sequence[str]) -> None:
+    columns = [reply.weights, *(fold.weights for fold in reply.folds)]
+    exponents = [reply.length_exponent, *(fold.length_exponent for fold in reply.folds)]
+    rows = [
+        [name, *(f"{weights.get(name, 0):.4g}" for weights in columns)]
+        for name in reply.features
+        if any(weights.get(name) for weights in columns)
+    ]
+    others = (
+        ["length exponent", *(f"{e:g}" for e in exponents)],
+        ["posterior scale", f"{reply.posterior_scale:.4g}"],
+    )
+    dimmed = ([Text(cell, style="dim") for cell in row] for row in others)
+    print_table(("feature", "weight", *folds), [*rows, *dimmed], folded=True)

@@ -4,27 +4,35 @@ import math
 import sys
 import time
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Self
 
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.markdown import Markdown
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+_console = Console()
 _BAR_WIDTH = 30
 _WORDS = frozenset({"", "family", "aliases", "created", "split", "remarks"})
 
 
-def result_table(first: str, *headings: str, folded: bool = False) -> Table:
-    """Make an empty table: names, folded if they may be long, then columns of numbers or short words."""
+def print_table(
+    headings: Sequence[str], rows: Iterable[Sequence[str | Text]], *, folded: bool = False
+) -> None:
+    """Print a table: names, folded if they may be long, then columns of numbers or short words.
+
+    Texts are no markup; a short row is filled up.
+    """
     table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column(first, no_wrap=not folded, overflow="fold")
-    for name in headings:
-        table.add_column(name, justify="left" if name in _WORDS else "right")
-    return table
+    for number, name in enumerate(headings):
+        justify: JustifyMethod = "left" if not number or name in _WORDS else "right"
+        table.add_column(name, justify=justify, no_wrap=not (number or folded), overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+    _console.print(table)
 
 
 def probability_bar(probability: float) -> Text:
@@ -70,19 +78,17 @@ class ProgressLine:
         sys.stderr.flush()
 
 
-_console = Console()
-
-
 def show_next(reply: dict[str, Any]) -> None:
     """Print candidate tokens or words with bars."""
     result = reply["results"][0]
     of_words = "unexplored_mass" in result
-    table = result_table("word" if of_words else "token", "probability", "", "logprob", folded=True)
+    rows = []
     for candidate in result["candidates"]:
         p = math.exp(candidate["logprob"])
-        cells = f"{p:.4f}", probability_bar(p), f"{candidate['logprob']:.3f}"
-        table.add_row(Text(_visible(candidate["text"])), *cells)
-    _console.print(table)
+        rows.append(
+            (_visible(candidate["text"]), f"{p:.4f}", probability_bar(p), f"{candidate['logprob']:.3f}")
+        )
+    print_table(("word" if of_words else "token", "probability", "", "logprob"), rows, folded=True)
     if of_words:
         _console.print(f"{reply['model']}: unexplored probability: {result['unexplored_mass']:.1%}")
     elif result["entropy_bits"] is not None:
@@ -91,24 +97,14 @@ def show_next(reply: dict[str, Any]) -> None:
 
 def show_scores(texts: Sequence[str], reply: dict[str, Any]) -> None:
     """Print a row per text, with its tokens or words if the reply has them, and the totals."""
-    table = result_table("text", "logprob", "tokens", "OOV", "perplexity", folded=True)
-    for text, result in zip(texts, reply["results"], strict=True):
-        table.add_row(Text(text), *_score_cells(result))
-        for part in result["tokens"] or result["words"]:
-            table.add_row(Text(f"  {_visible(part['text'])}", style="dim"), f"{part['logprob']:.4f}")
-    if len(texts) > 1:
-        table.add_section()
-        table.add_row("all", *_score_cells(reply["corpus"]))
-    _console.print(table)
-
-
-def _score_cells(result: dict[str, Any]) -> list[str]:
-    return [
-        f"{result['logprob']:.4f}",
-        f"{result['num_tokens']:,}",
-        f"{result['num_oov']:,}",
-        format_number(result["perplexity"]),
-    ]
+    rows = list[tuple[str | Text, ...]]()
+    for text, result in [*zip(texts, reply["results"], strict=True), ("all", reply["corpus"])]:
+        counts = (f"{result[key]:,}" for key in ("num_tokens", "num_oov"))
+        rows.append((text, f"{result['logprob']:.4f}", *counts, format_number(result["perplexity"])))
+        for part in result.get("tokens") or result.get("words") or ():
+            rows.append((Text(f"  {_visible(part['text'])}", style="dim"), f"{part['logprob']:.4f}"))
+    headings = ("text", "logprob", "tokens", "OOV", "perplexity")
+    print_table(headings, rows if len(texts) > 1 else rows[:-1], folded=True)
 
 
 def _visible(token: str) -> str:
@@ -176,18 +172,18 @@ _MIN_PROBABILITY = 5e-4
 def show_completions(text: str, reply: dict[str, Any]) -> None:
     """Print completions with bars; the typed prefix is dimmed."""
     remarks = [_remarks(completion) for completion in reply["completions"]]
-    table = result_table("completion", "probability", "", "remarks" if any(remarks) else "", folded=True)
+    rows = []
     for completion, remark in zip(reply["completions"], remarks, strict=True):
-        word, suffix, probability = (completion[name] for name in ("text", "suffix", "probability"))
+        word, suffix, p = (completion[name] for name in ("text", "suffix", "probability"))
         num_typed = 0 if suffix is None else len(word) - len(suffix.lstrip())
-        table.add_row(
-            Text.assemble((word[:num_typed], "dim"), word[num_typed:]),
-            f"{probability:.4f}",
-            probability_bar(probability),
-            remark,
-        )
+        shown = Text.assemble((word[:num_typed], "dim"), word[num_typed:])
+        rows.append((shown, f"{p:.4f}", probability_bar(p), remark))
     _console.print(Text(text[-_console.width :] or "(the start of a sentence)", style="bold"))
-    _console.print(table if remarks else "no completion")
+    if rows:
+        headings = ("completion", "probability", "", "remarks" if any(remarks) else "")
+        print_table(headings, rows, folded=True)
+    else:
+        _console.print("no completion")
     if reply["unexplored_mass"] >= _MIN_PROBABILITY:
         note = f"unexplored probability: {reply['unexplored_mass']:.1%}"
         _console.print(Text(note, style="dim"))
@@ -206,23 +202,18 @@ def _remarks(completion: dict[str, Any]) -> str:
 
 def show_models(rows: Sequence[dict[str, Any]]) -> None:
     """Print a row per version."""
-    table = result_table(
-        "model", "aliases", "family", "parameters", "perplexity per token", "per word", "created", folded=True
-    )
+    cells = list[tuple[str | Text, ...]]()
     for row in rows:
         names = row["model"], " ".join(row["aliases"])
         if "problem" in row:
-            table.add_row(*names, Text(f"cannot be used: {row['problem']}", style="red"))
+            cells.append((*names, Text(f"cannot be used: {row['problem']}", style="red")))
             continue
-        table.add_row(
-            *names,
-            row["family"],
-            f"{row['parameters']:,}",
-            f"{format_number(row['perplexity'])} ({row['split']})" if row["split"] else "",
-            format_number(row["word_perplexity"]) if row["split"] else "",
-            row["created"][:10],
-        )
-    _console.print(table)
+        per_token = f"{format_number(row['perplexity'])} ({row['split']})" if row["split"] else ""
+        per_word = format_number(row["word_perplexity"]) if row["split"] else ""
+        parameters = f"{row['parameters']:,}"
+        cells.append((*names, row["family"], parameters, per_token, per_word, row["created"][:10]))
+    headings = ("model", "aliases", "family", "parameters", "perplexity per token", "per word", "created")
+    print_table(headings, cells, folded=True)
 
 
 def show_card(markdown: str) -> None:

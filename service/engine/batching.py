@@ -1,25 +1,17 @@
-"""Batches of model calls of one kind, run in slices, over lazily selected rows of joint states.
+"""Batches of model calls of one kind, run in slices.
 
 A `CallBatch` runs calls a slice at a time; they are added and removed between slices. After a failure
 each call of the slice runs alone next, so only the faulty one fails.
 
-A `StateView` selects rows of a joint state without copying. Batched requests have views of one state,
-not copied while the same rows stay together. `split_budget` divides the tokens of a slice: half go
-to the calls with the least work left, the rest to the oldest. `check_no_nan` rejects NaN
-log-probabilities; minus infinity is allowed.
+`split_budget` divides the tokens of a slice: half go to the calls with the least work left, the rest
+to the oldest.
 
 All objects are for one thread.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 from typing import Any, Generic, NamedTuple, TypeVar
-
-import numpy as np
-
-from models.arrays import FloatArray, TokenIds
 
 C = TypeVar("C")
 """Type of the calls of a batch."""
@@ -134,96 +126,3 @@ def split_budget(wanted: Sequence[int], left: Sequence[int], budget: int) -> lis
             shares[call] += more
             used += more
     return shares
-
-
-class StateView:
-    """Lazy selection of R rows of a joint state; a view is usable as a state.
-
-    No rows are copied while a batch stays the same:
-    `gather_states` returns the base if all its rows are selected in order.
-
-    Args:
-        base: a state.
-        rows: indices of its rows [R]; they may repeat.
-    """
-
-    __slots__ = ("base", "rows")
-
-    def __init__(self, base: Any, rows: TokenIds) -> None:
-        self.base = base
-        self.rows = rows
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def select(self, rows: TokenIds | slice) -> "StateView":
-        """Select rows of this view without copying them."""
-        return StateView(self.base, self.rows[rows])
-
-    def concatenate(self, states: Sequence[Any]) -> "StateView":
-        """Concatenate these rows and the rows of other states."""
-        return concatenate_states([self, *states])
-
-    @property
-    def materialized(self) -> Any:
-        """State of these rows, copied unless they are all rows of the base in order."""
-        if is_range(self.rows, len(self.base)):
-            return self.base
-        return self.base.select(self.rows)
-
-
-def materialize(state: Any) -> Any:
-    """Return a state that shares no memory with the rows of other requests."""
-    return state.materialized if isinstance(state, StateView) else state
-
-
-def concatenate_states(states: Sequence[Any]) -> StateView:
-    """Concatenate states' rows, without copying if all are views of one base."""
-    runs = [list(run) for _, run in groupby(map(view, states), key=lambda state: id(state.base))]
-    parts = [StateView(run[0].base, np.concatenate([state.rows for state in run])) for run in runs]
-    if len(parts) == 1:
-        return parts[0]
-    first, *rest = (part.materialized for part in parts)
-    return view(first.concatenate(rest))
-
-
-def gather_states(states: Sequence[Any]) -> Any:
-    """Concatenate the rows of several states into one state for the model."""
-    if len(states) == 1:
-        return materialize(states[0])
-    return concatenate_states(states).materialized
-
-
-def view(state: Any) -> StateView:
-    """Return a view of all rows of a state; a view is returned unchanged."""
-    return state if isinstance(state, StateView) else StateView(state, np.arange(len(state)))
-
-
-def split_rows(state: Any, counts: Sequence[int]) -> list[StateView]:
-    """Split a state into views of `counts` consecutive rows."""
-    return [StateView(state, rows) for rows in split_array(np.arange(len(state)), counts)]
-
-
-def split_array(values: Any, counts: Sequence[int]) -> list[Any]:
-    """Split an array [ΣR, …] into parts of `counts` rows."""
-    if len(counts) == 1:
-        return [values]
-    ends = np.cumsum(counts)
-    return [values[end - count : end] for count, end in zip(counts, ends, strict=True)]
-
-
-def is_range(rows: TokenIds, count: int) -> bool:
-    """Return whether the rows are 0, 1, …, count − 1."""
-    return len(rows) == count and bool((rows == np.arange(count)).all())
-
-
-def check_no_nan(log_probs: FloatArray) -> FloatArray:
-    """Return log-probabilities unchanged, rejecting NaN; −inf is allowed.
-
-    Raises:
-        FloatingPointError: a value is NaN; the engine then fails only the faulty request.
-    """
-    # the maximum is NaN if any value is, and several times as fast as isnan
-    if log_probs.size and math.isnan(log_probs.max()):
-        raise FloatingPointError("the model returned NaN as a log-probability")
-    return log_probs

@@ -13,7 +13,7 @@ from typing import Any
 
 from models.calls import ModelCall
 from service.engine.batching import CallBatch
-from service.engine.calls import BATCHES, merges
+from service.engine.calls import merges, start_batch
 from service.engine.constants import COST_SMOOTHING, INITIAL_TOKEN_COST_S, MAX_CALL_KINDS
 from service.engine.job import Job
 
@@ -52,7 +52,7 @@ class CallQueue:
         self._jobs[call] = job
         key = _batch_key(job, call)
         if key not in self.batches:
-            self.batches[key] = BATCHES[type(call)]()
+            self.batches[key] = start_batch(call)
         self.batches[key].add(call, job.options.owner)
         self.turns.setdefault(job.options.owner, {})[key] = None
 
@@ -81,7 +81,12 @@ class CallQueue:
         cost_s = self.costs_s.get(first.kind, INITIAL_TOKEN_COST_S)
         began_s = self.clock()
         result = batch.run_slice(max(int(seconds / cost_s), min_tokens))
-        self._update_cost(first.kind, result.tokens, self.clock() - began_s)
+        if result.tokens and (took_s := self.clock() - began_s) > 0:
+            token_s = took_s / result.tokens
+            previous_s = self.costs_s.get(first.kind, token_s)
+            if len(self.costs_s) > MAX_CALL_KINDS:  # mostly kinds of unloaded models
+                self.costs_s.clear()
+            self.costs_s[first.kind] = COST_SMOOTHING * previous_s + (1 - COST_SMOOTHING) * token_s
         if result.rows:
             self.record(type(first).__name__.lower(), result.rows)
         return [(self._forget(call), answer) for call, answer in result.answers]
@@ -103,14 +108,6 @@ class CallQueue:
                 self.turns[owner] = keys
             if is_pending:
                 return key
-
-    def _update_cost(self, kind: Hashable, tokens: int, seconds: float) -> None:
-        if not tokens or seconds <= 0:
-            return
-        previous_s = self.costs_s.get(kind, seconds / tokens)
-        if len(self.costs_s) > MAX_CALL_KINDS:  # mostly kinds of unloaded models
-            self.costs_s.clear()
-        self.costs_s[kind] = COST_SMOOTHING * previous_s + (1 - COST_SMOOTHING) * seconds / tokens
 
     def _forget(self, call: ModelCall) -> Job:
         """Remove a call that has left its batch, and the batch if empty; return the call's job."""

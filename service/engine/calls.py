@@ -1,29 +1,20 @@
 """Batches of each kind of model call, and scheduling rules of calls.
 
-A use case yields a call of `models.calls` and is resumed with the answer, which does not depend on
+An operation yields a call of `models.calls` and is resumed with the answer, which does not depend on
 the other calls in the batch.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
-from models.arrays import FloatArray, to_numpy
+from models.arrays import FloatArray
 from models.calls import ModelCall, Predict, Rank, Read, ScoreChoices, ScoreRagged, Step
-from models.language_model import RaggedScorer, TopKPredictor, TopTokens, is_lookup, score_choices
-from service.engine.batching import (
-    CallBatch,
-    SliceResult,
-    check_no_nan,
-    gather_states,
-    materialize,
-    split_array,
-    split_budget,
-    split_rows,
-    view,
-)
+from models.language_model import is_lookup, score_choices
+from models.states import check_no_nan, gather_states, view
+from service.engine.batching import CallBatch, SliceResult, split_budget
 from service.engine.constants import MAX_ENTRIES, SHORT_LOOKUP_TOKENS, SHORT_READ_TOKENS
 from service.engine.prefill import ReadBatch
 
@@ -43,52 +34,7 @@ class ImmediateBatch(CallBatch[ModelCall, ModelCall]):
                 break
             calls.append(call)
             rows += len(call.state)
-        return SliceResult(rows, rows, list(zip(calls, _ANSWERS[type(calls[0])](calls), strict=True)))
-
-
-def _answer_steps(calls: Sequence[Step]) -> list[Any]:
-    """Compute a state and log-probabilities [R, V] for each call."""
-    model = calls[0].model
-    after = model.advance(
-        gather_states([call.state for call in calls]), np.concatenate([call.tokens for call in calls])
-    )
-    log_probs = check_no_nan(to_numpy(model.next_log_probs(after)))
-    counts = [len(call.tokens) for call in calls]
-    return list(zip(split_rows(after, counts), split_array(log_probs, counts), strict=True))
-
-
-def _answer_predictions(calls: Sequence[Predict]) -> list[Any]:
-    """Compute log-probabilities [R, V] for each call."""
-    states = [call.state for call in calls]
-    log_probs = check_no_nan(to_numpy(calls[0].model.next_log_probs(gather_states(states))))
-    return split_array(log_probs, [len(state) for state in states])
-
-
-def _answer_rankings(calls: Sequence[Rank]) -> list[Any]:
-    """Compute the most probable tokens of each call's R rows."""
-    states = [call.state for call in calls]
-    ranked = cast("TopKPredictor[Any]", calls[0].model).top_k(gather_states(states), calls[0].count)
-    check_no_nan(ranked.log_probs)
-    counts = [len(state) for state in states]
-    columns = (split_array(column, counts) for column in ranked)
-    return [TopTokens(ids, log_probs) for ids, log_probs in zip(*columns, strict=True)]
-
-
-def _answer_ragged(calls: Sequence[ScoreRagged]) -> list[Any]:
-    """Compute log-probabilities [N] for each call."""
-    return [
-        cast("RaggedScorer[Any]", call.model).score_ragged(materialize(call.state), call.tokens, call.offsets)
-        for call in calls
-    ]
-
-
-_ANSWERS: Mapping[type[ModelCall], Callable[[Sequence[Any]], list[Any]]] = {
-    Step: _answer_steps,
-    Predict: _answer_predictions,
-    Rank: _answer_rankings,
-    ScoreRagged: _answer_ragged,
-}
-"""Functions that answer calls of a kind in one slice; batching changes no answer."""
+        return SliceResult(rows, rows, list(zip(calls, calls[0].answer_all(calls), strict=True)))
 
 
 @dataclass(slots=True)
@@ -129,12 +75,20 @@ class ChoiceBatch(CallBatch[ScoreChoices, _ChoiceProgress]):
         return SliceResult(total, total, done)
 
 
-BATCHES: dict[type[ModelCall], Callable[[], CallBatch[Any, Any]]] = {
-    **dict.fromkeys(_ANSWERS, ImmediateBatch),
+_BATCHES: Mapping[type[ModelCall], Callable[[], CallBatch[Any, Any]]] = {
+    **dict.fromkeys((Step, Predict, Rank, ScoreRagged), ImmediateBatch),
     ScoreChoices: ChoiceBatch,
     Read: ReadBatch,
 }
-"""Batch by kind of call; importing `service.engine.decode`, which needs compiled code, adds an entry."""
+
+
+def start_batch(call: ModelCall) -> CallBatch[Any, Any]:
+    """Return an empty batch of calls of a call's kind."""
+    if type(call) in _BATCHES:
+        return _BATCHES[type(call)]()
+    from service.engine.decode import DecodeCallBatch  # on demand: compiled code
+
+    return DecodeCallBatch()
 
 
 def merges(call: ModelCall) -> bool:
@@ -150,15 +104,3 @@ def is_urgent(call: ModelCall) -> bool:
     if not isinstance(call, Read):
         return not isinstance(call, ScoreChoices)  # these calls have many rows
     return call.size <= (SHORT_READ_TOKENS if merges(call) else SHORT_LOOKUP_TOKENS)
-
-
-def run_single(call: ModelCall) -> Any:
-    """Compute the answer to one call alone, without a scheduler."""
-    answer = _ANSWERS.get(type(call))
-    if answer is not None:  # one slice answers it
-        return answer([call])[0]
-    batch = BATCHES[type(call)]()
-    batch.add(call)
-    while True:
-        if answers := batch.run_slice(max(call.size, 1)).answers:
-            return answers[0][1]

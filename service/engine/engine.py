@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
-from models.calls import WorkOutput
+from models.calls import Work, WorkOutput
 from models.errors import DrainingError
-from service.engine.job import Job, RequestOptions, Work
+from service.engine.job import Job, RequestOptions
 from service.engine.scheduler import Scheduler
 
-R = TypeVar("R")
 _POLL_S = 0.01
-_Delivery: TypeAlias = tuple[Callable[[WorkOutput], None], WorkOutput]
 _DEFAULT_OPTIONS = RequestOptions()
 _TIMER_RESOLUTION_S = 0.005
 """Maximum time by which an event loop timer, with its millisecond resolution, fires early."""
+_Delivery: TypeAlias = tuple[Callable[[WorkOutput], None], WorkOutput]
+R = TypeVar("R")
 
 
 @dataclass(eq=False)
@@ -40,6 +40,7 @@ class Engine:
         self._turn_began_s: float | None = None
         # a semaphore: each item lets the thread check for work once; much faster than threading.Event
         self._work_arrived: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._wake = partial(self._work_arrived.put, None)
         self._stopping = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pending: list[_Delivery] = []  # used by the model thread only
@@ -56,17 +57,13 @@ class Engine:
         self._thread.start()
 
     async def close(self, *, drain_timeout_s: float) -> None:
-        """Refuse new work, finish the running requests, then stop the thread.
-
-        Args:
-            drain_timeout_s: time after which running requests end with DrainingError.
-        """
+        """Refuse new work, finish the running requests until the timeout ends them, then stop the thread."""
         self.scheduler.drain()
         deadline_s = self.scheduler.clock() + drain_timeout_s
         while len(self.scheduler) and self.scheduler.clock() < deadline_s:  # noqa: ASYNC110 - the scheduler has no async signal
             await asyncio.sleep(_POLL_S)
         self._stopping = True
-        self._work_arrived.put(None)
+        self._wake()
         await asyncio.to_thread(self._thread.join)
 
     def run(self, work: Work[Any, R], options: RequestOptions = _DEFAULT_OPTIONS) -> asyncio.Future[R]:
@@ -136,9 +133,6 @@ class Engine:
     def _cancel(self, job: Job) -> None:
         self.scheduler.cancel(job)
         self._wake()
-
-    def _wake(self) -> None:
-        self._work_arrived.put(None)
 
     def _run_thread(self) -> None:
         while not self._stopping:

@@ -1,36 +1,19 @@
 """Jobs of the scheduler, and shares of their owners.
 
-A use case is a generator function that yields a `ModelCall`, to be resumed with its result, an event
+An operation is a generator function that yields a `ModelCall`, to be resumed with its result, an event
 for the client, or None to let other jobs run, and returns its result.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
-from models import calls
-from models.calls import ModelCall, WorkOutput
-from service.engine.calls import run_single
+from models.calls import ModelCall, Work, WorkOutput
 
-E = TypeVar("E")
-R = TypeVar("R")
 H = TypeVar("H", bound=Hashable)
 Party: TypeAlias = tuple[str, bool]
 """Owner and kind of jobs, True for bulk; each has a share, so bulk jobs leave capacity to others."""
-
-Work: TypeAlias = Generator[ModelCall | E | None, Any, R]
-"""A running use case: events of type E, then a result of type R."""
-
-
-def iter_outputs(work: Work[Any, Any]) -> Iterator[WorkOutput]:
-    """Run a use case without an engine, call by call; yield its events on arrival, then its result."""
-    return calls.iter_outputs(work, run_single)
-
-
-def run_to_completion(work: Work[Any, R]) -> R:
-    """Run a use case without an engine, dropping its events."""
-    return calls.run_calls(work, run_single)
 
 
 class RequestOptions(NamedTuple):
@@ -64,7 +47,7 @@ class Job:
     """Work of one request.
 
     Attributes:
-        work: generator of the use case, started and resumed on the model thread only.
+        work: generator of the operation, started and resumed on the model thread only.
         deliver: called on the model thread with each event, then with the result or the exception that
             ended the work; not after cancellation.
         deadline_s: end of the time limit on the scheduler's clock.

@@ -13,21 +13,21 @@ import numpy as np
 from models.arrays import FloatArray, TokenIds
 from models.calls import Read
 from models.language_model import ReadResult, read_sequences
-from models.vocabulary import EOS
-from service.engine.batching import (
-    CallBatch,
-    SliceResult,
+from models.states import (
     StateView,
     check_no_nan,
     concatenate_states,
     gather_states,
     is_range,
     split_array,
-    split_budget,
     split_rows,
     view,
 )
+from models.vocabulary import EOS
+from service.engine.batching import CallBatch, SliceResult, split_budget
 from service.engine.constants import STRIDE_TOKENS
+
+_Chosen: TypeAlias = Sequence[tuple["PrefillProgress", list["Segment"]]]
 
 
 class Segment(NamedTuple):
@@ -126,19 +126,21 @@ class PrefillProgress:
 
     def detach(self, state: Any) -> None:
         """Copy this call's rows of a joint state, so other rows can be freed."""
-        self._pending = [_detached(segment, state) for segment in self._pending]
-        self._read = [_detached(segment, state) for segment in self._read]
+        for segments in (self._pending, self._read):
+            for i, segment in enumerate(segments):
+                if segment.state.base is state:
+                    segments[i] = segment._replace(state=view(segment.state.materialized))
 
     def result(self) -> ReadResult:
         """Return the wanted results, rows in the call's order; requires `done`."""
         scores = ReadResult().log_probs if self.scores is None else self.scores
-        return ReadResult(scores, state=self._state() if self._keep else None)
-
-    def _state(self) -> StateView:
+        if not self._keep:
+            return ReadResult(scores)
         segments = [segment for segment in self._read if len(segment.rows)] or self._read
         rows = np.concatenate([segment.rows for segment in segments])
         state = concatenate_states([segment.state for segment in segments])
-        return state if is_range(rows, len(rows)) else state.select(np.argsort(rows))
+        in_order = is_range(rows, len(rows))
+        return ReadResult(scores, state=state if in_order else state.select(np.argsort(rows)))
 
     def _add_read(self, segment: Segment) -> None:
         """Split a segment into ended texts, stored if states are wanted, and pending ones."""
@@ -147,15 +149,6 @@ class PrefillProgress:
             self._read.append(segment.cut(slice(num_ended)))
         if num_ended < len(segment.rows):
             self._pending.append(segment.cut(slice(num_ended, None)) if num_ended else segment)
-
-
-def _detached(segment: Segment, state: Any) -> Segment:
-    if segment.state.base is not state:
-        return segment
-    return segment._replace(state=view(segment.state.materialized))
-
-
-_Chosen: TypeAlias = Sequence[tuple[PrefillProgress, list[Segment]]]
 
 
 class ReadBatch(CallBatch[Read, PrefillProgress]):

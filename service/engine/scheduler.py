@@ -96,10 +96,6 @@ class SchedulerLimits:
 class Admission:
     """Admission control: the admitted, unfinished jobs. The caller must hold a lock to change it.
 
-    Args:
-        limits: bounds on jobs and tokens.
-        metrics: records rejections and ends of jobs.
-
     Attributes:
         jobs: the admitted jobs, unordered; read-only.
         num_jobs: jobs by owner and kind.
@@ -210,11 +206,6 @@ class Admission:
 
 class Scheduler:
     """Scheduler of jobs: turns of interactive work between slices of long or bulk work.
-
-    Args:
-        clock: the clock.
-        limits: bounds and slice durations.
-        metrics: records queue times, rejections, ends of jobs and batch sizes.
 
     Attributes:
         clock: monotonic clock in seconds.

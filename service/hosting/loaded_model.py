@@ -5,27 +5,18 @@ one. An unloaded model's memory is freed when the last request that uses it ends
 """
 
 import itertools
-import json
 import math
 import secrets
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from models.arrays import ModelBytes
-from models.checking.checker import Checker
 from models.checkpoint.load import Checkpoint
 from models.checkpoint.manifest import CHAMPION, Version
-from models.completion.token_trie import TokenTrie
-from models.language_model import LanguageModel
-from models.ngram.lines import LineScorer
-from models.slot_model import with_slots
-from models.tokenizers import Tokenizer
-from models.vocabulary import CONTROL_TOKENS
-from service.engine.prefix_cache import LimitedCache, NextTokenCache, PrefixCache
+from models.text_model import TextModel
 
 
 class LoadState(StrEnum):
@@ -49,118 +40,29 @@ class ModelUse:
     last_s: float | None = None
 
 
-_MAX_SLOTTED = 16
-"""Maximum models with members from requests that are kept for each loaded model."""
-
-_MAX_SLOTTED_BYTES = 1 << 30
-"""Maximum memory of these models together."""
-
-_TOKEN_BYTES = 1 << 10
-"""Maximum memory of a token of these models."""
-
-_SLOTTED_CACHE_BYTES = 1 << 22
 _MAX_TAGS = 1 << 24
 _TAGS = itertools.count(secrets.randbelow(_MAX_TAGS))
 
 
-@dataclass(frozen=True)
-class LoadedModel:
-    """Loaded model; a request uses one version to its end, even if the address moves.
+@dataclass(frozen=True, eq=False)
+class LoadedModel(TextModel):
+    """Loaded version; a request uses one version to its end, even if the address moves.
 
     Attributes:
-        address: `name@number`.
         checkpoint: the loaded checkpoint.
-        prefix_cache: states after recently read texts; None if the cache is disabled.
-        next_token_cache: next-token distributions after recently typed texts.
         use: use of the model by requests.
         tag: id of this load, unlike those of earlier loads; the first is random.
     """
 
-    address: str
-    checkpoint: Checkpoint
-    prefix_cache: PrefixCache | None = None
-    next_token_cache: NextTokenCache = field(
-        default_factory=lambda: NextTokenCache(0), compare=False, repr=False
-    )
-    use: ModelUse = field(default_factory=ModelUse, compare=False, repr=False)
-    tag: str = field(default_factory=lambda: f"{next(_TAGS) % _MAX_TAGS:06x}", compare=False, repr=False)
-    _slotted: "LimitedCache[str, LoadedModel]" = field(
-        default_factory=lambda: LimitedCache(_MAX_SLOTTED_BYTES), init=False, compare=False, repr=False
-    )
+    checkpoint: Checkpoint = field(kw_only=True, repr=False)
+    use: ModelUse = field(default_factory=ModelUse, kw_only=True, repr=False)
+    tag: str = field(default_factory=lambda: f"{next(_TAGS) % _MAX_TAGS:06x}", kw_only=True, repr=False)
 
-    @property
-    def model(self) -> LanguageModel[Any]:
-        """The checkpoint's model."""
-        return self.checkpoint.model
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """The checkpoint's tokenizer."""
-        return self.checkpoint.tokenizer
-
-    @property
-    def vocab_size(self) -> int:
-        """Vocabulary size V, with the members of classes."""
-        return len(self.model.vocabulary)
-
-    @cached_property
-    def token_texts(self) -> tuple[str, ...]:
-        """Display text of each token [V]."""
-        return tuple(self.tokenizer.surface(i) for i in range(self.vocab_size))
-
-    @cached_property
-    def token_names(self) -> tuple[str, ...]:
-        """Distinct name of each token [V]: the text it adds, else its bytes as in OpenAI's API."""
-        added, controls = self.tokenizer.token_bytes, self.token_texts[: len(CONTROL_TOKENS)]
-        spaced = (b" " + text.encode() == own for text, own in zip(self.token_texts, added, strict=True))
-        texts = [" " * space + text for text, space in zip(self.token_texts, spaced, strict=True)]
-        texts[: len(controls)] = controls
-        owners = {text: i for i, text in enumerate(texts)} | {text: i for i, text in enumerate(controls)}
-        names: dict[str, int] = {}
-        for i, text in enumerate(texts):
-            is_named = owners[text] == i and ("\ufffd" not in text or added[i] == text.encode())
-            spelled = text if is_named else "bytes:" + "".join(f"\\x{byte:02x}" for byte in added[i])
-            names[f"token_id:{i}" if spelled in names else spelled] = i
-        return tuple(names)
-
-    @cached_property
-    def token_trie(self) -> TokenTrie:
-        """Trie of the tokens by spelling; built during loading because it is slow."""
-        return TokenTrie(self.tokenizer)
-
-    @cached_property
-    def line_scorer(self) -> LineScorer | None:
-        """Scorer of texts in one kernel call; None unless an n-gram model reads words forward."""
-        return None if self.reads_backward else LineScorer.of(self.model, self.tokenizer)
-
-    @cached_property
-    def checker(self) -> Checker:
-        """Checker of texts; building it takes up to a few tenths of a second."""
-        return Checker(self.tokenizer)
-
-    def with_slots(self, slots: Mapping[str, Any] | None) -> "LoadedModel":
-        """Return this model with other members of its classes; those of recent requests are kept.
-
-        Raises:
-            InvalidInputError: a class is unknown, or a member is invalid.
-        """
-        if not slots:
-            return self
-        key = json.dumps(slots)
-        slotted = self._slotted.find(key)
-        if slotted is None:
-            model, tokenizer = with_slots(self.model, self.tokenizer, slots)
-            checkpoint = self.checkpoint._replace(model=model, tokenizer=tokenizer)
-            cache = NextTokenCache(_SLOTTED_CACHE_BYTES)
-            slotted = replace(self, checkpoint=checkpoint, prefix_cache=None, next_token_cache=cache)
-            size = max(_TOKEN_BYTES * slotted.vocab_size, _MAX_SLOTTED_BYTES // _MAX_SLOTTED)
-            self._slotted.insert(key, slotted, min(size, _MAX_SLOTTED_BYTES))  # the latest is always kept
-        return slotted
-
-    @property
-    def reads_backward(self) -> bool:
-        """True if the model reads texts from end to start."""
-        return self.checkpoint.manifest.direction == "backward"
+    @classmethod
+    def of(cls, address: str, checkpoint: Checkpoint, **caches: Any) -> Self:
+        """Return a checkpoint's model, with `prefix_cache` and `next_token_cache` if given."""
+        backward = checkpoint.manifest.direction == "backward"
+        return cls(address, checkpoint.model, checkpoint.tokenizer, backward, checkpoint=checkpoint, **caches)
 
 
 @dataclass(frozen=True, slots=True)

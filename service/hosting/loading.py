@@ -32,11 +32,29 @@ from models.language_model import (
     score_sequences,
     supports,
 )
+from models.prefix_cache import NextTokenCache, PrefixCache
 from models.vocabulary import EOS
 from service.engine.constants import NEXT_TOKEN_CACHE_DIVISOR
-from service.engine.prefix_cache import NextTokenCache, PrefixCache
 from service.hosting.loaded_model import HostedModel, LoadedModel
 from service.hosting.memory import check_budget, estimate_bytes, loaded_bytes
+
+BATCHES = (1, 2, 17, 64)
+"""Batch sizes: single; smallest batch; odd and above the width of a vector; large."""
+
+_WIDTH, _TOP = 5, 10
+LOAD_ERRORS = (
+    LanguageModelError,
+    ImportError,
+    OSError,
+    MemoryError,
+    RuntimeError,  # includes torch's errors, such as a device out of memory
+    ArithmeticError,
+    LookupError,
+    AttributeError,
+    TypeError,
+    ValueError,
+)
+"""Errors that a damaged or unsupported version may raise in loading and warm-up."""
 
 _log = structlog.get_logger(__name__)
 
@@ -63,13 +81,6 @@ def read_precisions(text: str) -> dict[str, Precision]:
     return {"": "auto", **precisions}
 
 
-BATCHES = (1, 2, 17, 64)
-"""Batch sizes: single; smallest batch; odd and above the width of a vector; large."""
-
-_WIDTH = 5
-_TOP = 10
-
-
 def warm_up(model: LanguageModel[Any]) -> None:
     """Run all operations of a model at several batch sizes; its errors propagate."""
     vocab_size = len(model.vocabulary)
@@ -88,21 +99,6 @@ def warm_up(model: LanguageModel[Any]) -> None:
         score_sequences(model, state, tokens, lengths)
         prefill_sequences(model, state.select(np.arange(batch)[::-1].copy()), tokens, lengths)
     model.next_log_probs(model.empty_state(1))
-
-
-LOAD_ERRORS = (
-    LanguageModelError,
-    ImportError,
-    OSError,
-    MemoryError,
-    RuntimeError,  # includes torch's errors, such as a device out of memory
-    ArithmeticError,
-    LookupError,
-    AttributeError,
-    TypeError,
-    ValueError,
-)
-"""Errors that a damaged or unsupported version may raise in loading and warm-up."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -209,7 +205,12 @@ class Loader:
         prefix_bytes = self.prefix_cache_bytes - next_token_bytes
         reads_fast = is_lookup(checkpoint.model)  # reading again is faster than a cache lookup
         prefix_cache = PrefixCache(prefix_bytes) if prefix_bytes and not reads_fast else None
-        loaded = LoadedModel(address, checkpoint, prefix_cache, NextTokenCache(next_token_bytes))
+        loaded = LoadedModel.of(
+            address,
+            checkpoint,
+            prefix_cache=prefix_cache,
+            next_token_cache=NextTokenCache(next_token_bytes),
+        )
         loaded_s = self.clock()
         warm_up(checkpoint.model)
         loaded.token_trie.folded  # noqa: B018 - built now, not during the first autocomplete request

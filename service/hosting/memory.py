@@ -18,6 +18,7 @@ from models.checkpoint.manifest import Manifest
 from models.errors import MemoryBudgetError
 from models.language_model import LanguageModel
 
+_CGROUP, _MEMINFO = Path("/sys/fs/cgroup"), Path("/proc/meminfo")
 _MAPPED_SUFFIXES = (".bin", ".safetensors")
 _TOKENIZER = "tokenizer"
 _TOKENIZER_GROWTH = 12
@@ -94,10 +95,6 @@ def trim_heap() -> None:
         trim(0)
 
 
-_CGROUP = Path("/sys/fs/cgroup")
-_MEMINFO = Path("/proc/meminfo")
-
-
 class SystemMemory(NamedTuple):
     """Memory in use, without droppable page cache, and its limit, in bytes."""
 
@@ -133,18 +130,13 @@ def system_memory(cgroup: Path = _CGROUP, meminfo: Path = _MEMINFO) -> SystemMem
 def _group_memory(group: Path, limit_file: str, usage_file: str, droppable: str) -> SystemMemory | None:
     """Return the memory of a control group.
 
-    It is None without a limit (`max`; version 1 reports a huge limit).
+    It is None without a limit (`max`; version 1 reports a huge limit), or if the kernel does not provide the files.
     """
-    limit, used, stat = _read(group / limit_file), _read(group / usage_file), _read(group / "memory.stat")
-    if limit is None or limit == "max" or used is None or stat is None:
+    try:
+        limit, used, stat = ((group / name).read_text() for name in (limit_file, usage_file, "memory.stat"))
+    except OSError:
+        return None
+    if limit.strip() == "max":
         return None
     counts = dict(line.split() for line in stat.splitlines())
     return SystemMemory(max(int(used) - int(counts.get(droppable, 0)), 0), int(limit))
-
-
-def _read(path: Path) -> str | None:
-    """Read a file of the group; None if the kernel does not provide it."""
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return None

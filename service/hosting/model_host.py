@@ -41,9 +41,12 @@ from service.hosting.loading import LOAD_ERRORS, Loader
 from service.hosting.memory import freeze_garbage_collector, trim_heap
 from service.hosting.registry_watcher import RegistryWatcher
 
-_log = structlog.get_logger(__name__)
+READY = "ok"
 FIRST_RETRY_S = 10.0
 _LONGEST_RETRY_S = 600.0
+_REAP_S = 0.1
+R = TypeVar("R")
+_log = structlog.get_logger(__name__)
 
 
 class ModelHost:
@@ -370,11 +373,9 @@ class ModelHost:
                 _log.info("model unloaded", model=model.address, requests=use.in_flight)
 
     def _publish(self) -> None:
+        models = {name: replace(model, failure=self._problem(model)) for name, model in self._models.items()}
         self.address_table = build_address_table(
-            {
-                address: replace(model, failure=self._problem(model))
-                for address, model in self._models.items()
-            },
+            models,
             served={address: watched.serving_or_target for address, watched in self._watcher.watched.items()},
             aliases=self._watcher.aliases,
             default=self.default_choice.name,
@@ -393,10 +394,6 @@ class ModelHost:
                 if after is not None and after.loaded is None and after.failure is not None:
                     return f"{watched.address} is now {after.address}, which could not be loaded: {after.failure}"
         return None
-
-
-R = TypeVar("R")
-_REAP_S = 0.1
 
 
 class ModelReloader:
@@ -449,13 +446,9 @@ class ModelReloader:
         """
         self.queued.append(address)
         future = self._submit(partial(self._host.load, address))
-
-        def dequeue(ended: asyncio.Future[HostedModel]) -> None:
-            self.queued.remove(address)
-            if not ended.cancelled():
-                ended.exception()  # retrieved, so asyncio does not warn if no caller awaits
-
-        future.add_done_callback(dequeue)
+        future.add_done_callback(lambda _: self.queued.remove(address))
+        # retrieved, so asyncio does not warn if no caller awaits
+        future.add_done_callback(lambda ended: None if ended.cancelled() else ended.exception())
         return future
 
     def unload(self, address: str) -> asyncio.Future[HostedModel]:
@@ -509,9 +502,6 @@ class ModelReloader:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-READY = "ok"
 
 
 def readiness(host: ModelHost, reloader: ModelReloader, scheduler: Scheduler) -> str:

@@ -24,8 +24,8 @@ from models.errors import (
     UnknownStateError,
 )
 from models.phrases import NO_TOKEN_PHRASES, PhraseAutomaton
+from models.prefix_cache import state_bytes
 from service.engine.job import Shares
-from service.engine.prefix_cache import state_bytes
 from service.hosting.loaded_model import LoadedModel
 
 OVERHEAD_BYTES = 1000
@@ -96,10 +96,8 @@ class StateStore:
 
     def __post_init__(self) -> None:
         self._lock = threading.RLock()
-        # with the last use, oldest first
-        self._owned: dict[
-            str, OrderedDict[str, tuple[StoredState, float]]
-        ] = {}  # with the last use, oldest first
+        # by owner and handle, with the last use, oldest first
+        self._owned: dict[str, OrderedDict[str, tuple[StoredState, float]]] = {}
         self._counts, self._sizes = Shares[str](self.max_states), Shares[str](self.max_bytes)
         self._unloaded: dict[str, str | None] = {}  # addresses by tag; None for versions without states
         self._num_sharing: Counter[tuple[str, PhraseAutomaton[int]]] = Counter()
@@ -275,3 +273,16 @@ class StateStore:
 
 def _indexed_name(parameter: str, index: int) -> str:
     return parameter.replace("[]", f"[{index}]", 1)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedStateStore:
+    """State store of a request.
+
+    Attributes:
+        store: the service's store.
+        owner: owner of the states.
+    """
+
+    store: StateStore
+    owner: str

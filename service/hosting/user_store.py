@@ -22,7 +22,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from models.completion.user_model import UserModel, UserModelLimits, WordSequence, user_model_from_counts
 from models.errors import UnknownUserError, UsersUnavailableError
-from service.engine.prefix_cache import LimitedCache
+from models.prefix_cache import LimitedCache
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS users (
@@ -111,11 +111,9 @@ class UserStore:
 
     def count(self) -> float:
         """Return the number of users; NaN if the file cannot be read."""
-        try:
-            with self._reading() as reader:
-                return float(reader.execute("SELECT count(*) FROM users").fetchone()[0])
-        except UsersUnavailableError:
-            return math.nan
+        with contextlib.suppress(UsersUnavailableError), self._reading() as reader:
+            return float(reader.execute("SELECT count(*) FROM users").fetchone()[0])
+        return math.nan
 
     def get(self, owner: str, user: str) -> UserModel:
         """Return the personal model of a user; an empty one if the user is unknown.

@@ -1,6 +1,6 @@
 """In-process queries of a published model, and re-ranking of n-best list files.
 
-The service's schemas and use cases are called without HTTP, so command-line values are validated
+The service's schemas and operations are called without HTTP, so command-line values are validated
 like HTTP requests.
 """
 
@@ -19,7 +19,7 @@ import numpy as np
 import typer
 
 from models.arrays import Int64s
-from models.calls import run_calls
+from models.calls import Work, iter_outputs, run_to_completion
 from models.checking.calibration import CalibrationStore
 from models.checking.error_model import ErrorTableStore
 from models.checkpoint.load import load_checkpoint
@@ -34,30 +34,29 @@ from models.reranking.metrics.metric import METRIC_TITLES, UNCHANGED, Metric, fo
 from models.reranking.ranking import Profile, ProfileStore
 from models.reranking.tuning.cross_fitting import select_with_references
 from models.reranking.tuning.fitting import TuningSettings
-from service.engine.job import Work, iter_outputs, run_to_completion
+from models.scoring.candidate_features import check_score_mode
+from models.scoring.model_weights import WeightedModel
+from models.scoring.texts import Limits
 from service.hosting.loaded_model import LoadedModel
 from service.local.streams import good_items, open_target
-from service.schemas.replies import GenerateReply, NextTokenReply, NextWordReply, to_json
-from service.schemas.wire import parse_json
-from service.use_cases import check as checking
-from service.use_cases.autocomplete import AutocompleteRequest
-from service.use_cases.autocomplete import autocomplete as complete_text
-from service.use_cases.candidate_features import check_score_mode
-from service.use_cases.choices import ChoiceChunk, GenerateResult
-from service.use_cases.generate import GenerateRequest
-from service.use_cases.generate import generate as generate_text
-from service.use_cases.inputs import Limits, WordLists, answer_each, read_batch
-from service.use_cases.model_weights import WeightedModel
-from service.use_cases.next_token import (
+from service.operations import check as checking
+from service.operations.autocomplete import AutocompleteRequest
+from service.operations.autocomplete import autocomplete as complete_text
+from service.operations.generate import ChoiceChunk, GenerateRequest, GenerateResult
+from service.operations.generate import generate as generate_text
+from service.operations.inputs import WordLists, answer_each, read_batch
+from service.operations.next_token import (
     NextTokenRequest,
     next_token_result,
     rank_next_tokens,
     rank_next_words,
 )
-from service.use_cases.rerank import RankedList, list_chunks, rerank
-from service.use_cases.rerank_request import RerankItem, RerankJob, read_rerank_query
-from service.use_cases.score import ScoreRequest, score_reply
-from service.use_cases.score import score as score_texts
+from service.operations.rerank import RankedList, list_chunks, rerank
+from service.operations.rerank_request import RerankItem, RerankJob, read_rerank_query
+from service.operations.score import ScoreRequest, score_reply
+from service.operations.score import score as score_texts
+from service.schemas.replies import GenerateReply, NextTokenReply, NextWordReply, to_json
+from service.schemas.wire import parse_json
 
 Json = dict[str, Any]
 NO_MODEL = "-"
@@ -78,7 +77,7 @@ def load_published(registry: Address, address: str, device: str, precision: str)
     store = open_registry(registry)
     version = store.resolve(address)
     checkpoint = load_checkpoint(store.fetch(version), device=device, precision=precision)
-    return LoadedModel(version.address, checkpoint)
+    return LoadedModel.of(version.address, checkpoint)
 
 
 def next_token(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
@@ -327,7 +326,7 @@ def check_profile(
         counts.append(metric.statistics(texts, one.given.references))
     before, after = np.stack(counts, axis=1)
     samples, seed = settings.bootstrap_samples, settings.seed
-    test = run_calls(paired_bootstrap(metric, before, after, samples=samples, seed=seed))
+    test = run_to_completion(paired_bootstrap(metric, before, after, samples=samples, seed=seed))
     is_better = test.difference > 0 if metric.higher_is_better else test.difference < 0
     return {
         "model": job.models.main_address,

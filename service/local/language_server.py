@@ -33,23 +33,16 @@ from pygls.workspace import PositionCodec
 from typing_extensions import override
 
 from models.checkpoint.registry import Address
+from models.completion.ranking import MAX_DICTIONARY_WORDS
 from models.errors import LanguageModelError
 from models.words import is_word_character
 from service.hosting.loaded_model import LoadedModel
 from service.local import ask
-from service.use_cases.autocomplete import MAX_DICTIONARY_WORDS
-from service.use_cases.check import MAX_CHARACTERS, MAX_DICTIONARY
-from service.use_cases.inputs import WordLists
-
-Json = dict[str, Any]
-Span = tuple[int, int]
-"""Beginning and end, in characters of a document."""
-Query = Callable[[str, Json], Awaitable[Json]]
-"""Function that returns the reply to a request, given an endpoint's path and the body."""
+from service.operations.check import MAX_CHARACTERS, MAX_DICTIONARY
+from service.operations.inputs import WordLists
 
 NAME = "gramophone"
 ADD_TO_DICTIONARY = "gramophone.addToDictionary"
-_log = logging.getLogger(__name__)
 _MAX_CONTEXT_CHARACTERS = 2000
 _MAX_WORDS = 1000
 _MAX_WORD_CHARACTERS = 200
@@ -82,6 +75,12 @@ _PIECE = re.compile(r".{1,8000}[^\n]*\n?", re.DOTALL)
 """Complete lines checked together: completions wait for the check of a piece only."""
 _WRAP = re.compile(r"\n(?<=[^\n]{40}\n)(?=\w)")
 """Line breaks inside a paragraph: a model's sentences end at line breaks."""
+Json = dict[str, Any]
+Span = tuple[int, int]
+"""Beginning and end, in characters of a document."""
+Query = Callable[[str, Json], Awaitable[Json]]
+"""Function that returns the reply to a request, given an endpoint's path and the body."""
+_log = logging.getLogger(__name__)
 
 
 class ServerOptions(NamedTuple):
@@ -419,17 +418,17 @@ class ProseServer(LanguageServer):
             self.window_show_message(params)
 
     async def complete(
-        self, place: types.CompletionParams | types.InlineCompletionParams, **options: Any
+        self, params: types.CompletionParams | types.InlineCompletionParams, **options: Any
     ) -> list[Json]:
         """Return the completions at a position.
 
         Each has, besides the service's fields, the text before the caret that it replaces as `typed`, its range as
         `range`, which includes the rest of a word around the caret, and that of the rest as `rest`.
         """
-        document = self.documents.get(place.text_document.uri)
+        document = self.documents.get(params.text_document.uri)
         if document is None or len(text := document.text) > _MAX_DOCUMENT_CHARACTERS:
             return []
-        version, end = document.version, document.offset(place.position)
+        version, end = document.version, document.offset(params.position)
         if any(begin < end <= stop for begin, stop in document.hidden):
             return []
         line = document.prose[max(0, end - _MAX_CONTEXT_CHARACTERS) : end].rpartition("\n")[2]

@@ -1,15 +1,15 @@
 """In-process rescoring of lattice files with a published model."""
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
 import numpy as np
 
+from models.arrays import Int64s
 from models.errors import InvalidInputError, UnsupportedParameterError
 from models.files import atomic_writer, split_words
 from models.lattices.files import LatticeFormat
@@ -26,11 +26,9 @@ from models.lattices.token_passing import LatticeSearchSettings
 from models.phrases import NO_PHRASES, PhraseList, is_phrase_feature
 from models.reranking.candidates import CandidateList
 from models.reranking.features import RANK
-from models.reranking.formats.format import BadLine, ReferenceLayout
-from models.reranking.formats.reader import References, attach_references
 from models.reranking.formats.writer import write_lists
 from models.reranking.metrics import make_metric
-from service.hosting.loaded_model import LoadedModel
+from models.text_model import TextModel
 from service.local.ask import tell_scores
 
 _BATCH_ARCS = 1 << 15
@@ -69,27 +67,8 @@ def tuned_weights(
     return partial(PathWeights.of, zeros | used, phrases=phrases)
 
 
-def with_references(
-    lattices: Iterable[Lattice | BadLine], files: Sequence[Path], layout: ReferenceLayout | None
-) -> list[Lattice | BadLine]:
-    """Read all lattices, and add the references of files; see `References` for the layout.
-
-    Raises:
-        FormatError: a file cannot be read, or its references do not match the lattices.
-    """
-    opened = [References(path, layout=layout, usual="lines", numbered=False) for path in files]
-    items = list(lattices)
-    named = [item if isinstance(item, BadLine) else CandidateList(item.name, "", ()) for item in items]
-    return [
-        replace(item, references=one.references)
-        if isinstance(item, Lattice) and isinstance(one, CandidateList)
-        else item
-        for item, one in zip(items, list(attach_references(named, opened)), strict=True)
-    ]
-
-
 def rescore_lattices(
-    loaded: LoadedModel,
+    loaded: TextModel,
     lattices: Iterable[Lattice],
     weights: LatticeWeights,
     search: LatticeSearchSettings,
@@ -125,13 +104,10 @@ def write_best(
     With references, the word error rates of the first pass's and the best strings, and of the oracle paths, are
     printed to standard error.
     """
-    metric, num_referred = make_metric("wer"), 0
-    errors = np.zeros(
-        (3, 2), np.int64
-    )  # errors and words of the first pass, the best strings and the oracle paths
+    metric = make_metric("wer")
+    errors = list[list[Int64s]]()  # of each lattice: errors and words of the first, best and oracle strings
 
     def counted() -> Iterator[CandidateList]:
-        nonlocal num_referred, errors
         for rescored in lattices:
             one = nbest_candidates(rescored, count)
             if one.references:
@@ -139,8 +115,7 @@ def write_best(
                 of_texts = metric.statistics(texts, one.references)
                 right = map(split_words, one.references)
                 oracle = min((oracle_errors(rescored.lattice, words), -len(words)) for words in right)
-                errors += [*of_texts, np.abs(oracle)]
-                num_referred += 1
+                errors.append([*of_texts, np.abs(oracle)])
             yield one
 
     if output_format == TEXT:
@@ -149,5 +124,5 @@ def write_best(
                 write(f"{item.name or ''} {item.candidates[0].text}".strip().encode() + b"\n")
     else:
         write_lists(counted(), target, output_format)
-    if num_referred:
-        tell_scores(metric, errors, f"{num_referred:,} lattices", "rescored")
+    if errors:
+        tell_scores(metric, np.sum(errors, axis=0), f"{len(errors):,} lattices", "rescored")

@@ -11,10 +11,10 @@ import typer
 
 from models.errors import InvalidInputError
 
-T = TypeVar("T")
 MAX_SHOWN = 20
 """Maximum printed messages; further ones are only counted."""
 _PEEKED_BYTES = 1 << 16
+T = TypeVar("T")
 
 
 def good_items(items: Iterable[T | str], file: str, *, rest: str, none_good: Exception) -> Iterator[T]:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from models.arrays import Int64s
+from models.calls import Work, run_to_completion
 from models.checkpoint.registry import Address
 from models.errors import FormatError, InvalidInputError
 from models.files import atomic_writer
@@ -25,14 +26,13 @@ from models.reranking.features import CORRECTION, RANK, ListFeatures, check_give
 from models.reranking.ranking import Profile, ProfileStore
 from models.reranking.tuning.cross_fitting import TuningOutcome, select_with_references
 from models.reranking.tuning.fitting import assign_folds
-from service.engine.job import Work, run_to_completion
+from models.scoring.candidate_features import ScoringModels, score_candidates
 from service.hosting.loaded_model import LoadedModel
-from service.local.ask import NO_MODEL, UNLIMITED, model_loader
+from service.local.ask import NO_MODEL, UNLIMITED, main_model, model_loader
 from service.local.lattices import LatticeWeights, rescore_lattices, tuned_weights
+from service.operations.rerank_request import parse_models
+from service.operations.tune import TuneReply, TuneSettings, tune_and_evaluate
 from service.schemas.wire import parse_query
-from service.use_cases.candidate_features import ScoringModels, score_candidates
-from service.use_cases.rerank_request import parse_names, parse_weights
-from service.use_cases.tune import TuneReply, TuneSettings, tune_and_evaluate
 
 _BATCH_LISTS = 128
 
@@ -247,21 +247,11 @@ def write_fold_texts(lists: Sequence[CandidateList], folder: Path, *, folds: int
 
 
 def _settings(given: Mapping[str, Any], model: str) -> TuneSettings:
-    read = dict(given)
-    if "models" in read:
-        named = parse_names(read["models"], parameter="models")
-        read["models"] = [{"name": name, "model": address} for name, address in named.items()]
+    read = parse_models({**given, **main_model(model), "given_only": model == NO_MODEL})
     if "features" in read:
         read["features"] = [name.strip() for name in read["features"].split(",")]
     if "length_exponents" in read:
         read["length_exponents"] = read["length_exponents"].split(",")
-    if model == NO_MODEL:
-        read["given_only"] = True
-    elif "=" in model:
-        parts = parse_weights(model, parameter="mixture")
-        read["mixture"] = [{"model": part, "weight": weight} for part, weight in parts.items()]
-    else:
-        read["model"] = model
     return parse_query(TuneSettings, read)
 
 

@@ -1,28 +1,32 @@
 """HTML report of a tuning run: charts, weights by fold, and lists whose best candidate changes."""
 
 from collections import defaultdict
-from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from markupsafe import Markup
 from rapidfuzz.distance import Levenshtein
 
-from models.calls import run_calls
+from models.calls import run_to_completion
 from models.files import count_words, split_words
-from models.report import ACCENT, INK, SECOND, THIRD, Picture, Section, Table, draw_svg, render_page
+from models.report import Bars, Picture, Section, Table, plot_bars, plot_lines, render_page
 from models.reranking.corrections import corrections_of
 from models.reranking.features import LM
 from models.reranking.metrics.metric import format_score
 from models.reranking.tuning.cross_fitting import TuningOutcome, candidate_totals
 from models.reranking.tuning.mert import LOSS_TOLERANCE, line_loss
 from models.reranking.tuning.problem import Floats, Ints, spread_by_list
-from service.use_cases.tune import TuneReply
+from service.operations.tune import TuneReply
 
-_CHART_HEIGHT = 2.9
-_FIRST, _TUNED, _ORACLE = SECOND, ACCENT, THIRD
+_LEVELS = _FIRST, _TUNED, _ORACLE = (
+    ("first pass", "second"),
+    ("tuned, held out", "accent"),
+    ("oracle", "third"),
+)
+"""Names and colours of the charts."""
+
 _DASHES = (0, (4, 3))
 _BINS = 6
 _MIN_LISTS_PER_BIN = 10
@@ -30,50 +34,37 @@ _MAX_RANKS = 20
 _WEIGHT_RANGE = 3.0
 """Range of the weight curve, as a multiple of the chosen weight."""
 
+_EXAMPLES = 12
+_MAX_CORRECTIONS = 40
 
 Selection: TypeAlias = tuple[str, str, Ints]
 """Choice of one candidate per list, for charts: name, colour and candidates [N]."""
-
-
-def _draw_bars(axes: Any, levels: list[Selection], heights: Callable[[Ints], Floats | list[float]]) -> None:
-    """Draw groups of bars at 1, 2, …, with a bar per selection in each group."""
-    width = 0.8 / len(levels)
-    for number, (label, colour, chosen) in enumerate(levels):
-        values = heights(chosen)
-        centres = np.arange(1, len(values) + 1) + (number - (len(levels) - 1) / 2) * width
-        axes.bar(centres, values, width=width * 0.9, color=colour, label=label)
 
 
 def _by_length(tuned: TuningOutcome, levels: list[Selection]) -> Picture | None:
     problem = tuned.data.problem
     name = problem.metric.name.upper()
     words = np.array([count_words(candidates.references[0]) for candidates in tuned.data.lists])
-    edges = _edges(words)
+    # bins with similar numbers of lists; few lists get few bins
+    count = max(1, min(_BINS, len(words) // _MIN_LISTS_PER_BIN))
+    inner = np.quantile(words, np.arange(1, count) / count, method="higher").tolist()
+    edges = [*sorted({int(words.min()), *map(int, inner)}), int(words.max()) + 1]
     if len(edges) < 3:
         return None
     bins = np.searchsorted(edges, words, side="right") - 1
-
-    def draw(axes: Any) -> None:
-        slots = range(len(edges) - 1)
-        _draw_bars(axes, levels, lambda chosen: [problem.score(chosen[bins == slot]) for slot in slots])
-        labels = [f"{low} to {high - 1}" if low < high - 1 else f"{low}" for low, high in pairwise(edges)]
-        axes.set_xticks(np.arange(1, len(edges)), labels)
-        axes.set_xlabel("words of the reference")
-        axes.set_ylabel(name)
-
-    smallest = min(int((bins == slot).sum()) for slot in range(len(edges) - 1))
-    return Picture(
-        draw_svg(f"{name} by length", draw, height=_CHART_HEIGHT),
-        f"Each bar is the corpus score of at least {smallest:,} lists with references of this length.",
+    sizes = np.bincount(bins)
+    scores: list[Bars] = [
+        (label, colour, [problem.score(chosen[bins == slot]) for slot in range(len(sizes))], ())
+        for label, colour, chosen in levels
+    ]
+    return plot_bars(
+        f"{name} by length",
+        f"Each bar is the corpus score of at least {sizes.min():,} lists with references of this length.",
+        [f"{low} to {high - 1}" if low < high - 1 else f"{low}" for low, high in pairwise(edges)],
+        scores,
+        xlabel="words of the reference",
+        ylabel=name,
     )
-
-
-def _edges(words: Ints) -> list[int]:
-    """Compute edges of bins with similar numbers of lists; few lists get few bins."""
-    count = max(1, min(_BINS, len(words) // _MIN_LISTS_PER_BIN))
-    inner = np.quantile(words, np.arange(1, count) / count, method="higher").tolist()
-    edges = sorted({int(words.min()), *map(int, inner)})
-    return [*edges, int(words.max()) + 1]
 
 
 def _along_weight(tuned: TuningOutcome) -> Picture | None:
@@ -91,66 +82,61 @@ def _along_weight(tuned: TuningOutcome) -> Picture | None:
     reach = abs(weight) * _WEIGHT_RANGE or 2 * spread_by_list(values, problem.offsets) / spread
     if not reach:
         return None
-    curve = run_calls(line_loss(problem, values, slopes))
+    curve = run_to_completion(line_loss(problem, values, slopes))
     grid = np.linspace(min(0.0, np.sign(weight) * reach), max(0.0, np.sign(weight) * reach) or reach, 801)
     losses = curve.at(np.arctan(grid))
     scores = -losses if problem.metric.higher_is_better else losses
-    metric = problem.metric.name.upper()
-
-    def draw(axes: Any) -> None:
-        axes.step(grid, scores, where="mid", color=_TUNED, linewidth=1.4, label="all lists")
-        axes.axhline(tuned.figures.baseline, color=_FIRST, linewidth=1.2, label="first pass")
-        axes.axvline(weight, color=INK, linewidth=1.0, linestyle=_DASHES, label=f"chosen: {weight:.3g}")
-        axes.set_xlabel(f"weight of {name}, other weights as chosen", parse_math=False)
-        axes.set_ylabel(metric)
-
-    return Picture(
-        draw_svg(f"{metric} along the weight of {name}", draw, height=_CHART_HEIGHT),
+    metric, first = problem.metric.name.upper(), tuned.figures.baseline
+    heights = [min(first, *scores), max(first, *scores)]
+    return plot_lines(
+        f"{metric} along the weight of {name}",
         "Exact score on the tuning lists, so slightly better than on new lists. A broad optimum is robust; a narrow "
         "one is probably chance.",
+        [
+            ("all lists", "accent", grid, scores, {"drawstyle": "steps-mid"}),
+            (*_FIRST, grid[[0, -1]], [first, first], {}),
+            (f"chosen: {weight:.3g}", "ink", [weight, weight], heights, {"linestyle": _DASHES}),
+        ],
+        xlabel=f"weight of {name}, other weights as chosen",
+        ylabel=metric,
     )
 
 
 def _by_depth(tuned: TuningOutcome) -> Picture:
-    problem = tuned.data.problem
-    metric = problem.metric.name.upper()
+    problem, figures = tuned.data.problem, tuned.figures
     deepest = min(int(np.diff(problem.offsets).max()), _MAX_RANKS)
-    depths = list(range(1, deepest + 1))
+    depths = range(1, deepest + 1)
     cut = [problem.of(np.arange(problem.num_lists), depth) for depth in depths]
     scores = [one.score(one.oracle()) for one in cut]
-
-    def draw(axes: Any) -> None:
-        axes.plot(depths, scores, color=_ORACLE, marker="o", markersize=4, linewidth=1.4, label="oracle")
-        axes.axhline(tuned.figures.baseline, color=_FIRST, linewidth=1.2, label="first pass")
-        axes.axhline(tuned.figures.tried, color=_TUNED, linewidth=1.2, label="tuned, held out")
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.set_xlabel("candidates per list")
-        axes.set_ylabel(metric)
-
-    return Picture(
-        draw_svg("Oracle by list length", draw, height=_CHART_HEIGHT),
+    return plot_lines(
+        "Oracle by list length",
         "Best possible score with the first candidates of each list; no re-ranking can be better. If the curve is "
         "flat, longer lists do not help.",
+        [
+            (*_ORACLE, depths, scores, {"marker": "o", "markersize": 4}),
+            (*_FIRST, depths, [figures.baseline] * deepest, {}),
+            (*_TUNED, depths, [figures.tried] * deepest, {}),
+        ],
+        xticks=depths[:: 1 + deepest // 10],
+        xlabel="candidates per list",
+        ylabel=problem.metric.name.upper(),
     )
 
 
 def _by_rank(tuned: TuningOutcome, levels: list[Selection]) -> Picture:
     problem = tuned.data.problem
     count = min(int(np.diff(problem.offsets).max()), _MAX_RANKS)
-
-    def shares(chosen: Ints) -> Floats:
+    shares = list[Bars]()
+    for label, colour, chosen in levels[1:]:
         ranks = np.minimum(chosen - problem.first_pass(), count - 1)
-        return 100 * np.bincount(ranks, minlength=count) / problem.num_lists
-
-    def draw(axes: Any) -> None:
-        _draw_bars(axes, levels[1:], shares)
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.set_xlabel("rank in the first pass" + (f" ({count}: or later)" if count == _MAX_RANKS else ""))
-        axes.set_ylabel("per cent of lists")
-
-    return Picture(
-        draw_svg("First-pass ranks of the chosen candidates", draw, height=_CHART_HEIGHT),
+        shares.append((label, colour, 100 * np.bincount(ranks, minlength=count) / problem.num_lists, ()))
+    return plot_bars(
+        "First-pass ranks of the chosen candidates",
         "The oracle chooses the first of equally good candidates. Duplicate texts are not counted.",
+        [f"{rank}" if (rank - 1) % (1 + count // 12) == 0 else "" for rank in range(1, count + 1)],
+        shares,
+        xlabel="rank in the first pass" + (f" ({count}: or later)" if count == _MAX_RANKS else ""),
+        ylabel="per cent of lists",
     )
 
 
@@ -172,10 +158,6 @@ def mark_errors(text: str, reference: str) -> Markup:
     return Markup(" ").join(marked)
 
 
-_EXAMPLES = 12
-_MAX_CORRECTIONS = 40
-
-
 def tuning_page(title: str, tuned: TuningOutcome, reply: TuneReply) -> bytes:
     """Render the report as a self-contained HTML page in UTF-8."""
     problem = tuned.data.problem
@@ -186,11 +168,8 @@ def tuning_page(title: str, tuned: TuningOutcome, reply: TuneReply) -> bytes:
     better, worse = better[gains[better] > LOSS_TOLERANCE], worse[gains[worse] < -LOSS_TOLERANCE]
     same = num_changed - len(better) - len(worse)
     verb = "changed" if reply.decision == "tuned" else "would have changed"
-    levels = [
-        ("first pass", _FIRST, tuned.first),
-        ("tuned, held out", _TUNED, tuned.held_out),
-        ("oracle", _ORACLE, tuned.oracle),
-    ]
+    chosen = (tuned.first, tuned.held_out, tuned.oracle)
+    levels = [(*style, candidates) for style, candidates in zip(_LEVELS, chosen, strict=True)]
     charts = [_by_length(tuned, levels), _along_weight(tuned), _by_depth(tuned), _by_rank(tuned, levels)]
     sections = [
         Section("", "tiles", _summary(reply, num_changed)),
@@ -202,21 +181,17 @@ def tuning_page(title: str, tuned: TuningOutcome, reply: TuneReply) -> bytes:
         _examples("Worsened lists", tuned, worse, mark="bad"),
     ]
     changed = f"{num_changed:,} lists {verb}: {len(better):,} better, {len(worse):,} worse, {same:,} equal."
+    models = [reply.model, *(f"{name}: {address}" for name, address in reply.models.items())]
+    used = ", ".join(filter(None, models))
     return render_page(
         title,
         f"{title}: tuning report",
-        f"{changed} {_models(reply)}",
+        f"{changed} Models: {used}." if used else f"{changed} No model was used.",
         sections,
         verdict=reply.reason,
         adopted=reply.decision == "tuned",
         signature=reply.signature,
     )
-
-
-def _models(reply: TuneReply) -> str:
-    extra = [f"{name}: {address}" for name, address in reply.models.items()]
-    named = [*([reply.model] if reply.model else []), *extra]
-    return f"Models: {', '.join(named)}." if named else "No model was used."
 
 
 def _summary(reply: TuneReply, num_changed: int) -> list[tuple[str, str]]:

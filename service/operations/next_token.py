@@ -1,33 +1,288 @@
-"""Next tokens and words after contexts."""
+"""Next tokens, texts and words after contexts: most probable or requested, or full distributions.
 
-from collections.abc import Iterator
-from functools import partial
-from typing import Any, TypeVar
+A search over all tokenisations finds the words.
+"""
 
+import math
+from collections.abc import Generator, Iterator
+from functools import cached_property, partial
+from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
+
+import numpy as np
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 from typing_extensions import override
 
-from models.arrays import FloatArray
-from service.engine.job import Work
+from models.arrays import FloatArray, TokenIds
+from models.calls import Predict, Rank, Work
+from models.completion.prefix import split_prefix
+from models.completion.search import CompletionSearch, CompletionSettings, run_searches
+from models.decoding.top_k import top_tokens
+from models.errors import InvalidInputError, UnsupportedParameterError
+from models.language_model import TopKPredictor, TopTokens, entropy_bits, supports
+from models.scoring.constants import MAX_SEARCH_STEPS
+from models.scoring.prefill import predict_next, prefill, token_runs
+from models.scoring.sequences import ScoreItem, score_pairs
+from models.scoring.texts import (
+    MAX_CHARACTERS_PER_TOKEN,
+    Limits,
+    TextOrIds,
+    check_reads_forward,
+    encode_each,
+)
+from models.states import view
+from models.text_model import TextModel
+from service.operations.constants import ROWS_PER_STEP, VALUES_PER_STEP
 from service.operations.operation import BYTES_PER_TOKEN, Call, Cost, Operation, RowsOperation
+from service.operations.score import token_scores
+from service.operations.states import next_log_probs, requested_token_ids
+from service.schemas import with_examples
 from service.schemas.pieces import json_pieces
 from service.schemas.replies import (
     NextTextReply,
     NextTextResult,
     NextTokenReply,
+    NextTokenResult,
     NextWordReply,
     NextWordResult,
+    TextCandidate,
+    WordCandidate,
     to_json,
 )
-from service.use_cases.constants import MAX_SEARCH_STEPS
-from service.use_cases.next_token import (
-    NextTokenRequest,
-    RankedTokens,
-    next_distributions,
-    next_token_result,
-    rank_next_tokens,
-    rank_next_words,
-    score_next_texts,
-)
+from service.schemas.wire import ModelRequest, OneOrMoreContexts, TokenId, named_contexts
+
+
+class NextTokenRequest(ModelRequest):
+    """Predict the next tokens or words after one or more contexts."""
+
+    model_config = with_examples(
+        {"context": "Return the", "top_k": 3},
+        {"context": ["Return the", "Raise an"], "top_k": 2, "entropy": False},
+        {"context": "Return the", "top_k": 3, "unit": "word"},
+        {"context": "Return the", "candidates": [" value", " number of bytes"]},
+        {"context": "Return the", "token_ids": [2, 259, 311], "entropy": False},
+    )
+
+    context: OneOrMoreContexts
+    """A string, strings, a list of token ids, or several such lists; empty for the start of a sentence."""
+    top_k: int = Field(default=10, ge=1)
+    """Number of candidates to rank; at most the vocabulary size, or 100 words. If omitted, as many as there are up to
+    10."""
+    entropy: bool = True
+    """True to report the entropy of each distribution; false is faster for n-gram models."""
+    unit: Literal["token", "word"] = "token"
+    """Unit of candidates. Word probabilities are exact; contexts must be strings, and no entropy is reported."""
+    candidates: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)] | None = None
+    """Texts to report instead of the most probable tokens, each tokenised with the context: put a space before a word.
+    Contexts must be strings, and no entropy is reported."""
+    token_ids: Annotated[list[TokenId], Field(min_length=1)] | None = None
+    """Tokens to report instead of the most probable ones."""
+
+    @cached_property
+    def contexts(self) -> tuple[tuple[str, TextOrIds], ...]:
+        """Each context with its name in the request, for messages."""
+        return named_contexts(self.context, parameter="context")
+
+    @model_validator(mode="after")
+    def _one_choice(self) -> Self:
+        ranks = self.unit == "word" or "top_k" in self.model_fields_set
+        if ranks + (self.candidates is not None) + (self.token_ids is not None) > 1:
+            raise PydanticCustomError(
+                "one_of", "give one of top_k, candidates and token_ids; unit 'word' accepts only top_k"
+            )
+        return self
+
+
+RankedTokens: TypeAlias = tuple[TopTokens, float | None]
+"""The most probable or the requested tokens after a context, and the entropy of the distribution if requested."""
+
+
+def rank_next_tokens(
+    loaded: TextModel, request: NextTokenRequest, limits: Limits
+) -> Work[Any, list[RankedTokens]]:
+    """Rank the most probable next tokens after each context, or look up requested ones.
+
+    Raises:
+        InvalidInputError: top_k exceeds the vocabulary, an id is outside it, a context is invalid, or the
+            reply is too long.
+        UnsupportedParameterError: the model reads backward.
+    """
+    ids = requested_token_ids(loaded, request.token_ids)
+    largest = min(loaded.vocab_size, limits.max_top_k or loaded.vocab_size)
+    if "top_k" not in request.model_fields_set:  # a default never fails
+        request = request.model_copy(update={"top_k": min(request.top_k, largest)})
+    if ids is None and request.top_k > largest:
+        bound = "the model's vocabulary has" if largest == loaded.vocab_size else "this service ranks at most"
+        raise InvalidInputError(f"top_k is {request.top_k}; {bound} {largest} tokens", parameter="top_k")
+    _check_entries(request, limits, "accept application/octet-stream for complete distributions")
+    check_reads_forward(loaded)
+    contexts = yield from encode_each(loaded, request.contexts, limits)
+    ranked: list[RankedTokens] = []
+    for group in token_runs([len(context) for context in contexts]):
+        state = yield from prefill(loaded, contexts[group], bos=True)
+        ranked += yield from _rank(loaded, state, request, ids)
+    return ranked
+
+
+def next_token_result(loaded: TextModel, ranked: RankedTokens) -> NextTokenResult:
+    """Return the next tokens of one context in wire format."""
+    top, entropy = ranked
+    return NextTokenResult(token_scores(loaded, *top), entropy)
+
+
+def next_distributions(
+    loaded: TextModel, request: NextTokenRequest, limits: Limits
+) -> Work[FloatArray, None]:
+    """Compute distributions after contexts; events are blocks of rows [b, V], in order.
+
+    With `token_ids`, rows have only these entries [b, K].
+
+    Raises:
+        InvalidInputError: an id is outside the vocabulary, or a context is invalid.
+        UnsupportedParameterError: the model reads backward.
+    """
+    ids = requested_token_ids(loaded, request.token_ids)
+    check_reads_forward(loaded)
+    contexts = yield from encode_each(loaded, request.contexts, limits)
+    for group in token_runs([len(context) for context in contexts]):
+        state = yield from prefill(loaded, contexts[group], bos=True)
+        for rows in _row_blocks(state, loaded.vocab_size):
+            yield (yield from next_log_probs(loaded, rows, ids))
+
+
+def _check_entries(request: NextTokenRequest, limits: Limits, instead: str) -> None:
+    count, top_k = len(request.contexts), request.top_k
+    parameter, description = "top_k", f"top_k is {top_k} for {count} contexts"
+    if request.token_ids is not None:
+        top_k = len(request.token_ids)
+        parameter, description = "token_ids", f"token_ids has {top_k} entries for {count} contexts"
+    limits.check_entries(count * top_k, parameter=parameter, description=description, instead=instead)
+
+
+def _rank(
+    loaded: TextModel, state: Any, request: NextTokenRequest, ids: TokenIds | None
+) -> Work[Any, list[RankedTokens]]:
+    """Rank the most probable tokens, or look up requested ones [K], after each row of a state."""
+    ranked: list[RankedTokens] = []
+    if not request.entropy and ids is None and supports(loaded.model, TopKPredictor):
+        for rows in _row_blocks(state, request.top_k):
+            best = yield from Rank(loaded.model, rows, request.top_k)
+            ranked += [(TopTokens(*row), None) for row in zip(*best, strict=True)]
+        return ranked
+    for rows in _row_blocks(state, loaded.vocab_size):
+        if ranked:  # before all blocks but the first: one distribution is not delayed
+            yield None
+        if ids is not None and not request.entropy:
+            log_probs = yield from next_log_probs(loaded, rows, ids)
+            ranked += [(TopTokens(ids, row), None) for row in log_probs]
+            continue
+        log_probs = yield from Predict(loaded.model, rows)
+        entropies = entropy_bits(log_probs).tolist() if request.entropy else [None] * len(log_probs)
+        ranked += [
+            (top_tokens(row, request.top_k) if ids is None else TopTokens(ids, row[ids]), entropy)
+            for row, entropy in zip(log_probs, entropies, strict=True)
+        ]
+    return ranked
+
+
+def _row_blocks(state: Any, values: int) -> Generator[Any, None, None]:
+    """Split a state into blocks of rows, given the values computed per row."""
+    least, most = ROWS_PER_STEP
+    rows = min(max(least, VALUES_PER_STEP // values), most)
+    if len(state) <= rows:
+        yield state
+        return
+    for first in range(0, len(state), rows):
+        yield state.select(np.arange(first, min(first + rows, len(state))))
+
+
+def score_next_texts(
+    loaded: TextModel, request: NextTokenRequest, limits: Limits
+) -> Work[Any, list[NextTextResult]]:
+    """Score each text of `candidates` after each context; shared tokens are read once.
+
+    Raises:
+        InvalidInputError: there are too many texts, or a text has no token or a context of ids.
+        ContextLengthError: a text with its context is too long.
+        UnsupportedParameterError: the model reads backward.
+    """
+    check_reads_forward(loaded)
+    texts, num_contexts = request.candidates or [], len(request.contexts)
+    if (num_pairs := len(texts) * num_contexts) > limits.max_texts:
+        raise InvalidInputError(
+            f"candidates has {len(texts)} entries for {num_contexts} contexts: {num_pairs} texts; at most "
+            f"{limits.max_texts} are accepted in one request",
+            parameter="candidates",
+        )
+
+    def check_tokens(count: int) -> None:
+        limits.check_entries(
+            count * num_contexts,
+            parameter="candidates",
+            description=f"candidates has {count} tokens or more for {num_contexts} contexts",
+            instead="send fewer or shorter texts",
+        )
+
+    check_tokens(sum(map(len, texts)) // MAX_CHARACTERS_PER_TOKEN)
+    pairs = [
+        ScoreItem(f"candidates[{index}]", text, context).checked()
+        for _, context in request.contexts
+        for index, text in enumerate(texts)
+    ]
+    sequences, scores = yield from score_pairs(loaded, pairs, limits, exact=True)
+    check_tokens(sum(len(sequence.text) for sequence in sequences) // num_contexts)
+    scored = [
+        TextCandidate(str(pair.given), sequence.text.tolist(), score)
+        for pair, sequence, score in zip(pairs, sequences, scores.tolist(), strict=True)
+    ]
+    return [NextTextResult(scored[first : first + len(texts)]) for first in range(0, len(scored), len(texts))]
+
+
+MAX_NEXT_WORDS = 100
+"""Maximum number of words to rank."""
+
+
+def rank_next_words(
+    loaded: TextModel, request: NextTokenRequest, limits: Limits
+) -> Work[Any, list[NextWordResult]]:
+    """Rank the most probable next words after each context.
+
+    Raises:
+        UnsupportedParameterError: a context is a list of ids, too many words are requested, or the model
+            reads backward.
+        InvalidInputError: a context is invalid, or the reply is too long.
+    """
+    check_reads_forward(loaded)
+    if request.top_k > MAX_NEXT_WORDS:
+        raise UnsupportedParameterError(
+            f"top_k is {request.top_k}; at most {MAX_NEXT_WORDS} words can be ranked", parameter="top_k"
+        )
+    _check_entries(request, limits, "split it into several requests")
+    ranked: list[NextWordResult] = []
+    for parameter, context in request.contexts:
+        if ranked:  # with a cached context, no model call lets other requests run
+            yield None
+        if not isinstance(context, str):
+            raise UnsupportedParameterError(
+                f"{parameter} is a list of token ids; unit 'word' requires a string", parameter=parameter
+            )
+        limits.check_characters(context, parameter=parameter)
+        typed = split_prefix(
+            loaded.tokenizer, f"{context} " if context and not context[-1].isspace() else context
+        )
+        entry = yield from predict_next(loaded, typed.context, limits, parameter=parameter)
+        limits.check_length(entry.num_tokens, parameter=parameter)
+        settings = CompletionSettings(limit=request.top_k, max_steps=MAX_SEARCH_STEPS, open_vocabulary=True)
+        search = CompletionSearch(loaded.token_trie, typed.spelled, settings)
+        search.update(view(entry.state), entry.log_probs)
+        yield from run_searches(loaded.model, [search])
+        found = search.result()
+        words = [
+            WordCandidate(word.text, math.log(word.mass)) for word in found.completions if word.is_complete
+        ]
+        ranked.append(NextWordResult(words[: request.top_k], found.unexplored_mass))
+    return ranked
+
 
 R = TypeVar("R")
 

@@ -12,19 +12,22 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 from pydantic import BaseModel
 
 from models.arrays import FloatArray
+from models.calls import Work
 from models.checking.calibration import CalibrationStore
 from models.checking.error_model import ErrorTableStore
 from models.errors import InvalidInputError, LanguageModelError
 from models.language_model import is_lookup
 from models.reranking.ranking import ProfileStore
-from service.engine.job import RequestOptions, Work
+from models.scoring.model_weights import WeightedModel
+from models.scoring.texts import Limits
+from models.text_model import TextModel
+from service.engine.job import RequestOptions
 from service.engine.metrics import Metrics
 from service.hosting.loaded_model import LoadedModel
-from service.hosting.state_store import StateStore
+from service.hosting.state_store import OwnedStateStore, StateStore
 from service.hosting.user_store import UserStore
+from service.operations.inputs import Dictionaries, ModelsRequest
 from service.schemas.wire import parse_json, parse_query
-from service.use_cases.inputs import Dictionaries, Limits
-from service.use_cases.states import OwnedStateStore
 
 L = TypeVar("L")
 R = TypeVar("R")
@@ -155,10 +158,10 @@ class Call(ABC):
         """Count a model as used until the request ends, and name it in the log."""
 
     @abstractmethod
-    def count_scored(self, loaded: LoadedModel, tokens: int) -> None:
+    def count_scored(self, loaded: TextModel, tokens: int) -> None:
         """Count scored tokens of a model."""
 
-    def count_prompt(self, loaded: LoadedModel, tokens: int) -> None:
+    def count_prompt(self, loaded: TextModel, tokens: int) -> None:
         """Count tokens read as contexts."""
         self.resources.metrics.prompt_tokens.labels(loaded.address).inc(tokens)
         self.annotate(prompt_tokens=tokens)
@@ -248,6 +251,24 @@ class Operation(ABC, Generic[R]):
         if not (self.may_run_inline and cost.is_little):
             return False
         return bool(self.models) and all(is_lookup(loaded.model) for loaded in self.models)
+
+
+class ModelsOperation(Operation[R]):
+    """Operation of one model, or of several with weights."""
+
+    def __init__(self, call: Call, given: ModelsRequest) -> None:
+        if given.models:
+            models = [call.resolve(one.model) for one in given.models]
+            self._weights = [one.weight for one in given.models]
+        else:
+            models, self._weights = [call.resolve(given.model)], [1.0]
+        super().__init__(call, *models)
+        self.slots = given.slots
+
+    @property
+    def weighted(self) -> list[WeightedModel]:
+        """The models and their weights."""
+        return list(map(WeightedModel, self.models, self._weights))
 
 
 class LinesOperation(Operation[Sequence[T]], Generic[L, T]):

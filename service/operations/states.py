@@ -1,14 +1,42 @@
-"""Stored model states for decoders with their own search, and tokenisation."""
+"""Stored states for decoders: open after contexts, advance, fork, and query next tokens.
 
-from collections.abc import Sequence
-from typing import Any, TypeVar
+First tokens of a state's continuations are scored from one distribution if that costs less than
+separate scores.
+"""
 
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from functools import cached_property
+from typing import Annotated, Any, TypeVar, cast
+
+import numpy as np
+from pydantic import Field
 from typing_extensions import override
 
-from models.arrays import FloatArray, TokenIds
-from service.engine.job import Work
-from service.hosting.state_store import StoredState
+from models.arrays import FloatArray, Int64s, TokenIds
+from models.calls import Predict, Read, Work, map_in_steps
+from models.decoding.generate import phrase_automaton
+from models.errors import InvalidInputError
+from models.language_model import (
+    SCORES,
+    STATE,
+    LanguageModel,
+    Want,
+    is_lookup,
+    pad_sequences,
+)
+from models.phrases import MAX_TOKEN_PHRASES, Phrase, PhraseList
+from models.scoring.constants import MAX_CALL_TOKENS, MAX_STATE_ENTRIES
+from models.scoring.prefill import chunks_by_length, prefill, token_runs
+from models.scoring.texts import Limits, TextOrIds, check_reads_forward, encode_each, ids_after
+from models.states import concatenate_states, materialize
+from models.text_model import TextModel
+from models.vocabulary import EOS, UNK
+from service.hosting.loaded_model import LoadedModel
+from service.hosting.state_store import OwnedStateStore, StoredState
+from service.operations.constants import MIN_SHARED_CONTINUATIONS, SPARSE_RATIO
 from service.operations.operation import BYTES_PER_TOKEN, Call, Cost, Operation, RowsOperation
+from service.schemas import with_examples
 from service.schemas.replies import (
     AdvancedState,
     AdvanceReply,
@@ -17,17 +45,399 @@ from service.schemas.replies import (
     OpenStatesReply,
     to_json,
 )
-from service.use_cases.states import (
-    AdvanceRequest,
-    NextRequest,
-    OpenStatesRequest,
-    advance_states,
-    common_version,
-    next_log_prob_blocks,
-    next_log_prob_matrix,
-    open_states,
-    requested_token_ids,
-)
+from service.schemas.wire import OneOrMoreContexts, TimedRequest, TokenId, WireModel, either, named_contexts
+
+_STATES_PER_STEP = 512
+_NO_LOG_PROBS = np.zeros(0, dtype=np.float32)
+
+
+def continue_states(
+    loaded: TextModel, previous: Sequence[StoredState], texts: Sequence[TokenIds], want: Want
+) -> Work[Any, tuple[list[FloatArray], list[Any]]]:
+    """Read texts [T] after states, in chunks of similar length.
+
+    Args:
+        loaded: model version of the states.
+        previous: state before each text, possibly repeated.
+        texts: token ids; an empty text is a fork.
+        want: log-probabilities, states after the texts, or both.
+
+    Returns:
+        Natural-log probabilities of each text's tokens [T], and states (one row) after each, if wanted.
+    """
+    row_of_state: dict[int, int] = {}
+    rows = np.array([row_of_state.setdefault(id(before.state), len(row_of_state)) for before in previous])
+    distinct = concatenate_states(list({id(before.state): before.state for before in previous}.values()))
+    log_probs: list[FloatArray] = [_NO_LOG_PROBS] * len(texts)
+    states: list[Any] = [before.state for before in previous] if want.state else []
+    lengths = np.array([len(text) for text in texts], dtype=np.int64)
+    filled = np.flatnonzero(lengths)
+    for chunk in chunks_by_length(lengths[filled]):
+        indices = filled[chunk]
+        tokens, widths = pad_sequences([texts[i] for i in indices])
+        scored, after = yield from _score_and_advance(
+            loaded.model, distinct, rows[indices], tokens=tokens, lengths=widths, want=want
+        )
+        for row, i in enumerate(indices.tolist()):
+            if want.scores:
+                log_probs[i] = scored[row, : widths[row]]
+            if want.state:
+                states[i] = after.select(np.array([row]))
+    return log_probs, states
+
+
+def next_log_prob_blocks(
+    loaded: TextModel, states: Sequence[Any], ids: TokenIds | None
+) -> Work[FloatArray, None]:
+    """Compute next-token log-probabilities after states of one row each.
+
+    Args:
+        loaded: model version of the states.
+        states: N states.
+        ids: requested tokens [K]; None for all.
+
+    Yields:
+        Events: natural-log probabilities of a block of rows [n, K], in order.
+    """
+    for block in _row_blocks(loaded, states, ids):
+        yield (yield from next_log_probs(loaded, block, ids))
+
+
+def next_log_prob_matrix(
+    loaded: TextModel, states: Sequence[Any], ids: TokenIds | None
+) -> Work[Any, FloatArray]:
+    """Collect the blocks of `next_log_prob_blocks` in one array [N, K]."""
+    blocks = [np.zeros((0, loaded.vocab_size if ids is None else len(ids)), dtype=np.float32)]
+    for block in _row_blocks(loaded, states, ids):
+        log_probs = yield from next_log_probs(loaded, block, ids)
+        blocks.append(log_probs)
+    return np.concatenate(blocks)
+
+
+def next_log_probs(loaded: TextModel, state: Any, ids: TokenIds | None) -> Work[Any, FloatArray]:
+    """Compute next-token log-probabilities [N, K] after a state of N rows.
+
+    Args:
+        loaded: model version of the state.
+        state: N rows.
+        ids: requested tokens [K]; None for all.
+    """
+    if ids is None or not _is_sparse(loaded, ids):
+        log_probs = yield from Predict(loaded.model, state)
+        return log_probs if ids is None else log_probs[:, ids]
+    count = len(state)
+    repeated = state.select(np.repeat(np.arange(count), len(ids)))
+    tokens = np.tile(ids, count)[:, None]
+    scored = yield from Read(loaded.model, repeated, tokens, np.ones(len(tokens), np.int64), SCORES)
+    return cast("FloatArray", scored.log_probs.reshape(count, len(ids)))
+
+
+def _is_sparse(loaded: TextModel, ids: TokenIds) -> bool:
+    return is_lookup(loaded.model) and len(ids) * SPARSE_RATIO <= loaded.vocab_size
+
+
+def _row_blocks(loaded: TextModel, states: Sequence[Any], ids: TokenIds | None) -> Iterator[Any]:
+    """Join states of one row each into blocks of bounded work."""
+    size = MAX_STATE_ENTRIES // loaded.vocab_size
+    if ids is not None and _is_sparse(loaded, ids):
+        size = MAX_CALL_TOKENS // len(ids)
+    size = max(1, size)
+    for first in range(0, len(states), size):
+        yield concatenate_states(states[first : first + size])
+
+
+def _score_and_advance(
+    model: LanguageModel[Any],
+    distinct: Any,
+    rows: Int64s,
+    *,
+    tokens: TokenIds,
+    lengths: TokenIds,
+    want: Want,
+) -> Work[Any, tuple[FloatArray, Any]]:
+    """Read nonempty texts [R, T] after rows of distinct states; return what is wanted."""
+    used, row_of_used = np.unique(rows, return_inverse=True)
+    num_tokens = tokens.shape[1]
+    single = num_tokens == 1 and not want.state  # scoring would advance the state needlessly
+    by_distribution = want.scores and (single or len(rows) >= MIN_SHARED_CONTINUATIONS * len(used))
+    if is_lookup(model) or not by_distribution:
+        result = yield from Read(model, distinct.select(rows), tokens, lengths, want)
+        return result.log_probs, result.state
+    # look up first tokens in the distribution of the state before
+    scores = np.zeros(tokens.shape, dtype=np.float32)
+    before = distinct.select(used)
+    size = max(1, MAX_STATE_ENTRIES // len(model.vocabulary))
+    for first in range(0, len(before), size):
+        end = min(first + size, len(before))
+        log_probs = yield from Predict(model, before.select(np.arange(first, end)))
+        indices = np.flatnonzero((row_of_used >= first) & (row_of_used < end))
+        scores[indices, 0] = log_probs[row_of_used[indices] - first, tokens[indices, 0]]
+    state = before.select(row_of_used)
+    if not single:
+        result = yield from Read(model, state, tokens[:, :1], np.ones(len(tokens), np.int64), STATE)
+        state = result.state
+    if num_tokens > 1:
+        result = yield from Read(model, state, tokens[:, 1:], lengths - 1, want)
+        scores[:, 1:], state = result.log_probs, result.state
+    return scores, state
+
+
+Handle = Annotated[str, Field(min_length=1, max_length=200)]
+"""Handle of a state, opaque to clients."""
+
+_STATE = "1f0e2d3c.a1b2c3.kJ9dXw0hT2mQvB7s"
+"""Handle in the examples: returned by the example that opens a state, and used in the other requests."""
+
+
+class OpenStatesRequest(TimedRequest):
+    """Store the model state after one or more contexts."""
+
+    model_config = with_examples({"context": "Return the"})
+
+    context: OneOrMoreContexts = ""
+    """A string, strings, a list of token ids, or several such lists; empty for the start of a sentence."""
+    model: str | None = None
+    """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
+    bos: bool = True
+    """True to put `<s>` before each context."""
+    phrases: Annotated[list[Phrase], Field(max_length=MAX_TOKEN_PHRASES)] = Field(default_factory=list)
+    """Texts to favour, up to 1,000. Advancing the states reports the value that the continuation adds: the weight of
+    each text, in equal parts for its tokens. The class does not count."""
+
+    @cached_property
+    def contexts(self) -> tuple[tuple[str, TextOrIds], ...]:
+        """Each context with its name in the request, for messages."""
+        return named_contexts(self.context, parameter="context")
+
+
+class ContinuationIn(WireModel):
+    """A continuation of a state; a fork if it has neither text nor ids."""
+
+    state: Handle
+    """Handle of the state to continue, which stays unchanged."""
+    text: str | None = None
+    """Words to append, tokenised as after a space; give `text` or `token_ids`, or neither."""
+    token_ids: list[TokenId] | None = None
+    """Token ids to append, possibly parts of words; give `text` or `token_ids`, or neither."""
+    eos: bool = False
+    """True to also score `</s>` after the continuation; the new state is the one before `</s>`."""
+    keep: bool = True
+    """True to store the state after the continuation; false only scores it."""
+
+    _not_both = either("text", "token_ids", neither=", or neither")
+
+    @property
+    def given(self) -> TextOrIds:
+        """Words or ids; empty for a fork."""
+        return self.text or self.token_ids or ""
+
+
+class AdvanceRequest(TimedRequest):
+    """Continue states: score the continuations, and store the states after them."""
+
+    model_config = with_examples(
+        {
+            "continuations": [
+                {"state": _STATE, "text": "value"},
+                {"state": _STATE, "text": "moon", "eos": True, "keep": False},
+            ],
+            "next_token_ids": [2],
+        }
+    )
+
+    continuations: list[ContinuationIn] = Field(min_length=1)
+    """Continuations of states of one model version; a state may have several."""
+    next_token_ids: list[TokenId] = Field(default_factory=list)
+    """Next tokens whose log-probabilities are reported after each continuation."""
+    free: list[Handle] = Field(default_factory=list)
+    """Handles of states to delete after the request succeeds."""
+
+
+class NextRequest(TimedRequest):
+    """Return next-token log-probabilities after states."""
+
+    model_config = with_examples({"states": [_STATE], "token_ids": [2, 259, 311]})
+
+    states: list[Handle] = Field(min_length=1)
+    """Handles of states of one model version."""
+    token_ids: Annotated[list[TokenId], Field(min_length=1)] | None = None
+    """Tokens to report; all tokens if omitted."""
+
+
+class FreeRequest(WireModel):
+    """Delete states."""
+
+    model_config = with_examples({"states": [_STATE]})
+
+    states: list[Handle] = Field(min_length=1)
+    """Handles of the states; unknown handles are ignored."""
+
+
+def open_states(
+    loaded: LoadedModel, request: OpenStatesRequest, state_store: OwnedStateStore, limits: Limits
+) -> Work[Any, list[OpenedState]]:
+    """Store the state after each context.
+
+    Raises:
+        InvalidInputError: a context or phrase is invalid.
+        UnsupportedParameterError: the model reads backward.
+        StatesFullError: the store is full; none is stored.
+    """
+    check_reads_forward(loaded)
+    phrases = yield from phrase_automaton(loaded, PhraseList(request.phrases).phrases)
+    state_store.store.check_capacity(state_store.owner, len(request.contexts), phrases.num_bytes)
+    contexts = yield from encode_each(loaded, request.contexts, limits)
+    handles: list[str] = []
+    with ExitStack() as undo:  # also if the work is cancelled
+        undo.callback(state_store.store.free, state_store.owner, handles)
+        for group in token_runs([len(ids) for ids in contexts]):
+            group_contexts = contexts[group]
+            state = yield from prefill(loaded, group_contexts, bos=request.bos)
+            rows = yield from map_in_steps(np.arange(len(state))[:, None], state.select, size=len)
+            prior = [StoredState(loaded, None, phrases=phrases)] * len(rows)  # nothing read before
+            stored = yield from stored_states(rows, group_contexts, prior)
+            for first in range(0, len(stored), _STATES_PER_STEP):
+                part = stored[first : first + _STATES_PER_STEP]
+                handles += state_store.store.keep(state_store.owner, part)
+                yield None
+        undo.pop_all()
+    return [OpenedState(handle, len(ids)) for handle, ids in zip(handles, contexts, strict=True)]
+
+
+def advance_states(
+    loaded: LoadedModel,
+    request: AdvanceRequest,
+    before: Sequence[StoredState],
+    state_store: OwnedStateStore,
+    limits: Limits,
+) -> Work[Any, list[AdvancedState]]:
+    """Score continuations of states and store the states after them; those before stay unchanged.
+
+    Args:
+        loaded: model version of the states.
+        request: the request.
+        before: state before each continuation.
+        state_store: the owner's states.
+        limits: of one request.
+
+    Raises:
+        InvalidInputError: an id is outside the vocabulary, or the reply would be too long.
+        ContextLengthError: a continuation is too long.
+        StatesFullError: the store is full; none is stored.
+    """
+    given = request.continuations
+    next_ids = loaded.model.vocabulary.check_ids(request.next_token_ids, parameter="next_token_ids")
+    to_keep = [i for i, item in enumerate(given) if item.keep]
+    if to_keep:
+        size = sum(before[i].num_bytes for i in to_keep)
+        state_store.store.check_capacity(state_store.owner, len(to_keep), size)
+
+    def prepare(index: int) -> TokenIds:
+        text = given[index].given
+        parameter = f"continuations[{index}].{'text' if given[index].text is not None else 'token_ids'}"
+        limits.check_characters(text, parameter=parameter)
+        ids = (
+            ids_after(before[index].loaded.tokenizer, before[index], text)
+            if isinstance(text, str)
+            else loaded.model.vocabulary.check_ids(text, parameter=parameter)
+        )
+        limits.check_length(len(ids), parameter=parameter)
+        return ids
+
+    texts = yield from map_in_steps(range(len(given)), prepare, size=lambda index: len(given[index].given))
+    limits.check_entries(
+        sum(map(len, texts)) + len(given) * len(next_ids),
+        parameter="next_token_ids" if len(next_ids) else "continuations",
+        description=f"{len(given)} continuations of {sum(map(len, texts))} tokens, "
+        f"with {len(next_ids)} next tokens after each",
+        instead="POST /v1/states/next returns complete distributions as application/octet-stream",
+    )
+    ends = [i for i, item in enumerate(given) if item.eos]
+    want = Want(scores=True, state=bool(to_keep or ends or len(next_ids)))
+    log_probs, states = yield from continue_states(loaded, before, texts, want)
+    queried = list(range(len(given))) if len(next_ids) else ends
+    queried_ids = np.append(next_ids, EOS)
+    rows = yield from next_log_prob_matrix(loaded, [states[i] for i in queried], queried_ids)
+    next_rows = dict(zip(queried, rows.tolist(), strict=True))
+    read = [stored.read_phrases(text) for stored, text in zip(before, texts, strict=True)]
+    handles: dict[int, str] = {}
+    if to_keep:
+        kept: Any = [[of_each[i] for i in to_keep] for of_each in (states, texts, before)]
+        stored = yield from stored_states(*kept)
+        handles = dict(zip(to_keep, state_store.store.keep(state_store.owner, stored), strict=True))
+    state_store.store.free(state_store.owner, request.free)
+
+    def advanced(i: int) -> AdvancedState:
+        return AdvancedState(
+            handles.get(i),
+            float(log_probs[i].sum(dtype=np.float64)),
+            len(texts[i]),
+            int(np.count_nonzero(texts[i] == UNK)),
+            texts[i].tolist(),
+            log_probs[i].tolist(),
+            next_rows[i][-1] if given[i].eos else None,
+            next_rows[i][:-1] if i in next_rows else [],
+            read[i][1],
+            before[i].phrases.taken_back(read[i][0]) if given[i].eos else 0.0,
+        )
+
+    return (yield from map_in_steps(range(len(given)), advanced, size=lambda i: len(texts[i])))
+
+
+def common_version(states: Sequence[StoredState], *, parameter: str) -> LoadedModel:
+    """Return the common model version of states.
+
+    Args:
+        states: states, at least one.
+        parameter: their name in the request, such as `states[]`.
+
+    Raises:
+        InvalidInputError: the states are of several versions.
+    """
+    first = states[0].loaded
+    for index, state in enumerate(states):
+        if state.loaded is not first:
+            name = parameter.replace("[]", f"[{index}]", 1)
+            raise InvalidInputError(
+                f"{name} was computed by {state.loaded.address} and the first state by {first.address}; all states "
+                "of a request must come from one load of one version",
+                parameter=name,
+            )
+    return first
+
+
+def requested_token_ids(loaded: TextModel, ids: Sequence[int] | None) -> TokenIds | None:
+    """Check a request's token ids [K]; None for all.
+
+    Raises:
+        InvalidInputError: an id is outside the vocabulary, or there are more ids than tokens.
+    """
+    if ids is None:
+        return None
+    if len(ids) > loaded.vocab_size:
+        raise InvalidInputError(
+            f"token_ids has {len(ids)} entries; the model's vocabulary has {loaded.vocab_size} tokens",
+            parameter="token_ids",
+        )
+    return loaded.model.vocabulary.check_ids(ids, parameter="token_ids")
+
+
+def stored_states(
+    states: Sequence[Any], texts: Sequence[TokenIds], prior: Sequence[StoredState]
+) -> Work[Any, list[StoredState]]:
+    """Copy states after texts into their own memory, a bounded number per step.
+
+    Each text was read after a prior state.
+    """
+
+    def build(index: int) -> StoredState:
+        ids, before = texts[index], prior[index]
+        last = int(ids[-1]) if len(ids) else before.last_token
+        num_tokens, (node, _) = before.num_tokens + len(ids), before.read_phrases(ids)
+        return StoredState(before.loaded, materialize(states[index]), num_tokens, last, before.phrases, node)
+
+    return (yield from map_in_steps(range(len(states)), build, size=lambda _: 0))
+
 
 R = TypeVar("R")
 _BULK_STATES = 512

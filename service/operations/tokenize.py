@@ -1,20 +1,154 @@
-"""Tokenisation and detokenisation."""
+"""Tokenisation and detokenisation, for clients that count or compare tokens.
 
+Requests and replies use the field names of OpenAI and vLLM.
+"""
+
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from typing_extensions import override
 
-from service.engine.job import Work
+from models.calls import Work
+from models.scoring.texts import Limits
+from models.text_model import TextModel
+from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK
 from service.operations.operation import Call, Cost, Operation
-from service.schemas.replies import to_json
-from service.use_cases.tokenize import (
-    DetokenizeReply,
-    DetokenizeRequest,
-    TokenizeReply,
-    TokenizeRequest,
-    detokenize,
-    tokenize,
-)
+from service.schemas import with_examples
+from service.schemas.replies import ModelReply, to_json
+from service.schemas.wire import TokenId, WireModel
+
+
+class TokenizeRequest(WireModel):
+    """Tokenise a text; unknown fields are ignored."""
+
+    model_config = with_examples({"prompt": "Return the value."}, extra="ignore")
+
+    prompt: str
+    """Text to tokenise; the entire text `<s>`, `</s>` or `<unk>` is the control token."""
+    add_special_tokens: bool | None = None
+    """False to omit the leading `<s>`. With it, the ids are equivalent to the text as a prompt of /v1/completions."""
+    model: str | None = None
+    """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
+
+
+class DetokenizeRequest(WireModel):
+    """Decode token ids to text; unknown fields are ignored."""
+
+    model_config = with_examples({"tokens": [303, 260, 311, 259]}, extra="ignore")
+
+    tokens: list[TokenId]
+    """Token ids to decode."""
+    model: str | None = None
+    """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizeReply:
+    """Tokens of a text."""
+
+    count: int
+    """number of tokens."""
+    max_model_len: int
+    """maximum number of tokens of one sequence."""
+    tokens: list[int]
+    """token ids."""
+    token_strs: list[str]
+    """names of the tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class DetokenizeReply:
+    """Text of token ids."""
+
+    prompt: str
+    """the text."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerInfo(ModelReply):
+    """A model's tokenizer."""
+
+    tokenizer_class: str
+    """kind of the tokenizer: `word`, `char` or `sentencepiece`."""
+    fingerprint: str
+    """hash of all settings that affect tokenisation."""
+    vocab_size: int
+    """number of tokens in the vocabulary."""
+    max_model_len: int
+    """maximum number of tokens of one sequence."""
+    bos_token: str
+    """text of `<s>`."""
+    eos_token: str
+    """text of `</s>`."""
+    unk_token: str
+    """text of `<unk>`."""
+    bos_token_id: int
+    """id of `<s>`."""
+    eos_token_id: int
+    """id of `</s>`."""
+    unk_token_id: int
+    """id of `<unk>`."""
+    add_bos_token: bool
+    """always true, because `<s>` precedes texts."""
+    add_eos_token: bool
+    """always false, because no `</s>` is appended to texts."""
+
+
+def tokenize(loaded: TextModel, request: TokenizeRequest, limits: Limits) -> Work[Any, TokenizeReply]:
+    """Tokenise a text.
+
+    A text equal to `<s>`, `</s>` or `<unk>` gives that control token, unless an ordinary token is
+    spelled so: clients look up the ids of control tokens this way. In longer texts these
+    spellings are ordinary text.
+
+    Raises:
+        ContextLengthError: the text is too long.
+    """
+    text = request.prompt
+    limits.check_characters(text, parameter="prompt")
+    if text in CONTROL_TOKENS and text not in loaded.model.vocabulary:
+        ids = [CONTROL_TOKENS.index(text)]
+    else:
+        ids = list(loaded.tokenizer.encode(text))
+    yield None
+    if request.add_special_tokens is not False and ids[:1] != [BOS]:
+        ids.insert(0, BOS)
+    limits.check_length(len(ids), parameter="prompt")
+    names = [loaded.token_names[token] for token in ids]
+    return TokenizeReply(len(ids), limits.max_tokens_per_sequence, ids, names)
+
+
+def detokenize(loaded: TextModel, request: DetokenizeRequest, limits: Limits) -> Work[Any, DetokenizeReply]:
+    """Decode ids to text; control tokens have no text.
+
+    Raises:
+        InvalidInputError: an id is outside the vocabulary, or there are too many ids.
+    """
+    limits.check_length(len(request.tokens), parameter="tokens")
+    checked = loaded.model.vocabulary.check_ids(request.tokens, parameter="tokens")
+    yield None
+    return DetokenizeReply(loaded.tokenizer.decode(checked.tolist()))
+
+
+def tokenizer_info(loaded: TextModel, limits: Limits) -> Work[Any, TokenizerInfo]:
+    """Describe a model's tokenizer."""
+    yield None
+    return TokenizerInfo(
+        model=loaded.address,
+        tokenizer_class=loaded.tokenizer.kind,
+        fingerprint=loaded.tokenizer.fingerprint,
+        vocab_size=loaded.vocab_size,
+        max_model_len=limits.max_tokens_per_sequence,
+        bos_token=CONTROL_TOKENS[BOS],
+        eos_token=CONTROL_TOKENS[EOS],
+        unk_token=CONTROL_TOKENS[UNK],
+        bos_token_id=BOS,
+        eos_token_id=EOS,
+        unk_token_id=UNK,
+        add_bos_token=True,
+        add_eos_token=False,
+    )
+
 
 R = TypeVar("R")
 

@@ -1,1 +1,1 @@
-"""HTTP endpoints: parse the request, run the use case, write the reply."""
+"""HTTP endpoints: registration, answers to operations, administration, pages."""

@@ -6,16 +6,34 @@ from typing import Annotated
 from fastapi import Path, Query, Request
 from starlette.responses import Response
 
+from models.calls import run_to_completion
 from models.completion.user_model import split_word_sequences
 from models.reranking.formats.reader import FORMATS
-from service.engine.job import run_to_completion
-from service.operations.generate import Completions, Generate
+from service.operations.accepted_words import (
+    NAME_PATTERN,
+    AcceptedRequest,
+    ImportRequest,
+    check_user_name,
+)
+from service.operations.autocomplete import Autocomplete
+from service.operations.check import Check
+from service.operations.completions import CompletionReply, Completions
+from service.operations.generate import Generate
+from service.operations.languagetool import LanguageToolCheck
 from service.operations.next_token import NextToken
-from service.operations.rerank import Rerank, Tune
-from service.operations.score import Quality, Score
-from service.operations.states import AdvanceStates, NextOfStates, OpenStates
-from service.operations.suggestions import Autocomplete, Check, LanguageToolCheck
-from service.operations.tokenize import Detokenize, Tokenize
+from service.operations.rerank import Rerank
+from service.operations.rerank_request import CandidateListIn, RerankSettings
+from service.operations.score import Quality, QualityLine, QualitySettings, Score, ScoreLine, ScoreSettings
+from service.operations.states import AdvanceStates, FreeRequest, NextOfStates, OpenStates
+from service.operations.tokenize import (
+    Detokenize,
+    DetokenizeReply,
+    Tokenize,
+    TokenizeReply,
+    TokenizerInfo,
+    tokenizer_info,
+)
+from service.operations.tune import Tune, TuneReply
 from service.routes.endpoints import BINARY_TYPE, EVENTS_TYPE, FORM_TYPE, EndpointRouter, Lines
 from service.routes.request import json_response, owner_of, read_json, resolve_model, services_of
 from service.schemas.replies import (
@@ -46,18 +64,6 @@ from service.schemas.suggestions import (
     UserWord,
     UserWords,
 )
-from service.use_cases.accepted_words import (
-    NAME_PATTERN,
-    AcceptedRequest,
-    ImportRequest,
-    check_user_name,
-)
-from service.use_cases.completions import CompletionReply
-from service.use_cases.rerank_request import CandidateListIn, RerankSettings
-from service.use_cases.score import QualityLine, QualitySettings, ScoreLine, ScoreSettings
-from service.use_cases.states import FreeRequest
-from service.use_cases.tokenize import DetokenizeReply, TokenizeReply, TokenizerInfo, tokenizer_info
-from service.use_cases.tune import TuneReply
 
 router = EndpointRouter()
 _User = Annotated[

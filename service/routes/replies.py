@@ -13,9 +13,11 @@ from starlette.datastructures import QueryParams
 from starlette.responses import Response
 from typing_extensions import override
 
+from models.calls import run_to_completion
 from models.errors import InvalidInputError
 from models.reranking.formats.reader import format_name_of_media_type
-from service.engine.job import RequestOptions, run_to_completion
+from models.text_model import TextModel
+from service.engine.job import RequestOptions
 from service.hosting.loaded_model import LoadedModel
 from service.middleware.guarded_request import GuardedRequest
 from service.operations.operation import (
@@ -59,7 +61,7 @@ class HttpCall(Call):
         self._request.use_model(loaded)
 
     @override
-    def count_scored(self, loaded: LoadedModel, tokens: int) -> None:
+    def count_scored(self, loaded: TextModel, tokens: int) -> None:
         self.resources.metrics.scored(loaded.address, tokens)
         self._request.add_counts(scored_tokens=tokens)
 

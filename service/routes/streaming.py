@@ -15,18 +15,19 @@ from starlette.responses import Response
 from starlette.types import Message, Send
 
 from models.arrays import FloatArray
+from models.calls import Work
 from models.errors import InvalidInputError, LanguageModelError
 from models.language_model import LOG_ZERO
 from service.api_errors import error_body, error_json
 from service.engine.engine import Engine
-from service.engine.job import RequestOptions, Work
+from service.engine.job import RequestOptions
 from service.hosting.loaded_model import LoadedModel
 from service.middleware.guarded_request import GuardedRequest
+from service.operations.constants import BYTES_PER_PIECE
+from service.operations.inputs import answer_each, read_batch
 from service.operations.operation import LinesOperation
 from service.routes.endpoints import BINARY_TYPE, EVENTS_TYPE, LINES_TYPE
 from service.routes.request import ClosingStream, start_stream
-from service.use_cases.constants import BYTES_PER_PIECE
-from service.use_cases.inputs import answer_each, read_batch
 
 HEARTBEAT_S = 10.0
 """Interval of heartbeat comments, because proxies close silent connections."""

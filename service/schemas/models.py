@@ -22,7 +22,8 @@ from service.schemas import with_examples
 from service.schemas.replies import ModelCard
 from service.schemas.wire import LengthExponent, Weight, WireModel, schema_only
 
-_MAX_ADDRESS_LENGTH = 201
+Address = Annotated[str, Field(min_length=1, max_length=201)]
+"""Address of a model in a request."""
 
 
 def model_card(host: ModelHost, hosted: HostedModel) -> ModelCard:
@@ -170,7 +171,7 @@ class LoadRequest(WireModel):
 
     model_config = with_examples({"model": "lstm@1", "wait": True})
 
-    model: Annotated[str, Field(min_length=1, max_length=_MAX_ADDRESS_LENGTH)]
+    model: Address
     """Address to load and serve: `name`, `name@7` or `name@champion`."""
 
     wait: bool = False
@@ -182,7 +183,7 @@ class UnloadRequest(WireModel):
 
     model_config = with_examples({"model": "lstm@1"})
 
-    model: Annotated[str, Field(min_length=1, max_length=_MAX_ADDRESS_LENGTH)]
+    model: Address
     """Address to stop serving."""
 
 

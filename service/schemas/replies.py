@@ -13,14 +13,14 @@ from pydantic import Field, TypeAdapter
 from pydantic_core import SchemaSerializer
 
 from models.language_model import LOG_ZERO
-
-T = TypeVar("T")
-IfGiven = Annotated[T, Field(exclude_if=lambda value: not value)]
-"""Field that is omitted from the JSON if it is null or empty."""
+from service.schemas import schema_objects
 
 _CONSTANTS = {b"-Infinity": str(LOG_ZERO).encode(), b"Infinity": b"null", b"NaN": b"null"}
 _STRING_OR_CONSTANT = re.compile(rb'"(?:[^"\\]|\\.)*+"|-?Infinity|NaN')
 _INFINITIES: Any = {"ser_json_inf_nan": "constants"}
+T = TypeVar("T")
+IfGiven = Annotated[T, Field(exclude_if=lambda value: not value)]
+"""Field that is omitted from the JSON if it is null or empty."""
 
 
 def to_json(reply: Any, kind: Any = None) -> bytes:
@@ -35,20 +35,10 @@ def to_json(reply: Any, kind: Any = None) -> bytes:
 @cache
 def _serializer(kind: Any) -> SchemaSerializer:
     schema = TypeAdapter[Any](kind).core_schema
-    _keep_infinities(schema)
+    for part in schema_objects(schema):
+        if part.get("type") == "dataclass":  # each has its own options
+            part["config"] = {**part.get("config", {}), **_INFINITIES}
     return SchemaSerializer(schema, _INFINITIES)
-
-
-def _keep_infinities(schema: Any) -> None:
-    """Set the option of all dataclasses in a schema: each has its own."""
-    if isinstance(schema, dict):
-        if schema.get("type") == "dataclass":
-            schema["config"] = {**schema.get("config", {}), **_INFINITIES}
-        for part in schema.values():
-            _keep_infinities(part)
-    elif isinstance(schema, list):
-        for part in schema:
-            _keep_infinities(part)
 
 
 @dataclass(frozen=True, slots=True)

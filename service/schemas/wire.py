@@ -1,15 +1,15 @@
 """Validation of requests: parses bytes into a pydantic model, with errors that name the field and the value.
 
-Bounds that use cases check with their own messages appear in the schema only; they are imported
+Bounds that operations check with their own messages appear in the schema only; they are imported
 from the modules that check them.
 """
 
 import codecs
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from itertools import islice
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from pydantic import (
@@ -30,10 +30,8 @@ from models.checkpoint.manifest import MAX_NAME_LENGTH
 from models.decoding import parameters as decoding
 from models.errors import InvalidInputError
 from models.reranking.ranking import MAX_LENGTH_EXPONENT, MAX_WEIGHT
-
-S = TypeVar("S", bound=str)
-T = TypeVar("T")
-W = TypeVar("W", bound=BaseModel)
+from models.scoring.texts import TextOrIds
+from service.schemas import schema_objects
 
 MAX_CONTAINERS = 1 << 18
 """Maximum arrays and objects of a JSON body: each takes up to 300 bytes, a hundred times its share of the body."""
@@ -47,21 +45,22 @@ _MAX_FIELD_NAME_BYTES = 300
 _FORM_BYTES_AT_ONCE, _JSON_BYTES_AT_ONCE = 1 << 16, 1 << 18
 """Bytes decoded, or counted, together: a form's decoder makes an object of each escape."""
 
+_SHORT_ITEMS = {("items_schema", "int"), ("items_schema", "float")}
+"""Items of lists that take no time: numbers."""
+
 _MANY_ERRORS = 1000
 """Limit above which errors are only counted: their details take far more memory and time than the body."""
 
-_SHORT_ITEMS = {("items_schema", "int"), ("items_schema", "float")}
+_CONTEXT_MESSAGE = "input should be a string or a list of token ids"
+S = TypeVar("S", bound=str)
+T = TypeVar("T")
+W = TypeVar("W", bound=BaseModel)
 
 TextOrObject = Annotated[S, Tag("<text>")] | Annotated[T, Tag("<object>")]
 
-_CONTEXT_MESSAGE = "input should be a string or a list of token ids"
-
-TextOrIds: TypeAlias = str | Sequence[int]
-"""A string, or token ids not yet checked against a vocabulary."""
-
 
 def schema_only(**keywords: Any) -> Any:
-    """Return a field with JSON Schema keywords that the use case checks, not pydantic."""
+    """Return a field with JSON Schema keywords that the operation checks, not pydantic."""
     return Field(json_schema_extra=keywords)
 
 
@@ -98,29 +97,6 @@ Name = Annotated[str, schema_only(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", maxLe
 ModelName = Annotated[str, schema_only(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 
 
-def _give_way(value: Any) -> Any:
-    """Return a value; between functions written in Python, other threads can run."""
-    return value
-
-
-def _bound_steps(schema: Any) -> None:
-    """Stop validating a list at its first error, and let other threads run between items of lists and objects.
-
-    Millions of errors take a hundred times a body's memory. Numbers in lists take no time.
-    """
-    if isinstance(schema, dict):
-        for part in schema.values():
-            _bound_steps(part)
-        items = {"list": "items_schema", "dict": "values_schema"}.get(str(schema.get("type")))
-        if schema.get("type") == "list":
-            schema["fail_fast"] = True
-        if items in schema and (items, schema[items]["type"]) not in _SHORT_ITEMS:
-            schema[items] = no_info_after_validator_function(_give_way, schema[items])
-    elif isinstance(schema, list):
-        for part in schema:
-            _bound_steps(part)
-
-
 class WireModel(BaseModel):
     """Body of a request: JSON types are not converted; unknown fields and non-finite numbers are rejected."""
 
@@ -131,7 +107,13 @@ class WireModel(BaseModel):
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         schema = handler(source)
-        _bound_steps(schema)
+        for part in schema_objects(schema):
+            items = {"list": "items_schema", "dict": "values_schema"}.get(str(part.get("type")))
+            if part.get("type") == "list":
+                part["fail_fast"] = True  # millions of errors take a hundred times a body's memory
+            if items in part and (items, part[items]["type"]) not in _SHORT_ITEMS:
+                # between functions written in Python, other threads can run
+                part[items] = no_info_after_validator_function(lambda value: value, part[items])
         return schema
 
 
@@ -160,11 +142,6 @@ class TimedRequest(WireModel):
     """Time limit in milliseconds, after which the reply is 504; the service's own limit also applies."""
 
 
-def _parse_slots(value: Any) -> Any:
-    """Parse slots in a query string."""
-    return from_json(value) if isinstance(value, str) else value
-
-
 def by_type(message: str, tags: Mapping[type, str]) -> Discriminator:
     """Return the choice of an alternative by the type of a value; `message` is the error of other types."""
     return Discriminator(
@@ -179,6 +156,11 @@ Members = Annotated[
         {list: "<list>", dict: "<object>"},
     ),
 ]
+Slots = Annotated[
+    dict[str, Members],
+    BeforeValidator(lambda value: from_json(value) if isinstance(value, str) else value),
+]
+"""Members by the name of their class; JSON in a query string."""
 
 
 def text_or_object(names: str) -> Discriminator:
@@ -192,7 +174,7 @@ class ModelRequest(TimedRequest):
 
     model: str | None = None
     """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
-    slots: Annotated[dict[str, Members], BeforeValidator(_parse_slots)] | None = None
+    slots: Slots | None = None
     """Members of classes by the class's name, such as `{"city": ["Ulm", "New York"]}` for the mark `$city`: a list of
     names, equally probable, or an object of names and weights above 0. They replace the model's own members of these
     classes; other classes keep theirs."""

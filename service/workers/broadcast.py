@@ -26,23 +26,17 @@ from service.workers.peers import (
     is_from_peer,
 )
 
-_log = structlog.get_logger(__name__)
-
 _HELP = b"# HELP "
-
 _MODELS_PATH = "/admin/models/"
 _ALIASES_SEGMENT = "/aliases/"
 _CHANGE_METHODS = frozenset({"POST", "PUT", "DELETE"})
 _FIRST_ERROR_STATUS = 400
 _KEPT_HEADERS = frozenset({b"content-type", b"retry-after"})
+_log = structlog.get_logger(__name__)
 
 
 def merge_expositions(texts: Iterable[bytes]) -> bytes:
-    """Merge several expositions, with all samples of a family under one head.
-
-    Args:
-        texts: expositions in Prometheus' text format, without common samples.
-    """
+    """Merge expositions in Prometheus' format, without common samples; each family gets one head."""
     # lines in order; the head of a family is identical in every text
     families: dict[bytes, dict[bytes, None]] = {}
     family: dict[bytes, None] = {}
@@ -55,12 +49,7 @@ def merge_expositions(texts: Iterable[bytes]) -> bytes:
 
 
 def pool_metrics(answering: int, restarts: Sequence[int]) -> Iterator[Metric]:
-    """Yield the metrics of the pool.
-
-    Args:
-        answering: workers whose metrics were received.
-        restarts: restarts of each worker.
-    """
+    """Yield the metrics of the pool: the workers, those whose metrics were received, the restarts of each."""
     yield GaugeMetricFamily("gramophone_workers", "Worker processes configured", len(restarts))
     yield GaugeMetricFamily("gramophone_workers_answering", "Worker processes that sent metrics", answering)
     counter = CounterMetricFamily(
@@ -79,11 +68,10 @@ class Broadcast(PeerMiddleware):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if scope["type"] != "http" or is_from_peer(scope):
-            await self.app(scope, receive, send)
-        elif scope["path"] == "/metrics" and scope["method"] in {"GET", "HEAD"}:
+        is_ours = scope["type"] == "http" and not is_from_peer(scope)
+        if is_ours and scope["path"] == "/metrics" and scope["method"] in {"GET", "HEAD"}:
             await Response(await self._exposition(), media_type=CONTENT_TYPE_LATEST)(scope, receive, send)
-        elif scope["method"] in _CHANGE_METHODS and scope["path"].startswith(_MODELS_PATH):
+        elif is_ours and scope["method"] in _CHANGE_METHODS and scope["path"].startswith(_MODELS_PATH):
             await self._change(scope, receive, send)
         else:
             await self.app(scope, receive, send)
@@ -113,7 +101,6 @@ class Broadcast(PeerMiddleware):
     async def _apply_everywhere(self, scope: Scope, receive: Receive, body: bytes) -> PeerResponse:
         own = PeerResponse()
         headers = [(name, value) for name, value in scope["headers"] if name != b"x-request-id"]
-        # all workers log the same id
         headers.append(
             (b"x-request-id", scope["state"]["request_id"].encode())
         )  # all workers log the same id

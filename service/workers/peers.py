@@ -43,8 +43,23 @@ from service.routes.request import Services, while_connected
 from service.schemas.wire import check_json_size
 from service.workers.pool import WorkerPool
 
-_log = structlog.get_logger(__name__)
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE"})
+PEER_PREFIX = "/workers/"
+"""Prefix of the paths of internal endpoints, open to workers only."""
 
+METRICS_PATH = PEER_PREFIX + "metrics"
+SERVED_PATH = PEER_PREFIX + "served"
+REFRESH_PATH = PEER_PREFIX + "refresh"
+_AUTOCOMPLETE = "/v1/autocomplete"
+_OPEN_STATES = "/v1/states"
+_RERANK = "/v1/rerank"
+AFFINITY_PATHS = frozenset(
+    {_AUTOCOMPLETE, _OPEN_STATES, _RERANK, "/v1/states/advance", "/v1/states/next", "/v1/states/free"}
+)
+"""Paths of requests that may need data of one particular worker."""
+
+_AFFINITY_HEADER = b"x-gramophone-session"
+_HANDLE = re.compile(rb'"([\w-]{1,63})\.[0-9a-f]{6}\.[\w-]{16}[",]')
 _BUFFER_BYTES = 1 << 18
 """Maximum buffered bytes of a reply that arrives faster than it is forwarded."""
 
@@ -56,26 +71,7 @@ _HOP_BY_HOP_HEADERS = frozenset(
 )
 _DROPPED_REQUEST_HEADERS = _HOP_BY_HOP_HEADERS | {b"content-length"}
 _DROPPED_RESPONSE_HEADERS = _HOP_BY_HOP_HEADERS | {b"date"}
-
-_AUTOCOMPLETE = "/v1/autocomplete"
-_OPEN_STATES = "/v1/states"
-_RERANK = "/v1/rerank"
-AFFINITY_PATHS = frozenset(
-    {_AUTOCOMPLETE, _OPEN_STATES, _RERANK, "/v1/states/advance", "/v1/states/next", "/v1/states/free"}
-)
-"""Paths of requests that may need data of one particular worker."""
-
-_AFFINITY_HEADER = b"x-gramophone-session"
-
-_HANDLE = re.compile(rb'"([\w-]{1,63})\.[0-9a-f]{6}\.[\w-]{16}[",]')
-
-_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE"})
-PEER_PREFIX = "/workers/"
-"""Prefix of the paths of internal endpoints, open to workers only."""
-
-METRICS_PATH = PEER_PREFIX + "metrics"
-SERVED_PATH = PEER_PREFIX + "served"
-REFRESH_PATH = PEER_PREFIX + "refresh"
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
@@ -107,11 +103,7 @@ def encode_scope(scope: Scope, body: bytes) -> bytes:
 
 
 class Peer:
-    """Peer worker; connections to it are reused.
-
-    Args:
-        socket: path of its socket for peers.
-    """
+    """Peer worker, by the path of its socket for peers; connections to it are reused."""
 
     def __init__(self, socket: Path) -> None:
         self._socket = str(socket)
@@ -294,10 +286,7 @@ def _replay(messages: list[Message], receive: Receive) -> Receive:
 def affine_worker(scope: Scope, body: bytes, workers: Sequence[str]) -> int | None:
     """Return the number of the worker for a request to one of `AFFINITY_PATHS`; None for any worker.
 
-    Args:
-        scope: the request.
-        body: its body.
-        workers: names of all workers in state handles.
+    `workers` are the names of all workers in state handles.
     """
     path = scope["path"]
     if path == _AUTOCOMPLETE:

@@ -25,9 +25,6 @@ class SharedStatus:
 
     Each cell has one writer and needs no lock.
 
-    Args:
-        size: number of workers.
-
     Attributes:
         connections: connections of each worker, or `NOT_LISTENING`.
         composed: 1 for each worker that has ever built its application.

@@ -33,9 +33,7 @@ from service.api_keys import file_stamp
 from service.hosting.model_host import ModelHost
 from service.workers.pool import HEARTBEAT_INTERVAL_S, SharedStatus, WorkerPool
 
-_log = structlog.get_logger(__name__)
 _PREFIX = "gramophone-"
-
 _STOP = (signal.SIGTERM, signal.SIGINT)
 _AWAITED = (*_STOP, signal.SIGHUP, signal.SIGCHLD)
 """Signals that the supervisor blocks and waits for."""
@@ -55,13 +53,14 @@ _MAX_WAIT_S = 3600.0
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of random name is made in it
 _MIN_SHARED_MEMORY_BYTES = 1 << 30
-
 _ALWAYS = ("models.ngram.model",)
 _NEURAL = ("models.neural.int8.model", "models.cache.model", "models.mixture")
 _FLOAT32 = ("torch", "models.neural.model")
 _WEIGHTS = ".safetensors"
 _YES = 100
 """Exit code of a child whose probe is true; errors have lower codes."""
+
+_log = structlog.get_logger(__name__)
 
 
 class LockedFolder:
@@ -192,14 +191,11 @@ class Supervisor:
 
     def _start(self, number: int) -> WorkerPool | None:
         """Fork a worker; return its pool in the worker, None in the supervisor."""
-        pid = os.fork()
-        if not pid:
-            return self._as_worker(number)
         slot = self._slots[number]
-        slot.pid, slot.since_s, slot.due_s = pid, time.monotonic(), None
-        return None
-
-    def _as_worker(self, number: int) -> WorkerPool:
+        is_restarted = slot.since_s > 0
+        if pid := os.fork():
+            slot.pid, slot.since_s, slot.due_s = pid, time.monotonic(), None
+            return None
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the handler that reloads the keys is installed
         # Ctrl-C reaches all processes, and the supervisor then sends SIGTERM
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -213,24 +209,22 @@ class Supervisor:
             folder=self._folder.path,
             weights=self._weights.path,
             lifeline=self._lifeline,
-            is_restarted=self._slots[number].since_s > 0,
+            is_restarted=is_restarted,
         )
 
     def _start_due(self) -> WorkerPool | None:
         now_s = time.monotonic()
         for number, slot in enumerate(self._slots):
-            if slot.due_s is not None and now_s >= slot.due_s and self._stopping is None:
-                try:
-                    pool = self._start(number)
-                except OSError as error:  # out of memory or processes; the other workers continue
-                    slot.delay_s = _next_delay_s(slot.delay_s)
-                    slot.due_s = now_s + slot.delay_s
-                    _log.error(
-                        "worker cannot be started", of=number, reason=str(error), again_in_s=slot.delay_s
-                    )
-                    continue
-                if pool is not None:
+            if slot.due_s is None or now_s < slot.due_s or self._stopping is not None:
+                continue
+            try:
+                if pool := self._start(number):
                     return pool
+            except OSError as error:  # out of memory or processes; the other workers continue
+                slot.delay_s = _next_delay_s(slot.delay_s)
+                slot.due_s = now_s + slot.delay_s
+                _log.error("worker cannot be started", of=number, reason=str(error), again_in_s=slot.delay_s)
+            else:
                 self._status.restarts[number] += 1
                 _log.info("worker restarted", of=number, pid=slot.pid)
         return None
@@ -371,11 +365,9 @@ def prepare(host: ModelHost) -> bool:
 
 
 def preload(*, networks: bool, float32: bool) -> None:
-    """Import models' modules, and exclude them from garbage collection, which writes to shared pages.
+    """Import the modules of n-gram models, and of networks that compute in int8 or float32.
 
-    Args:
-        networks: True if any model is a neural network.
-        float32: True if networks are set to compute in float32.
+    They are excluded from garbage collection, which writes to shared pages.
     """
     for name in (*_ALWAYS, *(_NEURAL if networks else ()), *(_FLOAT32 if networks and float32 else ())):
         importlib.import_module(name)

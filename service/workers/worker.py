@@ -30,12 +30,12 @@ from service.settings import Settings
 from service.workers.peers import SERVED_PATH, Peer, served_addresses
 from service.workers.pool import HEARTBEAT_INTERVAL_S, WorkerPool
 
-_log = structlog.get_logger(__name__)
 _POLL_S = 0.05
-
 _DEFER_S = 0.001
 _PATIENCE_S = 0.01
 """Waiting time for a worker with fewer connections; twice as many may be accepted before it after each further one."""
+
+_log = structlog.get_logger(__name__)
 
 
 async def sync_with_peers(services: Services, peers: Mapping[int, Peer]) -> None:
@@ -123,11 +123,6 @@ class WorkerServer(DrainingServer):
     """Server of a worker: a socket for its peers, and a fair share of the connections to the shared socket.
 
     A restarted worker uses the shared socket once its models are loaded; its peers serve until then.
-
-    Args:
-        app: application with its services and peers.
-        settings: limits and drain timeout.
-        pool: worker pool.
     """
 
     def __init__(self, app: FastAPI, settings: Settings, pool: WorkerPool) -> None:

@@ -7,13 +7,13 @@ import pytest
 from pydantic import BaseModel
 
 from docs import hooks
+from service.operations.autocomplete import AutocompleteRequest
+from service.operations.check import CheckRequest
+from service.operations.generate import GenerateRequest
+from service.operations.next_token import NextTokenRequest
+from service.operations.rerank_request import RerankRequest
+from service.operations.score import QualityRequest, ScoreRequest
 from service.settings import described_settings
-from service.use_cases.autocomplete import AutocompleteRequest
-from service.use_cases.check import CheckRequest
-from service.use_cases.generate import GenerateRequest
-from service.use_cases.next_token import NextTokenRequest
-from service.use_cases.rerank_request import RerankRequest
-from service.use_cases.score import QualityRequest, ScoreRequest
 
 ROOT = Path(__file__).parents[2]
 REQUESTS = {

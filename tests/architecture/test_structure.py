@@ -15,7 +15,7 @@ PACKAGES = ("models", "service", "training", "clients/python/gramophone_client")
 
 # Lines by kind: folders, endings, maximum. A maximum is raised only in a commit that says why.
 LINE_LIMITS = {
-    "product": (("models", "service", "training"), (".py",), 74_920),
+    "product": (("models", "service", "training"), (".py",), 74_061),
     "Python of clients, site and examples": (
         ("clients/python", "deploy", "docs", "examples"),
         (".py",),
@@ -24,10 +24,10 @@ LINE_LIMITS = {
     "templates, scripts and styles": (
         ("models", "service", "docs", "examples"),
         (".css", ".html", ".jinja", ".js"),
-        3_786,
+        3_787,
     ),
 }
-MAX_MODULES = 290
+MAX_MODULES = 296
 MIN_MEDIAN_LINES = 180
 MAX_LINES = 800
 MAX_LONELY_SHARE = 0.35
@@ -294,7 +294,7 @@ def test_docstrings_begin_with_a_verb_or_a_noun():
 
 
 def test_everything_is_caught_in_few_places():
-    """Exceptions: engine steps, the last resort, libraries that raise anything, a thread's result, and releasing."""
+    """Exceptions: engine steps, the last resort, libraries that raise anything, a future's result, releasing."""
     everything = re.compile(r"except (Base)?Exception\b|except:")
     assert {
         source.path: len(everything.findall(source.text))
@@ -305,6 +305,7 @@ def test_everything_is_caught_in_few_places():
         "models/pretrained/folder.py": 1,
         "models/pretrained/tokenizer.py": 1,
         "service/engine/scheduler.py": 2,
+        "service/http_protocol.py": 1,
         "service/middleware/guard.py": 1,
         "training/neural/distributed.py": 1,
         "training/neural/resume.py": 1,

@@ -22,7 +22,7 @@ from preparation import GRAMOPHONE, QUIET, free_port, quickstart, registry_at, w
 from service.bench.driver import run_load
 from service.bench.plan import ClosedLoop, LoadSettings, OpenLoop, Request, Target
 from service.bench.results import summarise_load
-from service.bench.workloads import WorkloadOptions, default_texts, typed_prefixes, workload_requests
+from service.bench.workloads import default_texts, typed_prefixes, workload_requests
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 WORKLOADS = ("next-token", "score", "autocomplete", "rerank", "generate")
@@ -32,7 +32,7 @@ MIB = 2**20
 def requests(workload, texts, model):
     """Requests of a workload: a rerank request has 100 candidates, a generation 32 tokens."""
     if workload != "autocomplete":
-        return workload_requests(workload, WorkloadOptions(texts=texts, model=model))
+        return workload_requests(workload, texts=texts, model=model)
     prefixes = itertools.islice(typed_prefixes(itertools.cycle(texts)), 2048)
     return [
         Request("/v1/autocomplete", json.dumps({"text": text, "model": model}).encode()) for text in prefixes

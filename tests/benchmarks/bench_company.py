@@ -32,7 +32,7 @@ from preparation import (
 
 from service.bench.connection import Connection
 from service.bench.plan import Request, Target
-from service.bench.workloads import WorkloadOptions, workload_requests
+from service.bench.workloads import workload_requests
 
 _EQUAL = 20
 """Number of connections that send the equal requests."""
@@ -41,7 +41,7 @@ _EQUAL = 20
 def mixed(texts, generator):
     """Yield requests of every kind, endlessly."""
     lists = workload_requests(
-        "rerank", WorkloadOptions(texts=texts, model="mixture", seed=generator.randrange(1000)), 50
+        "rerank", texts=texts, model="mixture", seed=generator.randrange(1000), count=50
     )
     for rerank in itertools.cycle(lists):
         text = generator.choice(texts)

@@ -34,7 +34,7 @@ from preparation import (
 from service.bench.driver import run_load
 from service.bench.plan import LoadSettings, OpenLoop, Request, Target
 from service.bench.results import summarise_load
-from service.bench.workloads import WorkloadOptions, workload_requests
+from service.bench.workloads import workload_requests
 
 WARMUP_S = 1
 
@@ -72,8 +72,8 @@ def start_reranking(port, texts, seconds):
 def run(port, texts, given, folder):
     """Print the service's figures."""
     num_typed = int(given.typing_rate * (given.seconds + WARMUP_S)) + 100
-    quick = workload_requests("next-token", WorkloadOptions(texts=texts, model="ngram"), 30_000)
-    slow = workload_requests("next-token", WorkloadOptions(texts=texts, model="mixture"), 2 * num_typed)
+    quick = workload_requests("next-token", texts=texts, model="ngram", count=30_000)
+    slow = workload_requests("next-token", texts=texts, model="mixture", count=2 * num_typed)
     open_loop("n-gram", port, quick, given.ngram_rate, given.seconds)
     open_loop("mixture, a word more each time", port, slow[:num_typed], given.typing_rate, given.seconds)
     for max_words in (1, 2, 3):

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from preparation import needed_data, read_lines
 
-from models.calls import run_calls
+from models.calls import run_to_completion
 from models.language_model import pad_sequences, score_sequences
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.features import ListFeatures, offsets_of
@@ -88,7 +88,9 @@ def show(label: str, choice: Choice, best: Choice, statistics: dict[str, np.ndar
     told = []
     for name, counts in statistics.items():
         metric = make_metric(name)
-        test = run_calls(paired_bootstrap(metric, counts[best], counts[choice], samples=1000, seed=12345))
+        test = run_to_completion(
+            paired_bootstrap(metric, counts[best], counts[choice], samples=1000, seed=12345)
+        )
         score = float(make_metric(name).score(counts[choice].sum(axis=0)))
         told.append(
             f"{name} {score:6.2f} {test.difference:+.2f} [{test.low:+.2f}, {test.high:+.2f}] p = {test.p_value:.3f}"
@@ -125,12 +127,12 @@ def main() -> None:
     for name in statistics:
         for label, features in TUNED.items():
             began = time.process_time()
-            data = run_calls(
+            data = run_to_completion(
                 tuning_data(
                     lists, computed, make_metric(name), features=features, length_exponents=(0.0, 1.0)
                 )
             )
-            outcome = run_calls(cross_fit(data, folds, TuningSettings()))
+            outcome = run_to_completion(cross_fit(data, folds, TuningSettings()))
             chosen = begins + data.candidate_indices[outcome.held_out]
             show(f"{label}; for {name}, {time.process_time() - began:.0f} s", chosen, best, statistics)
 

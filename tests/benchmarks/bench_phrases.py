@@ -23,17 +23,16 @@ from typing import NamedTuple
 import numpy as np
 from preparation import needed_data, novels_or_documentation, train
 
-from models.calls import run_calls
+from models.calls import run_to_completion
 from models.phrases import NO_PHRASES, Phrase, PhraseList
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.metrics import make_metric
 from models.reranking.metrics.metric import paired_bootstrap
 from models.reranking.tuning.cross_fitting import TuningOutcome, cross_fit, tuning_data
 from models.reranking.tuning.fitting import TuningSettings, assign_folds
+from models.scoring.candidate_features import ScoringModels, score_candidates
 from models.words import fold_words
-from service.engine.job import run_to_completion
 from service.local.ask import UNLIMITED, load_published
-from service.use_cases.candidate_features import ScoringModels, score_candidates
 from tests.support.nbest_lists import recognised
 
 SHARE = 10
@@ -123,8 +122,8 @@ def fitted(
     features: Sequence[str] | None = None,
 ) -> TuningOutcome:
     computed = run_to_completion(score_candidates(models, named.lists, UNLIMITED, phrases=phrases)).features
-    data = run_calls(tuning_data(named.lists, computed, make_metric("wer"), features=features))
-    return run_calls(cross_fit(data, folds, TuningSettings(max_p_value=1.0)))
+    data = run_to_completion(tuning_data(named.lists, computed, make_metric("wer"), features=features))
+    return run_to_completion(cross_fit(data, folds, TuningSettings(max_p_value=1.0)))
 
 
 def microseconds(phrases: PhraseList, lists: Sequence[CandidateList]) -> float:
@@ -150,7 +149,7 @@ def report(
     problem = outcome.data.problem
     for part, rows in (("with", has_name), ("without", ~has_name), ("all", has_name | True)):
         before, after = problem.statistics[other[rows]], problem.statistics[chosen[rows]]
-        test = run_calls(paired_bootstrap(problem.metric, before, after, samples=1000, seed=12345))
+        test = run_to_completion(paired_bootstrap(problem.metric, before, after, samples=1000, seed=12345))
         score = problem.metric.score(after.sum(axis=0))
         line += f"   {part} {score:6.2f} {test.difference:+.2f} [{test.low:+.2f}, {test.high:+.2f}]"
     print(line, flush=True)

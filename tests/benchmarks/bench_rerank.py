@@ -27,7 +27,7 @@ import torch
 from peers.network import Network as TorchNetwork
 from preparation import GRAMOPHONE, QUIET, data_folder, free_port, lists_of_variants, train, wait_until_ready
 
-from models.calls import run_calls
+from models.calls import run_to_completion
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import LocalRegistry
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
@@ -99,8 +99,8 @@ def publish_lstm(root, words):
 def store_profiles(registry, data):
     """Store the weights as profile `plain`, and as `corrected` with corrections learnt from the recogniser's lists."""
     lists = [one for name in RECOGNISED for one in read_lists(data / "nbest" / name)]
-    counts = run_calls(count_corrections(lists, np.zeros(len(lists), dtype=np.int64)))
-    learnt = run_calls(learn_corrections(counts))
+    counts = run_to_completion(count_corrections(lists, np.zeros(len(lists), dtype=np.int64)))
+    learnt = run_to_completion(learn_corrections(counts))
     about = {
         "metric": "wer",
         "signature": "",

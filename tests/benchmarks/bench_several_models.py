@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 from preparation import data_folder, leave_out, read_lines, registry_at, train
 
-from service.engine.job import run_to_completion
-from service.engine.prefix_cache import NextTokenCache
+from models.calls import run_to_completion
+from models.prefix_cache import NextTokenCache
+from models.scoring.model_weights import WeightedModel
 from service.local.ask import UNLIMITED, load_published
-from service.use_cases.autocomplete import AutocompleteRequest, autocomplete
-from service.use_cases.model_weights import WeightedModel
+from service.operations.autocomplete import AutocompleteRequest, autocomplete
 from training.progress import Progress
 from training.texts import read_default_corpus
 

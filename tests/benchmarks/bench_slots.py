@@ -22,12 +22,12 @@ from pathlib import Path
 import numpy as np
 from preparation import needed_data, registry_at, train
 
-from service.engine.job import run_to_completion
+from models.calls import run_to_completion
+from models.scoring.model_weights import WeightedModel
 from service.hosting.loaded_model import LoadedModel
 from service.local.ask import UNLIMITED, load_published
-from service.use_cases.autocomplete import AutocompleteRequest, autocomplete
-from service.use_cases.model_weights import WeightedModel
-from service.use_cases.score import ScoreRequest, score
+from service.operations.autocomplete import AutocompleteRequest, autocomplete
+from service.operations.score import ScoreRequest, score
 from training.commands import run_evaluate, run_evaluate_autocomplete
 
 CITIES = (

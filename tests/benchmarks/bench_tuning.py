@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from preparation import needed_data, peer
 
-from models.calls import run_calls
+from models.calls import run_to_completion
 from models.language_model import pad_sequences, score_sequences
 from models.ngram.arpa_writer import write_arpa
 from models.ngram.build import list_ngrams
@@ -114,7 +114,7 @@ def grid_searched(data: TuningData, peer: np.ndarray, folds: np.ndarray) -> np.n
 
 def line(label: str, problem: TuningProblem, chosen: np.ndarray) -> str:
     first, after = problem.statistics[problem.first_pass()], problem.statistics[chosen]
-    test = run_calls(paired_bootstrap(problem.metric, first, after, samples=1000, seed=12345))
+    test = run_to_completion(paired_bootstrap(problem.metric, first, after, samples=1000, seed=12345))
     return (
         f"{label:28} {problem.score(chosen):6.2f}   {test.difference:+.2f} "
         f"[{test.low:+.2f}, {test.high:+.2f}]  p = {test.p_value:.3f}"
@@ -134,7 +134,7 @@ def worst_half(data: TuningData) -> tuple[float, int]:
             data.counts,
             (),
         )
-        outcome = run_calls(cross_fit(half, np.arange(len(inside)) % 2, TuningSettings()))
+        outcome = run_to_completion(cross_fit(half, np.arange(len(inside)) % 2, TuningSettings()))
         rest = data.shapes[outcome.fitted.shape].of(outside)
         lost = max(lost, rest.score(outcome.fitted.chosen(rest)) - rest.score(rest.first_pass()))
         used += outcome.figures.decision == "tuned"
@@ -150,11 +150,11 @@ def compare(folder: Path, name: str, num_folds: int) -> None:
     folds = assign_folds(lists, folds=num_folds, seed=settings.seed)
     models = scored(lists, folds)
     computed = ListFeatures(("lm", "tokens", "unk", "words"), models.ours, offsets_of(lists))
-    data = run_calls(
+    data = run_to_completion(
         tuning_data(lists, computed, make_metric("wer"), length_exponents=settings.length_exponents)
     )
     began = time.perf_counter()
-    outcome = run_calls(cross_fit(data, folds, settings))
+    outcome = run_to_completion(cross_fit(data, folds, settings))
     took_s = time.perf_counter() - began
     problem = data.problem
     print(
@@ -164,7 +164,7 @@ def compare(folder: Path, name: str, num_folds: int) -> None:
     print(line("first pass", problem, outcome.first))
     print(line("weights tried", problem, outcome.held_out) + f"   {took_s:.1f} s")
     print(f"{'tuned':28} {outcome.figures.tuned:6.2f}   {outcome.figures.decision}")
-    ungated = run_calls(cross_fit(data, folds, TuningSettings(folds=num_folds, max_p_value=1.0)))
+    ungated = run_to_completion(cross_fit(data, folds, TuningSettings(folds=num_folds, max_p_value=1.0)))
     print(line("tried, whatever is better", problem, ungated.held_out))
     print(line("KenLM, grid of weights", problem, grid_searched(data, models.kenlm, folds)))
     print(line("oracle", problem, outcome.oracle))

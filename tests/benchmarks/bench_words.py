@@ -15,7 +15,7 @@ from pathlib import Path
 
 from preparation import peer, registry_at, train
 
-from models.calls import run_calls
+from models.calls import run_to_completion
 from models.checking.checker import Checker, find_issues
 from models.checking.error_model import CheckSettings
 from models.checkpoint.load import load_checkpoint
@@ -64,9 +64,9 @@ class Checks:
         for work in self.checker.rescore_all(
             self.checkpoint.model, list(self.checker.sentences(text)), CheckSettings()
         ):
-            batch = run_calls(work)
+            batch = run_to_completion(work)
             tokens = self.checkpoint.tokenizer.vocabulary.tokens
-            found += run_calls(find_issues(batch, tokens, threshold=0.5, max_suggestions=1))
+            found += run_to_completion(find_issues(batch, tokens, threshold=0.5, max_suggestions=1))
         return found
 
     def marks(self, text, start, end):

@@ -9,7 +9,7 @@ import httpx
 import numpy as np
 import pytest
 
-from service.operations import generate as generation
+from service.operations import completions
 from service.settings import Settings
 from tests.support.services import running
 
@@ -243,7 +243,7 @@ def test_unknown_fields_are_ignored(http):
 def test_unknown_fields_are_logged_by_name_only(http, monkeypatch):
     lines = []
     monkeypatch.setattr(
-        generation._log, "debug", lambda event, **facts: lines.append((event, facts)), raising=False
+        completions._log, "debug", lambda event, **facts: lines.append((event, facts)), raising=False
     )
     ask(http, model="slow", prompt="the", max_tokens=1, guided_json="secret", x="y" * 99)
     assert [(event, facts["fields"]) for event, facts in lines] == [("fields ignored", ["guided_json", "x"])]

@@ -1,4 +1,4 @@
-"""A service on a CUDA device, or the stand-in for one, gives the replies of one on the CPU for every use case."""
+"""A service on a CUDA device, or the stand-in for one, gives the replies of one on the CPU for every operation."""
 
 import functools
 

@@ -8,9 +8,9 @@ import httpx
 import language_tool_python
 import pytest
 
+from service.operations import languagetool
+from service.operations.languagetool import AnnotatedText, Annotation, LanguageToolRequest, utf16_length
 from service.settings import Settings
-from service.use_cases import languagetool
-from service.use_cases.languagetool import AnnotatedText, Annotation, LanguageToolRequest, utf16_length
 from tests.support.services import running
 
 

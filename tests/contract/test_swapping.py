@@ -40,7 +40,7 @@ def add_version(registry):
 def answers_of(registry, number):
     """Return a version's replies by path, computed in this process."""
     version = registry.resolve(f"moving@{number}")
-    loaded = LoadedModel(version.address, load_checkpoint(version.path))
+    loaded = LoadedModel.of(version.address, load_checkpoint(version.path))
     return {"/v1/score": ask.score(loaded, SCORE), "/v1/generate": ask.generate(loaded, GENERATE)}
 
 

@@ -12,7 +12,7 @@ from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.significance import PairedTest
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
-from models.calls import run_calls
+from models.calls import run_to_completion
 from models.files import ASCII_WHITESPACE
 from models.reranking.mbr import expected_utilities
 from models.reranking.metrics import make_metric
@@ -180,14 +180,18 @@ def test_utilities_are_expected_sentence_scores(utility):
     posteriors = np.array([0.4, 0.25, 0.05, 0.2, 0.1])
     score = SENTENCE_SCORES[utility]
     expected = [[score(text, [reference]).score for reference in TEXTS] @ posteriors for text in TEXTS]
-    np.testing.assert_allclose(run_calls(expected_utilities(TEXTS, posteriors, utility)), expected, atol=1e-9)
+    np.testing.assert_allclose(
+        run_to_completion(expected_utilities(TEXTS, posteriors, utility)), expected, atol=1e-9
+    )
 
 
 @pytest.mark.data
 def test_choosing_by_chrf_reproduces_the_known_gain(data_dir):
     lists = translated(data_dir)
     uniform = np.ones(9)
-    chosen = [one.texts[run_calls(expected_utilities(one.texts, uniform, "chrf")).argmax()] for one in lists]
+    chosen = [
+        one.texts[run_to_completion(expected_utilities(one.texts, uniform, "chrf")).argmax()] for one in lists
+    ]
     for name, known in (("chrf", 59.46), ("bleu", 34.47)):
         metric = make_metric(name)
         rows = [

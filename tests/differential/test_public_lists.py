@@ -5,17 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from models.calls import run_calls
+from models.calls import run_to_completion
 from models.files import collapse_whitespace
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.reader import read_bytes, read_lists
 from models.reranking.metrics import make_metric, summarise_lists
 from models.reranking.tuning.cross_fitting import cross_fit, tuning_data
 from models.reranking.tuning.fitting import TuningSettings
-from service.engine.job import run_to_completion
+from models.scoring.candidate_features import ScoringModels
 from service.local.ask import UNLIMITED
-from service.use_cases.candidate_features import ScoringModels
-from service.use_cases.tune import TuneSettings, tune_and_evaluate
+from service.operations.tune import TuneSettings, tune_and_evaluate
 from tests.support.nbest_lists import RECOGNISED, recognised, words_alone, words_in_steps
 from tests.support.written_lists import format_lists
 
@@ -49,7 +48,7 @@ FEATURES = ("rank", "rank:log", "words", "consensus:wer", "consensus:chrf")
 
 
 def made(lists):
-    return run_calls(tuning_data(lists, words_alone(lists), make_metric("wer"), features=FEATURES))
+    return run_to_completion(tuning_data(lists, words_alone(lists), make_metric("wer"), features=FEATURES))
 
 
 @pytest.fixture(scope="module", params=RECOGNISED)
@@ -62,7 +61,7 @@ def recognised_lists(request, data_dir):
 def test_the_half_held_out_is_never_worse_than_its_first_pass(recognised_lists, seed):
     order = np.random.default_rng(seed).permutation(len(recognised_lists))
     inside, outside = ([recognised_lists[i] for i in some] for some in (order[::2], order[1::2]))
-    outcome = run_calls(cross_fit(made(inside), np.arange(len(inside)) % 2, QUICK))
+    outcome = run_to_completion(cross_fit(made(inside), np.arange(len(inside)) % 2, QUICK))
     rest = made(outside).problem
     lost = rest.score(outcome.fitted.chosen(rest)) - rest.score(rest.first_pass())
     assert lost <= 0.05

@@ -212,7 +212,7 @@ def test_durations_are_measured_by_no_wall_clock():
                 if isinstance(node, ast.Attribute) and node.attr == "isoformat"
             }
             unspelled += [path for node in now if id(node) not in spelled]
-    assert asking == {"service/middleware/guarded_request.py", "service/operations/generate.py"}
+    assert asking == {"service/middleware/guarded_request.py", "service/operations/completions.py"}
     assert unspelled == []
 
 

@@ -9,10 +9,10 @@ import httpx
 import numpy as np
 import pytest
 
-from models.calls import Read
+from models.calls import Read, run_to_completion
 from models.errors import EngineFailedError
 from models.language_model import SCORES, pad_sequences
-from service.engine.job import Job, RequestOptions, run_to_completion
+from service.engine.job import Job, RequestOptions
 from service.engine.metrics import Metrics
 from service.engine.scheduler import Scheduler, SchedulerLimits
 from tests.support import families

@@ -6,19 +6,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.calls import Predict, Read, ScoreChoices, Step
+from models.calls import Predict, Read, ScoreChoices, Step, run_call, run_to_completion
 from models.language_model import SCORES, STATE, ReadResult, Want, pad_sequences, score_sequences
 from models.mixture import MixtureModel
 from models.neural.config import NetworkConfig
 from models.neural.int8.model import Int8Model
 from models.neural.network import Network
+from models.scoring.sequences import build_tree, score_tree
+from models.states import materialize
 from service.engine.batching import split_budget
-from service.engine.calls import BATCHES, run_single
-from service.engine.job import Job, RequestOptions, run_to_completion
+from service.engine.calls import start_batch
+from service.engine.job import Job, RequestOptions
 from service.engine.metrics import Metrics
 from service.engine.prefill import slice_width
 from service.engine.scheduler import Scheduler, SchedulerLimits
-from service.use_cases.sequence_scoring import build_tree, score_tree
 from tests.support import families
 from tests.support.fake_models import take_turn
 
@@ -174,13 +175,22 @@ def flat(answer):
         return [answer]
     if isinstance(answer, ReadResult):
         return [answer.log_probs, *([] if answer.state is None else flat(answer.state))]
-    return [MODEL.next_log_probs(answer.materialized)]
+    return [MODEL.next_log_probs(materialize(answer))]
+
+
+def alone(call):
+    """Answer of a call by itself, without what it does not want."""
+    answer = run_call(call)
+    if not isinstance(call, Read):
+        return answer
+    scores = answer.log_probs if call.want.scores else ReadResult().log_probs
+    return ReadResult(scores, answer.state if call.want.state else None)
 
 
 @settings(max_examples=150, deadline=None)
 @given(kind=st.sampled_from(sorted(KINDS)), moves=moves)
 def test_whoever_joins_is_told_what_it_is_told_alone(kind, moves):
-    pool, here, answers = BATCHES[type(KINDS[kind]([[3]]))](), [], {}
+    pool, here, answers = start_batch(KINDS[kind]([[3]])), [], {}
     for move, given_ in [*moves, *[("go on", 1000)] * 30]:
         if move == "join":
             here.append(KINDS[kind](given_))
@@ -194,7 +204,7 @@ def test_whoever_joins_is_told_what_it_is_told_alone(kind, moves):
     assert not here
     assert not len(pool)
     for call, answer in answers.items():
-        for mine, wanted in zip(flat(answer), flat(run_single(call)), strict=True):
+        for mine, wanted in zip(flat(answer), flat(alone(call)), strict=True):
             np.testing.assert_array_equal(mine, wanted)
 
 

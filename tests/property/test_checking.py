@@ -1,16 +1,16 @@
 """Invariants of checking for any text."""
 
 import itertools
-from dataclasses import astuple
+from dataclasses import astuple, replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.checking.checker import Checker
-from service.use_cases.check import CheckRequest, check
-from service.use_cases.inputs import Limits
-from service.use_cases.model_weights import WeightedModel
+from models.scoring.model_weights import WeightedModel
+from models.scoring.texts import Limits
+from service.operations.check import CheckRequest, check
 from tests.support.text_models import check as check_directly
 from tests.support.text_models import trigram, weigh
 
@@ -92,12 +92,11 @@ def test_more_is_wrong_where_more_errors_are_expected(text, rates):
 @settings(max_examples=25, deadline=None)
 @given(text=NATURAL)
 def test_the_engine_is_told_what_is_told_without_it(kind, text):
-    from service.engine.job import run_to_completion
-    from tests.unit.service.conftest import loaded
+    from models.calls import run_to_completion
+    from tests.unit.conftest import loaded
 
     model, tokenizer = trigram(kind)
-    one = loaded(tokenizer)
-    one.checkpoint.model = model
+    one = replace(loaded(tokenizer), model=model)
     checked, _ = run_to_completion(
         check([WeightedModel(one)], CheckRequest(text=text, threshold=0.1), None, LIMITS)
     )

@@ -2,25 +2,24 @@
 
 import codecs
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from models.calls import run_to_completion
 from models.completion.prefix import split_prefix
 from models.completion.search import CompletionSearch, CompletionSettings
 from models.completion.token_trie import Lexicon, TokenTrie
 from models.completion.user_model import SENTENCE_START, UserModel, UserModelLimits, WordSequence
+from models.prefix_cache import NextTokenCache
+from models.scoring.model_weights import WeightedModel
+from models.scoring.texts import Limits
+from models.text_model import TextModel
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import EOS, Vocabulary
-from service.engine.job import run_to_completion
-from service.engine.prefix_cache import NextTokenCache
-from service.hosting.loaded_model import LoadedModel
-from service.use_cases.autocomplete import AutocompleteRequest, autocomplete
-from service.use_cases.inputs import Limits
-from service.use_cases.model_weights import WeightedModel
+from service.operations.autocomplete import AutocompleteRequest, autocomplete
 from tests.reference.decoding import WORD, Branching, Pieces, masses
 from tests.support.fake_models import FakeModel, fake_vocabulary
 from tests.support.text_models import drive, learnt_pieces, piece_model, searched, state_after
@@ -230,10 +229,8 @@ LIMITS = Limits(max_texts=10, max_tokens_per_sequence=50, max_new_tokens=10)
 
 def loaded(tokenizer):
     """Loaded fake model."""
-    manifest = SimpleNamespace(vocab_size=len(tokenizer.vocabulary), direction="forward")
     model = FakeModel(tokenizer.vocabulary)
-    checkpoint = SimpleNamespace(model=model, tokenizer=tokenizer, manifest=manifest)
-    return LoadedModel("fake@1", checkpoint, next_token_cache=NextTokenCache(1 << 20))
+    return TextModel("fake@1", model, tokenizer, next_token_cache=NextTokenCache(1 << 20))
 
 
 OF_WORDS = loaded(WordTokenizer(Vocabulary(WORDS)))

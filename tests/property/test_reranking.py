@@ -1,13 +1,11 @@
 """Re-ranking, minimum-Bayes-risk choice, metrics and weight search, for any lists."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.calls import run_calls
+from models.calls import run_to_completion
 from models.language_model import pad_sequences, score_sequences
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.mbr import UTILITIES, expected_utilities, word_confidences
@@ -16,13 +14,12 @@ from models.reranking.metrics.metric import pairwise_distances
 from models.reranking.ranking import LogLinearModel, rank_by, scaled_posteriors
 from models.reranking.tuning.mert import line_loss
 from models.reranking.tuning.problem import argmax_by_list, standardise_features
-from service.engine.job import run_to_completion
-from service.hosting.loaded_model import LoadedModel
-from service.use_cases.candidate_features import ScoringModels, score_candidates
-from service.use_cases.inputs import Limits
-from service.use_cases.rerank import rerank
-from service.use_cases.rerank_request import RerankItem, RerankJob, RerankSettings
-from service.use_cases.sequence_scoring import build_tree, may_be_cheaper, score_tree, tree_is_cheaper
+from models.scoring.candidate_features import ScoringModels, score_candidates
+from models.scoring.sequences import build_tree, may_be_cheaper, score_tree, tree_is_cheaper
+from models.scoring.texts import Limits
+from models.text_model import TextModel
+from service.operations.rerank import rerank
+from service.operations.rerank_request import RerankItem, RerankJob, RerankSettings
 from tests.support import families
 from tests.support.nbest_lists import problem
 
@@ -52,11 +49,7 @@ def model_of(name):
 
 
 def loaded(name):
-    tokenizer = families.tokenizer()
-    manifest = SimpleNamespace(vocab_size=len(tokenizer.vocabulary), direction="forward")
-    return LoadedModel(
-        f"{name}@1", SimpleNamespace(model=model_of(name), tokenizer=tokenizer, manifest=manifest)
-    )
+    return TextModel(f"{name}@1", model_of(name), families.tokenizer())
 
 
 LOADED = {name: loaded(name) for name in (*EXACT, *NEAR)}
@@ -141,11 +134,11 @@ utilities = st.sampled_from(UTILITIES)
 
 def of(candidates, utility):
     texts, mass = zip(*candidates, strict=True)
-    return run_calls(expected_utilities(texts, mass, utility))
+    return run_to_completion(expected_utilities(texts, mass, utility))
 
 
 def confidences(texts, mass):
-    return [run_calls(word_confidences(texts, mass, chosen)) for chosen in range(len(texts))]
+    return [run_to_completion(word_confidences(texts, mass, chosen)) for chosen in range(len(texts))]
 
 
 @given(weighted, utilities, st.randoms())
@@ -165,7 +158,7 @@ def test_a_candidate_given_twice_is_one_with_the_mass_of_both(candidates, utilit
 @given(st.lists(short_texts, min_size=1, max_size=7, unique=True), utilities, st.data())
 def test_where_one_candidate_has_all_mass_none_is_better(candidates, utility, data):
     certain = data.draw(st.integers(0, len(candidates) - 1))
-    expected = run_calls(expected_utilities(candidates, np.eye(len(candidates))[certain], utility))
+    expected = run_to_completion(expected_utilities(candidates, np.eye(len(candidates))[certain], utility))
     assert expected[certain] == expected.max()
 
 
@@ -257,7 +250,7 @@ def problems(draw):
 @given(problems())
 def test_the_loss_along_a_line_is_what_choosing_at_each_place_gives(one):
     values, slopes = np.ascontiguousarray(one.features.T)
-    curve = run_calls(line_loss(one, values, slopes))
+    curve = run_to_completion(line_loss(one, values, slopes))
     grid = np.linspace(-20, 20, 401) + 0.013  # between the points where lines of small integers cross
     brute = [one.score(argmax_by_list(values + place * slopes, one.offsets)) for place in grid]
     np.testing.assert_allclose(curve.at(np.arctan(grid)), brute)
@@ -266,7 +259,7 @@ def test_the_loss_along_a_line_is_what_choosing_at_each_place_gives(one):
 @given(problems(), st.floats(0.01, 0.5))
 def test_the_best_place_is_as_good_as_any_on_a_grid(one, window):
     values, slopes = np.ascontiguousarray(one.features.T)
-    curve = run_calls(line_loss(one, values, slopes))
+    curve = run_to_completion(line_loss(one, values, slopes))
     angle, loss = curve.best(window)
     grid = np.linspace(-np.pi / 2, np.pi / 2, 301)
     assert loss <= curve.smoothed(grid, window).min() + 1e-9

@@ -1,7 +1,6 @@
 """The state store against a simple model for any order of events; words appended to a state one by one."""
 
 import functools
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,11 +10,11 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multip
 
 from models.errors import StatesFullError, UnknownStateError
 from models.phrases import PhraseAutomaton
+from models.scoring.texts import ids_after
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import Vocabulary
 from service.hosting.loaded_model import LoadedModel
 from service.hosting.state_store import OVERHEAD_BYTES, StateStore, StoredState
-from service.use_cases.states import ids_after
 from training.progress import Progress
 from training.tokenizer import TokenizerSettings, learn_tokenizer
 
@@ -36,7 +35,10 @@ class StoreMachine(RuleBasedStateMachine):
             process="here", max_states=MAX_STATES, max_bytes=MAX_BYTES, ttl_s=TTL_S, clock=lambda: self.now
         )
         self.phrases = [PhraseAutomaton(), *(PhraseAutomaton([(3,)], [1.0]) for _ in range(2))]
-        self.versions = [LoadedModel("lm@1", None), LoadedModel("lm@2", None)]
+        self.versions = [
+            LoadedModel("lm@1", None, None, checkpoint=None),
+            LoadedModel("lm@2", None, None, checkpoint=None),
+        ]
         self.there = {}  # handle → owner, state, time of last use
 
     @rule(
@@ -97,7 +99,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.free_version(self.versions[version])
         gone = self.versions[version]
         self.there = {h: kept for h, kept in self.there.items() if kept[1].loaded is not gone}
-        self.versions[version] = LoadedModel(gone.address, None)
+        self.versions[version] = LoadedModel(gone.address, None, None, checkpoint=None)
 
     @rule(seconds=st.sampled_from([1.0, 6.0, 20.0]))
     def pass_time(self, seconds):
@@ -162,7 +164,7 @@ def loaded(kind):
     else:
         text = ["the cat sat on the mat", "naïve café <s> </s>", "0x41 <0x41> 漢字"] * 40
         tokenizer = learn_tokenizer(TokenizerSettings(kind=kind, vocab_size=280), text, progress=Progress())
-    return LoadedModel("lm@1", SimpleNamespace(tokenizer=tokenizer))
+    return LoadedModel("lm@1", None, tokenizer, checkpoint=None)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -172,7 +174,9 @@ def test_words_one_by_one_have_the_tokens_of_the_whole(kind, words, spaced):
     model, ids = loaded(kind), np.zeros(0, dtype=np.int64)
     for place, word in enumerate(words):
         before = StoredState(model, None, len(ids), int(ids[-1]) if len(ids) else None)
-        ids = np.concatenate([ids, ids_after(before, " " + word if spaced and place else word)])
+        ids = np.concatenate(
+            [ids, ids_after(before.loaded.tokenizer, before, " " + word if spaced and place else word)]
+        )
     assert ids.tolist() == model.tokenizer.encode(" ".join(words))
 
 
@@ -180,4 +184,4 @@ def test_words_one_by_one_have_the_tokens_of_the_whole(kind, words, spaced):
 def test_nothing_is_no_token(kind):
     model = loaded(kind)
     for last in (None, 4):
-        assert ids_after(StoredState(model, None, 1, last), "").tolist() == []
+        assert ids_after(model.tokenizer, StoredState(model, None, 1, last), "").tolist() == []

@@ -2,12 +2,11 @@
 
 import sys
 
-from models.calls import ModelCall
-from service.engine.calls import run_single
+from models.calls import ModelCall, run_call
 
 
 def calls_by_step(work):
-    """Run a use case; return the number of function calls of each of its steps, without those of the model."""
+    """Run an operation; return the number of function calls of each of its steps, without those of the model."""
     counts, answer = [], None
     while True:
         calls = 0
@@ -24,7 +23,7 @@ def calls_by_step(work):
         finally:
             sys.setprofile(None)
             counts.append(calls)
-        answer = run_single(output) if isinstance(output, ModelCall) else None
+        answer = run_call(output) if isinstance(output, ModelCall) else None
 
 
 def calls_in(function, *arguments):

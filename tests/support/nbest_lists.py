@@ -91,7 +91,7 @@ def words_alone(lists):
 
 
 def words_in_steps(lists):
-    """The same as a use case."""
+    """The same as an operation."""
     yield None
     return words_alone(lists)
 

@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 
-from models.calls import run_calls
+from models.calls import run_to_completion
 from models.checking.checker import Checker, find_issues
 from models.checking.error_model import CheckSettings
 from models.checking.lexicon import UserDictionary
@@ -123,7 +123,7 @@ def weigh(model, tokenizer, text, *, dictionary=None, **options):
         CheckSettings(dictionary=UserDictionary(dictionary or {}), **options),
     )
     works = checker.rescore_all(model, list(checker.sentences(text)), settings)
-    return [run_calls(work) for work in works]
+    return [run_to_completion(work) for work in works]
 
 
 def check(model, tokenizer, text, *, threshold=0.5, max_suggestions=5, **options):
@@ -132,7 +132,7 @@ def check(model, tokenizer, text, *, threshold=0.5, max_suggestions=5, **options
     return [
         issue
         for weighed in weigh(model, tokenizer, text, **options)
-        for issue in run_calls(
+        for issue in run_to_completion(
             find_issues(weighed, tokens, threshold=threshold, max_suggestions=max_suggestions)
         )
     ]

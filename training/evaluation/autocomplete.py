@@ -1,13 +1,15 @@
-"""Simulated typist: types held-out lines letter by letter with a model's completions.
+"""Simulated typist: types held-out lines letter by letter with the completions that the service would rank.
 
-Completions are computed before each character except spaces. Searches of several lines run as one
-batch. `gramophone evaluate --task autocomplete` evaluates one model, or compares two on the same lines.
+Completions are ranked before each character except spaces, in the case and form typed, and as the settings say with
+corrections of the typed prefix and with the words of the lines typed before. Calls of several lines are answered
+together. `gramophone evaluate --task autocomplete` evaluates one model, or compares two on the same lines.
 """
 
 import re
+import sys
 import time
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice, zip_longest
 from operator import attrgetter
 from typing import Any
@@ -15,14 +17,18 @@ from typing import Any
 import numpy as np
 
 from models.arrays import Float64s, FloatArray, to_numpy
-from models.calls import run_calls
+from models.calls import run_together
 from models.checkpoint.load import Checkpoint
 from models.checkpoint.manifest import version_address
-from models.completion.prefix import PrefixSplit, split_prefix
-from models.completion.search import CompletionSearch, CompletionSettings, SearchResult, run_searches
-from models.completion.token_trie import TokenTrie
+from models.completion.prefix import split_prefix
+from models.completion.ranking import Ranking, RankingSettings, rank_completions
+from models.completion.user_model import UserModel, UserModelLimits, split_word_sequences
 from models.errors import InvalidInputError
 from models.language_model import LanguageModel, pad_sequences, prefill_sequences
+from models.prefix_cache import NextTokenEntry
+from models.scoring.model_weights import WeightedModel
+from models.scoring.texts import Limits
+from models.text_model import TextModel
 from models.tokenizers import Tokenizer, WordTokenizer
 from models.vocabulary import BOS, EOS, UNK
 from models.words import is_word_character, word_pattern
@@ -150,36 +156,43 @@ def sample_lines(texts: Sequence[str], words: int, *, consecutive: bool = False)
     return [texts[number] for number in sorted(chosen)]
 
 
-MAX_COMPLETIONS = 10
-"""Length of the completion list that ranks refer to."""
-_SETTINGS = CompletionSettings(limit=MAX_COMPLETIONS + 1)  # one more, because `<unk>` is not shown
-
 _BATCH_LINES = 32
 """Number of lines typed in parallel, so model calls have many rows."""
+
+_NO_LIMITS = Limits(max_texts=1, max_tokens_per_sequence=sys.maxsize, max_new_tokens=1)
+DEFAULTS = RankingSettings()
+"""Settings of a request that sets none."""
 
 
 class Typist:
     """Simulated typist of several lines that ranks wanted words in a model's completions.
 
     Args:
-        model: model of any family that reads forward.
-        tokenizer: tokenizer of the model.
+        loaded: model that reads forward.
+        settings: limits and order of the completions.
         carries_state: continue each line from the state after the previous one, like
             `stream` in `training.evaluation.evaluate`; else start from the initial state.
+        learns: offer the words of earlier lines as a user's words; those of recent lines weigh more.
     """
 
     def __init__(
-        self, model: LanguageModel[Any], tokenizer: Tokenizer, *, carries_state: bool = False
+        self,
+        loaded: TextModel,
+        settings: RankingSettings = DEFAULTS,
+        *,
+        carries_state: bool = False,
+        learns: bool = False,
     ) -> None:
-        self._model = model
-        self._tokenizer = tokenizer
-        self._tokens = TokenTrie(tokenizer)
+        self._loaded, self._settings = loaded, settings
+        self._model, self._tokenizer = loaded.model, loaded.tokenizer
         self._carries_state = carries_state
+        self._user = UserModel() if learns else None
+        self._types_together = not (carries_state or learns)
 
     def type_lines(self, lines: Sequence[TypingLine], *, progress: Progress) -> list[TypedLine]:
         """Type all characters of all lines; the progress counts words."""
         order, size = list(range(len(lines))), 1
-        if not self._carries_state:  # lines of similar numbers of words are typed together
+        if self._types_together:  # lines of similar numbers of words
             order.sort(key=lambda number: len(lines[number].words))
             size = _BATCH_LINES
         typed: dict[int, TypedLine] = {}
@@ -188,8 +201,13 @@ class Typist:
                 numbers = order[begin : begin + size]
                 batch = self._type_batch([lines[number] for number in numbers], start)
                 typed.update(zip(numbers, batch, strict=True))
+                self._learn(lines[begin])
                 progress.advance(sum(len(lines[number].words) for number in numbers))
         return [typed[number] for number in range(len(lines))]
+
+    def _learn(self, line: TypingLine) -> None:
+        if self._user is not None:
+            self._user = self._user.updated(split_word_sequences(line.text, ""), UserModelLimits())
 
     def starts(self, lines: Sequence[TypingLine]) -> Iterator[Any]:
         """Yield the initial state of each line, one row."""
@@ -223,30 +241,49 @@ class Typist:
         self, contexts: TypingContexts, places: Mapping[int, tuple[TypingLine, int]]
     ) -> dict[int, CompletionRank]:
         """Rank the completions at one place of each line, by index; a place is a line and an offset."""
-        cuts = {n: split_prefix(self._tokenizer, line.text[:offset]) for n, (line, offset) in places.items()}
-        contexts.read({number: self._tokenizer.encode(typed.context) for number, typed in cuts.items()})
-        searches = []
-        for number, typed in cuts.items():
-            search = CompletionSearch(self._tokens, typed.spelled, _SETTINGS)
-            search.update(contexts.state(number), contexts.log_probs(number))
-            searches.append(search)
-        run_calls(run_searches(self._model, searches))
+        texts = {n: line.text[:offset] for n, (line, offset) in places.items()}
+        read = {n: split_prefix(self._tokenizer, text).context for n, text in texts.items()}
+        ids = {n: self._tokenizer.encode(context) for n, context in read.items()}
+        contexts.read(ids)
+        rankings = run_together(
+            [
+                rank_completions(
+                    [WeightedModel(self._loaded)],
+                    text,
+                    self._settings,
+                    _NO_LIMITS,
+                    user=self._user,
+                    cached=NextTokenEntry(len(ids[n]), contexts.state(n), contexts.log_probs(n)),
+                )
+                for n, text in texts.items()
+            ]
+        )
         return {
-            number: _completion_rank(search.result(), cuts[number], *place)
-            for search, (number, place) in zip(searches, places.items(), strict=True)
+            n: _completion_rank(ranking, self._tokenizer.normaliser, *place)
+            for ranking, (n, place) in zip(rankings, places.items(), strict=True)
         }
 
 
-def _completion_rank(result: SearchResult, cut: PrefixSplit, line: TypingLine, offset: int) -> CompletionRank:
-    """Rank the model's own word, and find right completions; none if all begin with an unwanted space."""
-    shown = [c for c in result.completions if c.is_complete and c.text != UNKNOWN_MARK][:MAX_COMPLETIONS]
-    probability = shown[0].mass / result.live_mass if shown else 0.0
-    if cut.space:
+def _completion_rank(
+    ranking: Ranking, read: Callable[[str], str], line: TypingLine, offset: int
+) -> CompletionRank:
+    """Rank the model's own word, and find right completions; none if all begin with an unwanted space.
+
+    `read` gives a text in the model's form.
+    """
+    shown = [c for c in ranking.completions if c.is_complete]
+    probability = shown[0].probability if shown else 0.0
+    start = ranking.typed.start
+    if ranking.typed.space:
         return CompletionRank(0, probability)
     number = bisect_right(line.words, offset, key=attrgetter("begin")) - 1
-    wanted = line.spelled[cut.start : line.words[number].end] if number >= 0 else ""
-    rank = next((rank for rank, c in enumerate(shown, start=1) if c.text == wanted), 0)
-    ends = [cut.start + len(c.text) if line.text.startswith(c.text, cut.start) else 0 for c in shown]
+    wanted = line.spelled[start : line.words[number].end] if number >= 0 else ""
+    rank = next((rank for rank, c in enumerate(shown, start=1) if wanted in {c.text, read(c.text)}), 0)
+    begins = [offset - len(c.begun) if c.begun else start for c in shown]
+    ends = [
+        begin + len(c.text) if line.text.startswith(c.text, begin) else 0
+        for begin, c in zip(begins, shown, strict=True)
+    ]
     ends = [0 if is_word_character(line.text[end : end + 1] or " ") else end for end in ends]
     return CompletionRank(rank, probability, tuple(max(ends[:n], default=0) for n in LIST_LENGTHS))
 
@@ -265,6 +302,8 @@ def autocomplete_figures(
     words: int,
     context: Context = "sentence",
     against: Checkpoint | None = None,
+    settings: RankingSettings = DEFAULTS,
+    learns: bool = False,
     progress: Progress,
 ) -> dict[str, Any]:
     """Measure keystroke savings and other metrics of completions on held-out lines, by name.
@@ -275,6 +314,8 @@ def autocomplete_figures(
         words: minimum number of words to type; fewer if the text has fewer.
         context: `sentence` types random lines, each from its start; `stream`, the first lines as one text.
         against: second model for the same lines; its tokenizer may differ.
+        settings: limits and order of the completions.
+        learns: offer the words of earlier lines as a user's words.
         progress: counts words.
 
     Raises:
@@ -296,9 +337,17 @@ def autocomplete_figures(
     sampled_lines = sample_lines(texts, words, consecutive=carries_state)
     draws = bootstrap_counts(len(sampled_lines))
     (facts, own), *others = [
-        _model_figures(model, sampled_lines, draws, progress, carries_state=carries_state) for model in models
+        _model_figures(
+            model, sampled_lines, draws, progress, settings, carries_state=carries_state, learns=learns
+        )
+        for model in models
     ]
-    figures = {"model": facts["model"], "task": "autocomplete", "context": context, **facts}
+    ranked = {
+        "casing": "ignore" if settings.ignore_case else "exact",
+        "fuzzy": settings.fuzzy,
+        "learn": learns,
+    }
+    figures = {"model": facts["model"], "task": "autocomplete", "context": context, **ranked, **facts}
     for other_facts, other in others:
         gaps = {name: bootstrap_interval(ratio, draws, less=other[name]) for name, ratio in own.items()}
         figures["against"] = {**other_facts, "difference": gaps}
@@ -306,21 +355,27 @@ def autocomplete_figures(
 
 
 def _model_figures(
-    checkpoint: Checkpoint, texts: Sequence[str], draws: Float64s, progress: Progress, *, carries_state: bool
+    checkpoint: Checkpoint,
+    texts: Sequence[str],
+    draws: Float64s,
+    progress: Progress,
+    settings: RankingSettings,
+    **options: bool,
 ) -> tuple[dict[str, Any], dict[str, Ratio]]:
     """Return a model's figures as JSON values, and those with intervals as ratios."""
     lines = [typing_line(checkpoint.tokenizer, text) for text in texts]
     spelled = [line.text[word.begin : word.end] for line in lines for word in line.words]
     if not spelled:
         raise InvalidInputError("the text has no word to type", parameter="corpus")
-    typist = Typist(checkpoint.model, checkpoint.tokenizer, carries_state=carries_state)
+    loaded = TextModel(version_address(checkpoint.path), checkpoint.model, checkpoint.tokenizer)
+    typist = Typist(loaded, settings, **options)
     typed = typist.type_lines(lines, progress=progress)
     ranks = Ranks.of(typed)
     figures = ratios(ranks)
     keys, *pressed = map(int, ranks.keys.sum(axis=0))
     unknown = sum(UNK in ids for ids in checkpoint.tokenizer.encode_all(spelled))
     facts = {
-        "model": version_address(checkpoint.path),
+        "model": loaded.address,
         "precision": checkpoint.precision,
         "lines": len(lines),
         "words": len(spelled),

@@ -129,18 +129,8 @@ class EvaluationOptions(NamedTuple):
     sample: int = DEFAULT_SAMPLE
 
 
-class _SampledText(NamedTuple):
-    """A text and its sampled positions.
-
-    Attributes:
-        before: context tokens before the text, at least one.
-        text: tokens of the text.
-        stops: number of tokens read before each sampled prediction, ascending [n].
-    """
-
-    before: TokenIds
-    text: TokenIds
-    stops: TokenIds
+_SampledText: TypeAlias = tuple[TokenIds, TokenIds, TokenIds]
+"""Context tokens before a text, at least one; its tokens; number of tokens read before each sampled prediction [n]."""
 
 
 def sample_positions(num_tokens: int, most: int) -> TokenIds:
@@ -169,7 +159,7 @@ def sampled_distributions(
         Batches of natural-log probabilities [b, V] of normalised rows; their order depends on the text,
         the positions and V, not on the model.
     """
-    texts = sorted(_sampled_texts(corpus, positions, options), key=lambda text: -len(text.stops))
+    texts = sorted(_sampled_texts(corpus, positions, options), key=lambda text: -len(text[2]))
     most = max(1, min(_BATCH_ROWS, _MAX_BATCH_VALUES // len(model.vocabulary)))
     for start in range(0, len(texts), most):
         for state in _rebatch_states(_states_at_stops(model, texts[start : start + most]), most):
@@ -188,34 +178,34 @@ def _sampled_texts(
         return []
     if options.context == "stream":
         text = running_text(corpus)
-        return [_SampledText(np.array([BOS]), text, np.flatnonzero(text != BOS)[positions])]
+        return [(np.array([BOS]), text, np.flatnonzero(text != BOS)[positions])]
     if options.context == "sentence":
         starts = corpus.offsets + np.arange(len(corpus.offsets))  # with one `</s>` per sentence
         owners = np.searchsorted(starts, positions, side="right") - 1
         numbers, first = np.unique(owners, return_index=True)
         groups = np.split(positions, first[1:])
         return [
-            _SampledText(np.array([BOS]), corpus.sentence(number).astype(np.int64), group - starts[number])
+            (np.array([BOS]), corpus.sentence(number).astype(np.int64), group - starts[number])
             for number, group in zip(numbers.tolist(), groups, strict=True)
         ]
     texts, begin = [], 0
     for preceding, text in windows(corpus, options.window):
         inside = positions[np.searchsorted(positions, begin) : np.searchsorted(positions, begin + len(text))]
         if len(inside):
-            texts.append(_SampledText(preceding, text, inside - begin))
+            texts.append((preceding, text, inside - begin))
         begin += len(text)
     return texts
 
 
 def _states_at_stops(model: LanguageModel[Any], texts: Sequence[_SampledText]) -> Iterator[Any]:
     """Yield the states at the first stops of all texts, at their second stops, …; most stops first."""
-    before = pad_sequences([text.before for text in texts])
+    before = pad_sequences([context for context, _, _ in texts])
     state = prefill_sequences(model, model.empty_state(len(texts)), *before)
-    for number in range(len(texts[0].stops)):
-        live = [text for text in texts if len(text.stops) > number]
+    for number in range(len(texts[0][2])):
+        live = [(text, stops) for _, text, stops in texts if len(stops) > number]
         if len(live) < len(state):
             state = state.select(np.arange(len(live)))
-        segments = [text.text[text.stops[number - 1] if number else 0 : text.stops[number]] for text in live]
+        segments = [text[stops[number - 1] if number else 0 : stops[number]] for text, stops in live]
         state = prefill_sequences(model, state, *pad_sequences(segments))
         yield state
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from models.arrays import Bools, Float64s
-from models.calls import run_calls
+from models.calls import run_to_completion
 from models.checking.calibration import Calibration, CalibrationPoint, CalibrationStore
 from models.checking.checker import Checker, find_issues
 from models.checking.error_model import CandidateSettings, CheckSettings, ErrorTable, ErrorTableStore
@@ -310,7 +310,7 @@ def detect_errors(
         [
             (issue.start, issue.end, issue.probability, issue.suggestions[0].text)
             for batch in batches
-            for issue in run_calls(
+            for issue in run_to_completion(
                 find_issues(batch, tokens, threshold=_MIN_PROBABILITY, max_suggestions=_MAX_SUGGESTIONS)
             )
         ]
@@ -331,7 +331,7 @@ def _check_line(
     checkpoint: Checkpoint, checker: Checker, text: str, settings: CheckSettings
 ) -> list[RescoredBatch]:
     pending = checker.rescore_all(checkpoint.model, list(checker.sentences(text)), settings)
-    return [run_calls(calls) for calls in pending]
+    return [run_to_completion(calls) for calls in pending]
 
 
 def _surprisal_detections(rescored: RescoredBatch) -> list[_Detection]:

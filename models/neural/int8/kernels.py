@@ -2,8 +2,7 @@
 
 numba cannot emit instructions for byte products, so loops are LLVM IR: with `vpdpbusd` (VNNI: 64 products
 and sums per instruction with AVX-512, 32 without), or else with sums of two 16-bit products, for which LLVM
-selects `vpmaddwd` on AVX2. All are exact, so results are equal. `dequantise_sums` converts the integer sums
-to floats, sixteen at a time.
+selects `vpmaddwd` on AVX2. All are exact, so results are equal.
 """
 
 from collections.abc import Callable
@@ -40,12 +39,16 @@ _VECTOR_BYTES = 64
 _BYTES = ir.VectorType(BYTE, _VECTOR_BYTES)
 _WORDS = ir.VectorType(ir.IntType(16), _VECTOR_BYTES // 2)
 _PRODUCTS = ir.VectorType(ir.IntType(32), _VECTOR_BYTES // 2)
+
+# of 64 rows of weights
 _GROUP_BYTES = ROW_LANES * COLUMN_GROUP
 _SUM_VECTORS = ROW_LANES // VECTOR_WIDTH  # vectors of 16 sums for 64 rows
 
 _HAS_AVX512_VNNI = "avx512vnni" in LEVEL.features
 HAS_VNNI = _HAS_AVX512_VNNI or "avxvnni" in LEVEL.features
 """True if kernels are compiled for VNNI instructions."""
+
+_FLOAT_BYTES = 4
 
 
 def _at(builder: Any, address: Any, index: Any, size: int) -> Any:
@@ -97,7 +100,7 @@ def _multiply_bytes(builder: Any, sums: Any, weights: Any, factors: list[Any]) -
 
 
 def _split_bytes(builder: Any, values: Any, shift: Any) -> list[Any]:
-    """Return the even and odd ones of 64 bytes as 16-bit integers; the kind of shift sets the sign."""
+    """Return even and odd ones of 64 bytes as 16-bit integers; the shift sets the sign."""
     words, byte = builder.bitcast(values, _WORDS), ir.Constant(_WORDS, [8] * _WORDS.count)
     return [shift(builder.shl(words, byte), byte), shift(words, byte)]
 
@@ -109,7 +112,7 @@ def _split_activations(builder: Any, address: Any) -> list[Any]:
 
 
 def _multiply_words(builder: Any, sums: Any, weights: Any, factors: list[Any]) -> Any:
-    """Compute `_multiply_bytes` from 16-bit factors; LLVM selects one instruction per two products and sum."""
+    """Compute `_multiply_bytes` from 16-bit factors: an instruction per two products."""
     neighbours = [ir.Constant(INT_VECTOR, list(range(first, _PRODUCTS.count, 2))) for first in range(2)]
     for half, factor in zip(_split_bytes(builder, weights, builder.lshr), factors, strict=True):
         words = builder.sext(builder.bitcast(factor, _WORDS), _PRODUCTS)
@@ -123,35 +126,6 @@ _BYTE_ARITHMETIC = _Arithmetic(
     lambda _, address: [address], _multiply_bytes, groups=1, sums=16 if _HAS_AVX512_VNNI else 4
 )
 _WORD_ARITHMETIC = _Arithmetic(_split_activations, _multiply_words, _VECTOR_BYTES // COLUMN_GROUP, sums=4)
-
-
-def _add_products(
-    builder: Any,
-    arithmetic: _Arithmetic,
-    weights: Any,
-    prepared: list[list[Any]],
-    group: Any,
-    totals: list[list[Any]],
-) -> None:
-    """Add the products of one group of columns to totals.
-
-    Args:
-        builder: builder of the kernel.
-        arithmetic: arithmetic of the products.
-        weights: address of the first group's weights; the first [R, 16, 4] are used.
-        prepared: addresses of each vector's factors.
-        group: index of the group.
-        totals: addresses of the sums [16] of each vector and 16 rows of weights [N, R].
-    """
-    first = _at(builder, weights, group, _GROUP_BYTES)
-    # read once for all vectors
-    columns = [_load(builder, _at(builder, first, n, _VECTOR_BYTES), _BYTES) for n in range(len(totals[0]))]
-    for addresses, row_totals in zip(prepared, totals, strict=True):
-        places = (_at(builder, address, group, COLUMN_GROUP) for address in addresses)
-        fours = [_load(builder, place, ir.IntType(32)) for place in places]
-        factors = [broadcast(builder, four, INT_VECTOR) for four in fours]
-        for total, column in zip(row_totals, columns, strict=True):
-            builder.store(arithmetic.multiply(builder, builder.load(total), column, factors), total)
 
 
 def _dot_intrinsic(rows: int, arithmetic: _Arithmetic) -> Any:
@@ -185,7 +159,16 @@ def _dot_intrinsic(rows: int, arithmetic: _Arithmetic) -> Any:
                 places = [at(address, step.index, arithmetic.groups * COLUMN_GROUP) for address in starts]
                 prepared = [arithmetic.prepare(builder, place) for place in places]
                 with loop(arithmetic.groups) as group:
-                    _add_products(builder, arithmetic, step_weight, prepared, group.index, totals)
+                    # [R, 16, 4] weights of four columns, read once for all vectors
+                    column = at(step_weight, group.index, _GROUP_BYTES)
+                    fours = [_load(builder, at(column, n, _VECTOR_BYTES), _BYTES) for n in range(per_row)]
+                    for addresses, row_totals in zip(prepared, totals, strict=True):
+                        of_group = [at(address, group.index, COLUMN_GROUP) for address in addresses]
+                        given = [_load(builder, address, ir.IntType(32)) for address in of_group]
+                        factors = [broadcast(builder, four, INT_VECTOR) for four in given]
+                        for total, four in zip(row_totals, fours, strict=True):
+                            added = arithmetic.multiply(builder, builder.load(total), four, factors)
+                            builder.store(added, total)
             part_target = at(target, part.index, per_row * _VECTOR_BYTES)
             for number, row_totals in enumerate(totals):
                 for n, total in enumerate(row_totals):
@@ -198,9 +181,6 @@ def _dot_intrinsic(rows: int, arithmetic: _Arithmetic) -> Any:
 _arithmetic = _BYTE_ARITHMETIC if HAS_VNNI else _WORD_ARITHMETIC
 dot_one_row: Any = _dot_intrinsic(1, _arithmetic)
 dot_four_rows: Any = _dot_intrinsic(4, _arithmetic)
-
-
-_FLOAT_BYTES = 4
 
 
 @procedure

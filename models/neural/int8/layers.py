@@ -46,6 +46,17 @@ from models.neural.weights import GATES
 
 _ZERO, _HALF = np.float32(0), np.float32(0.5)
 
+INPUTS_PER_PRODUCT = 32
+"""Number of inputs per product, which reads the weights once."""
+
+LSTM_KIND, GRU_KIND, ELMAN_KIND, RELU_ELMAN_KIND, MINGRU_KIND = range(5)
+
+_FLOATS_3D = types.float32[:, :, ::1]
+
+_EPSILON = np.float32(1e-5)  # added to the variance; torch's default
+
+_NO_CELLS = np.empty((0, 0), np.float32)
+
 
 @numba.njit(nogil=True)
 def _add_in_place(target: Any, values: Any) -> None:
@@ -53,25 +64,19 @@ def _add_in_place(target: Any, values: Any) -> None:
         target[index] += values[index]
 
 
-@numba.njit(nogil=True, error_model="numpy")  # no check for zero divisors
-def sigmoid_in_place(values: Any) -> None:
-    """Replace values by their sigmoids."""
-    for index in range(len(values)):
-        values[index] = sigmoid(values[index])
+def _in_place(function: Any) -> Any:
+    """Return a function that replaces values [N] by a compiled function's of each."""
+
+    @numba.njit(nogil=True, error_model="numpy")  # no check for zero divisors
+    def replace_values(values: Any) -> None:
+        for index in range(len(values)):
+            values[index] = function(values[index])
+
+    return replace_values
 
 
-@numba.njit(nogil=True, error_model="numpy")
-def tanh_in_place(values: Any) -> None:
-    """Replace values by their hyperbolic tangents."""
-    for index in range(len(values)):
-        values[index] = tanh(values[index])
-
-
-@numba.njit(nogil=True)
-def relu_in_place(values: Any) -> None:
-    """Replace negative values by 0."""
-    for index in range(len(values)):
-        values[index] = greater(values[index], _ZERO)
+sigmoid_in_place, tanh_in_place = _in_place(sigmoid), _in_place(tanh)
+relu_in_place = _in_place(numba.njit(nogil=True, inline="always")(lambda value: greater(value, _ZERO)))
 
 
 @numba.njit(nogil=True)
@@ -139,12 +144,6 @@ def mingru_step(x: Any, h: Any) -> None:
         h[unit] = fma(z[unit], n[unit] - h[unit], h[unit])
 
 
-INPUTS_PER_PRODUCT = 32
-"""Number of inputs per product, which reads the weights once."""
-
-LSTM_KIND, GRU_KIND, ELMAN_KIND, RELU_ELMAN_KIND, MINGRU_KIND = range(5)
-
-
 class RecurrentLayer(NamedTuple):
     """Weights of a recurrent layer with G gates of P rows, P being H rounded up to a multiple of 64.
 
@@ -162,9 +161,6 @@ class RecurrentLayer(NamedTuple):
 
 
 RECURRENT_LAYER_TYPE = tuple_type(RecurrentLayer, types.int64, INT8_MATRIX_TYPE, INT8_MATRIX_TYPE, FLOATS_2D)
-
-
-_FLOATS_3D = types.float32[:, :, ::1]
 
 
 @kernel(
@@ -234,9 +230,6 @@ def run_dense_layer(matrix: Any, bias: Any, inputs: Any, first: Any, rectified: 
                 relu_in_place(output)
             else:
                 tanh_in_place(output)
-
-
-_EPSILON = np.float32(1e-5)  # added to the variance; torch's default
 
 
 @kernel(types.void(*[FLOATS_2D] * 3), error_model="numpy")
@@ -335,14 +328,14 @@ def row_lengths(alive: TokenIds, batch: int) -> TokenIds:
 
 
 def last_vectors(seen: FloatArray, alive: TokenIds, count: int) -> FloatArray:
-    """Return each row's last n vectors read [n, B, W]; `seen` has n earlier ones, then one per step."""
+    """Return each row's last n vectors [n, B, W]; `seen` has n earlier ones, then one per step."""
     batch = seen.shape[1]
     last: FloatArray = seen[row_lengths(alive, batch) + np.arange(count)[:, None], np.arange(batch)]
     return last
 
 
 class Int8Layers(Int8Body):
-    """Base of stacked layers with normalisations and skips; see `models.neural.layers.LayeredBody`."""
+    """Base of stacked layers; see `models.neural.layers.LayeredBody`."""
 
     def __init__(self, config: NetworkConfig, parameters: Parameters) -> None:
         self._skips = config.skips
@@ -352,14 +345,11 @@ class Int8Layers(Int8Body):
             self._norms = [np.stack([norm["weight"], norm["bias"]]) for norm in norms]
 
     def _run_layers(self, outputs: Activations, run: Callable[[int, Int8Rows], Activations]) -> Activations:
-        """Return the last layer's outputs from the first's inputs; `run` takes a layer's number and inputs."""
+        """Return the last layer's outputs; `run` takes a layer's number and inputs."""
         for number, skip in enumerate(self._skips):
             above = run(number, outputs.normalised(self._norms[number]).rows)
             outputs = above.plus(outputs) if skip else above
         return outputs.normalised(self._norms[-1])
-
-
-_NO_CELLS = np.empty((0, 0), np.float32)
 
 
 class Int8Recurrent(Int8Layers):
@@ -395,7 +385,7 @@ def _pack_layer(config: NetworkConfig, cell: Parameters) -> RecurrentLayer:
     kind = RELU_ELMAN_KIND if (config.cell, config.activation) == ("elman", "relu") else kinds[config.cell]
 
     def padded(name: str) -> FloatArray:
-        """Return weights [G H, …] by name, each gate's rows zero-padded to a multiple of the lanes."""
+        """Return weights [G H, …], each gate's rows zero-padded to a multiple of the lanes."""
         weights, size = cell[name], config.hidden_size
         of_gates = weights.reshape(GATES[config.cell], size, *weights.shape[1:])
         rows = np.zeros((len(of_gates), -(-size // ROW_LANES) * ROW_LANES, *weights.shape[1:]), np.float32)
@@ -503,6 +493,7 @@ def _attend(queries: Any, keys: Any, seen: Any, first: Any, reduction: Any, scal
         for step in range(steps):
             begin, end = max(step, first[row]), step + before + 1
             highest = np.float32(-np.inf)
+            # in order of time: any batch
             for position in range(begin, end):
                 score = np.float32(0)
                 for unit in range(queries.shape[2]):

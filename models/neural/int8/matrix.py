@@ -41,6 +41,14 @@ _HALF = np.float32(0.5)
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
 _ZERO = np.int64(0)  # numba would compile a further version for each literal
 
+INT8_LAYOUT = "int8-1"
+"""Version of the layout of `quantise_matrix`; increase it when the layout changes."""
+
+_BATCH = SPARE_ROWS + 1  # rows of one product
+_ALIGNMENT = 64  # bytes: a cache line
+ROW_PADDING = 16
+"""Floats between rows of products: rows a power of two apart evict each other from the cache."""
+
 
 class Int8Rows(NamedTuple):
     """N vectors as integers times a scale, followed by `SPARE_ROWS` rows of padding.
@@ -68,7 +76,7 @@ def zero_int8_rows(count: int, width: int) -> Int8Rows:
 
 @numba.njit(nogil=True)
 def _max_abs(vector: Any) -> Any:
-    """Return the largest absolute value, compared as integers of equal order: only such loops vectorise."""
+    """Return the largest absolute value; comparisons of integers vectorise."""
     highest = np.uint32(0)
     for index in range(len(vector)):
         highest = greater(np.uint32(np.float32(vector[index]).view(np.uint32) & _MAGNITUDE), highest)
@@ -110,15 +118,6 @@ def take_rows(rows: Int8Rows, positions: Int64s) -> Int8Rows:
     """Copy the rows at given positions [N]."""
     positions = np.concatenate([positions, np.zeros(SPARE_ROWS, np.int64)])
     return Int8Rows(rows.values[positions], rows.scales[positions], rows.sums[positions])
-
-
-INT8_LAYOUT = "int8-1"
-"""Version of the layout of `quantise_matrix`; increase it when the layout changes."""
-
-_BATCH = SPARE_ROWS + 1  # rows of one product
-_ALIGNMENT = 64  # bytes: a cache line
-ROW_PADDING = 16
-"""Floats between rows of products: rows a power of two apart evict each other from the cache."""
 
 
 class Int8Matrix(NamedTuple):

@@ -49,6 +49,8 @@ _ZERO, _ONE_ROW = np.int64(0), np.int64(1)  # numba would compile a version per 
 BLOCKS_PER_PASS = 16
 """Number of 64-token blocks per pass: their logits stay in the cache until summed."""
 
+_ONE = np.float32(1)
+
 
 @kernel(types.void(INT8_MATRIX_TYPE, FLOATS, INT8_ROWS_TYPE, types.int64, FLOATS_2D, FLOATS))
 def write_logits(matrix: Any, bias: Any, rows: Any, first: Any, logits: Any, log_sums: Any) -> None:
@@ -133,9 +135,6 @@ def max_logit(logits: Any, highest: Any, tops: Any) -> Any:
 def log_sum_of_lanes(lanes: Any, highest: Any) -> Any:
     """Return the log-sum-exp from 64 lanes, overwritten, and the highest logit."""
     return np.log(fold_lanes(lanes)) + highest
-
-
-_ONE = np.float32(1)
 
 
 @kernel(
@@ -234,14 +233,14 @@ class Int8Output(ABC):
 
     @abstractmethod
     def log_probs(self, features: Int8Rows) -> FloatArray:
-        """Return natural-log probabilities [N, V] after vectors [N, E]."""
+        """Return log-probabilities [N, V] after vectors [N, E]."""
 
     @abstractmethod
     def target_log_probs(self, features: Int8Rows, ids: TokenIds) -> FloatArray:
-        """Return natural-log probabilities [N] of ids [N] after vectors [N, E]."""
+        """Return log-probabilities [N] of ids [N] after vectors [N, E]."""
 
     def choice_log_probs(self, features: Int8Rows, rows: TokenIds, ids: TokenIds) -> FloatArray:
-        """Return natural-log probabilities [C] of ids [C] after vectors [N, E], by ascending index `rows` [C]."""
+        """Return log-probabilities [C] of ids [C] after vectors [N, E], by ascending index `rows` [C]."""
         return self.log_probs(features)[rows, ids]
 
     def target_logits(self, features: Int8Rows, ids: TokenIds) -> FloatArray:
@@ -249,7 +248,7 @@ class Int8Output(ABC):
         return self.target_log_probs(features, ids)
 
     def block_sums(self, features: Int8Rows, temperatures: FloatArray) -> BlockSums:
-        """Return sums to sample the next tokens after vectors [N, E], at temperatures [N]; see `BlockSampler`."""
+        """Return sums for sampling after vectors [N, E] at temperatures [N]; see `BlockSampler`."""
         log_probs = self.log_probs(features)
         padding = -log_probs.shape[1] % BLOCK_TOKENS
         log_probs = np.pad(log_probs, ((0, 0), (0, padding)), constant_values=-np.inf)
@@ -367,7 +366,7 @@ class Int8AdaptiveSoftmax(Int8Output):
         return log_probs
 
     def _log_probs_inside(self, tail: int, features: Int8Rows) -> FloatArray:
-        """Return natural-log probabilities [N, Vᵢ] of a cluster's tokens, given the cluster."""
+        """Return log-probabilities [N, Vᵢ] of a cluster's tokens, given the cluster."""
         return _log_softmax(self._inside[tail], to_int8_rows(multiply(self._narrow[tail], features)))
 
 

@@ -1,1 +1,1 @@
-"""Back-off n-gram models as torch tensors on a device; nothing else in `models.ngram` imports torch."""
+"""Back-off n-gram models as tensors on a device; nothing else here imports torch."""

@@ -19,18 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.arrays import (
-    AnyArray,
-    Bools,
-    Float32s,
-    FloatArray,
-    Int32s,
-    Int64s,
-    TokenIds,
-    UInt8s,
-    runs_by_cost,
-)
-from models.ngram.automaton import LN_10, Automaton
+from models.arrays import AnyArray, Bools, FloatArray, TokenIds, UInt8s, runs_by_cost
+from models.ngram.automaton import LN_10, Automaton, word_ids
 from models.ngram.model import check_known, check_one_per_row
 
 # bench_device
@@ -47,6 +37,9 @@ _BLOCK = 1 << 22
 """Elements copied at once, so a mapped file is never entirely in the host's memory."""
 
 _NO_KEY = 2**63 - 1
+
+Ids: TypeAlias = TokenIds | Tensor
+"""Token ids or row numbers in NumPy, or in torch on the model's device."""
 
 
 class TensorAutomaton(NamedTuple):
@@ -92,85 +85,51 @@ def to_tensors(automaton: Automaton, device: torch.device) -> TensorAutomaton:
     It takes 12 bytes per arc and 16 per state on the device, and 12 more per arc during the copy.
     """
     states, arcs, vocab_size = automaton.num_states, automaton.num_arcs, automaton.vocab_size
+
+    def copied(array: AnyArray, kind: torch.dtype, convert: Callable[[AnyArray], AnyArray]) -> Tensor:
+        out = torch.empty(len(array), dtype=kind, device=device)
+        for begin in range(0, len(array), _BLOCK):
+            part = slice(begin, begin + _BLOCK)
+            out[part] = torch.from_numpy(convert(array[part]))
+        return out
+
     wide = torch.int64 if arcs >= 2**31 else torch.int32
-    first_arcs = _copy_in_blocks(
-        states + 1, wide, device, lambda part: automaton.first_arcs[part].astype(np.int64)
-    )
-    suffixes = _copy_in_blocks(states, torch.int32, device, lambda part: automaton.suffixes[part].copy())
-    backoffs = _copy_in_blocks(
-        states,
-        torch.float32,
-        device,
-        lambda part: _decoded(automaton.log10_backoffs[part], automaton.backoff_values),
+    first_arcs = copied(automaton.first_arcs, wide, lambda part: part.astype(np.int64))
+    suffixes = copied(automaton.suffixes, torch.int32, np.copy)
+    probs, backoffs = (
+        copied(values, torch.float32, table.__getitem__ if len(table) else np.copy)
+        for values, table in (
+            (automaton.log10_probs, automaton.prob_values),
+            (automaton.log10_backoffs, automaton.backoff_values),
+        )
     )
     backoffs[0] = 0
-    probs = _copy_in_blocks(
-        arcs, torch.float32, device, lambda part: _decoded(automaton.log10_probs[part], automaton.prob_values)
-    )
+    keys = torch.full((arcs + 1,), _NO_KEY, dtype=torch.int64, device=device)
+    owners = torch.repeat_interleave(first_arcs.diff().long(), output_size=arcs).mul_(vocab_size)
+    keys[:-1] = owners.add_(copied(automaton.words, torch.int32, word_ids))
+    del owners  # 8 bytes per arc
+    # `access.minimal_state` of all states, by length: links lead to shorter contexts
+    minimal = torch.arange(states, dtype=torch.int32, device=device)
+    says_nothing = (first_arcs.diff() == 0) & (backoffs == 0)
     state_starts = automaton.order_starts[:-1] + 1
+    for begin, end in itertools.pairwise([*state_starts.tolist(), states]):
+        part = slice(begin, end)
+        minimal[part] = torch.where(says_nothing[part], minimal[suffixes[part].long()], minimal[part])
     return TensorAutomaton(
         order=automaton.order,
         vocab_size=vocab_size,
         state_starts=torch.from_numpy(state_starts).to(device),
-        keys=_keys(automaton, first_arcs),
+        keys=keys,
         first_arcs=first_arcs,
         suffixes=suffixes,
-        minimal=_minimal_states(first_arcs, suffixes, backoffs, [*state_starts.tolist(), states]),
+        minimal=minimal,
         log10_probs=torch.cat([probs, probs.new_zeros(1)]),
         log10_backoffs=backoffs,
     )
 
 
-def _copy_in_blocks(
-    length: int, dtype: torch.dtype, device: torch.device, read: Callable[[slice], AnyArray]
-) -> Tensor:
-    """Copy what `read` returns, block by block, into one tensor [length]."""
-    out = torch.empty(length, dtype=dtype, device=device)
-    for begin in range(0, length, _BLOCK):
-        part = slice(begin, min(begin + _BLOCK, length))
-        out[part] = torch.from_numpy(read(part))
-    return out
-
-
-def _decoded(values: AnyArray, table: Float32s) -> Float32s:
-    """Copy values, decoded if there is a table of codes."""
-    return table[values] if len(table) else values.copy()
-
-
-def _word_ids(words: AnyArray) -> Int32s:
-    """Copy word ids [n], given as numbers [n] or as three bytes each [n, 3]."""
-    if words.ndim == 1:
-        return words.astype(np.int32)
-    low, middle, high = words.astype(np.int32).T
-    values: Int32s = low | middle << 8 | high << 16
-    return values
-
-
-def _keys(automaton: Automaton, first_arcs: Tensor) -> Tensor:
-    device = first_arcs.device
-    words = _copy_in_blocks(
-        automaton.num_arcs, torch.int32, device, lambda part: _word_ids(automaton.words[part])
-    )
-    keys = torch.full((automaton.num_arcs + 1,), _NO_KEY, dtype=torch.int64, device=device)
-    owners = torch.repeat_interleave(first_arcs.diff().long(), output_size=automaton.num_arcs)
-    keys[:-1] = owners.mul_(automaton.vocab_size).add_(words)
-    return keys
-
-
-def _minimal_states(
-    first_arcs: Tensor, suffixes: Tensor, backoffs: Tensor, state_starts: list[int]
-) -> Tensor:
-    """Apply `access.minimal_state` to all states, by length: links lead to shorter contexts."""
-    minimal = torch.arange(len(suffixes), dtype=torch.int32, device=suffixes.device)
-    says_nothing = (first_arcs.diff() == 0) & (backoffs == 0)
-    for begin, end in itertools.pairwise(state_starts):
-        part = slice(begin, end)
-        minimal[part] = torch.where(says_nothing[part], minimal[suffixes[part].long()], minimal[part])
-    return minimal
-
-
 def suffix_chain(automaton: TensorAutomaton, ids: Tensor) -> Tensor:
-    """Return states [B] and their suffixes [order, B], int64, the longest first; then the empty context, 0."""
+    """Return states [B] and their suffixes [order, B], the longest first; at the end 0."""
     chain = [ids.long()]
     for _ in range(automaton.order - 1):
         chain.append(automaton.suffixes[chain[-1]].long())
@@ -191,15 +150,8 @@ def advance_contexts(automaton: TensorAutomaton, ids: Tensor, words: Tensor) -> 
     """Return the minimal states [B], int32, after one word each [B]."""
     arcs, found = find_arcs(automaton, suffix_chain(automaton, ids), words)
     found &= arcs + 1 < automaton.num_states
-    return _longest_state(automaton, torch.where(found, arcs + 1, 0))
-
-
-def _longest_state(automaton: TensorAutomaton, states: Tensor) -> Tensor:
-    """Return the minimal state, int32, of the longest along the first axis.
-
-    That has the largest number.
-    """
-    return automaton.minimal[states.amax(0)]
+    longest = torch.where(found, arcs + 1, 0).amax(0)  # states are numbered by length
+    return automaton.minimal[longest]
 
 
 def suffixes_by_length(automaton: TensorAutomaton, ids: Tensor) -> Tensor:
@@ -241,40 +193,43 @@ def score_contexts(
     return (probs + backoffs).float(), orders, backoffs.float(), torch.stack(states)
 
 
-class _Contexts(NamedTuple):
-    """Contexts of B rows, the shortest first.
-
-    Attributes:
-        states: [order − 1, B], int64; 0 if a row has no context of that length.
-        log_backoffs: natural logarithm of the back-off down to each context [order − 1, B], float64.
-        root_log_backoffs: the same down to the empty context [B].
-        begins: first arc of each context [order − 1, B].
-        counts: number of arcs of each context [order − 1, B].
-        host_counts: copy of `counts` on the host.
-    """
-
-    states: Tensor
-    log_backoffs: Tensor
-    root_log_backoffs: Tensor
-    begins: Tensor
-    counts: Tensor
-    host_counts: Int64s
-
-
 def all_log_probs(automaton: TensorAutomaton, ids: Tensor) -> Tensor:
-    """Return natural-log probabilities [B, V], float32, of all words in states [B]."""
-    contexts = _contexts(automaton, ids)
+    """Return log-probabilities [B, V], float32, of all words in states [B]."""
+    chain = suffix_chain(automaton, ids)
+    states = chain[:-1].flip(
+        0
+    )  # contexts [order − 1, B], the shortest first; 0 if a row has none of that length
+    backoffs = (automaton.log10_backoffs[chain].double() * LN_10).cumsum(0)
+    # down to each context, natural logarithm
+    charged = torch.cat([torch.zeros_like(backoffs[:1]), backoffs[:-1]])
+    begins = automaton.first_arcs[states].long()
+    counts = torch.where(states > 0, automaton.first_arcs[states + 1] - begins, 0)
+    host_counts = counts.cpu().numpy()  # the only wait for the device
     unigrams = automaton.log10_probs[: automaton.vocab_size].double() * LN_10
     out = torch.empty((len(ids), automaton.vocab_size), dtype=torch.float32, device=automaton.device)
-    entries = automaton.vocab_size + _ARC_ENTRIES * contexts.host_counts.sum(axis=0)
+    entries = automaton.vocab_size + _ARC_ENTRIES * host_counts.sum(axis=0)
     for rows in runs_by_cost(entries, MAX_MATRIX_ENTRIES):
-        torch.add(unigrams, contexts.root_log_backoffs[rows, None], out=out[rows])
-        _scatter_arcs(automaton, contexts, rows, out[rows])
+        torch.add(unigrams, charged[-1, rows, None], out=out[rows])
+        ends = np.cumsum(host_counts[:, rows].sum(axis=1)).tolist()  # of the arcs of each length
+        if not ends or ends[-1] == 0:
+            continue
+        group, sizes = states[:, rows], counts[:, rows].reshape(-1)
+        owners = torch.repeat_interleave(sizes, output_size=ends[-1])
+        shift = begins[:, rows].reshape(-1) - (sizes.cumsum(0) - sizes)
+        arcs = torch.arange(ends[-1], device=automaton.device) + shift[owners]
+        numbers = torch.arange(group.shape[1], device=automaton.device)
+        # an arc's key, state · V + word, becomes its offset in `out`, row · V + word
+        offsets = automaton.keys[arcs] + ((numbers - group) * automaton.vocab_size).reshape(-1)[owners]
+        own = automaton.log10_probs[arcs].double() * LN_10
+        values = (own + charged[:-1].flip(0)[:, rows].reshape(-1)[owners]).float()
+        # one length at a time, the longest last: offsets are unique within a length
+        for begin, end in zip([0, *ends[:-1]], ends, strict=True):
+            out[rows].view(-1).scatter_(0, offsets[begin:end], values[begin:end])
     return out
 
 
 def top_k_of_states(automaton: TensorAutomaton, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the k most probable words [B, k] in states [B] and their log-probabilities; ties by id."""
+    """Return the k most probable words [B, k] and their log-probabilities; ties by id."""
     size = max(1, MAX_MATRIX_ENTRIES // automaton.vocab_size)
     begins = range(0, max(len(ids), 1), size)
     parts = [_exact_top_k(all_log_probs(automaton, ids[begin : begin + size]), k) for begin in begins]
@@ -289,40 +244,6 @@ def _exact_top_k(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
     keys = (rising << 32) | torch.arange(width - 1, -1, -1, device=values.device)
     words = width - 1 - (torch.topk(keys, k, dim=1).values & 0xFFFFFFFF)
     return words, values.gather(1, words)
-
-
-def _contexts(automaton: TensorAutomaton, ids: Tensor) -> _Contexts:
-    chain = suffix_chain(automaton, ids)
-    backoffs = (automaton.log10_backoffs[chain].double() * LN_10).cumsum(0)
-    charged = torch.cat([torch.zeros_like(backoffs[:1]), backoffs[:-1]])
-    states = chain[:-1].flip(0)  # without the empty context, the last of every row
-    begins = automaton.first_arcs[states].long()
-    counts = automaton.first_arcs[states + 1] - begins
-    counts = torch.where(states > 0, counts, 0)
-    return _Contexts(states, charged[:-1].flip(0), charged[-1], begins, counts, counts.cpu().numpy())
-
-
-def _scatter_arcs(automaton: TensorAutomaton, contexts: _Contexts, rows: slice, out: Tensor) -> None:
-    """Overwrite entries of `out` [rows, V] by the arcs of rows' contexts, the longest last."""
-    ends = np.cumsum(contexts.host_counts[:, rows].sum(axis=1)).tolist()
-    if not ends or ends[-1] == 0:
-        return
-    states, counts = contexts.states[:, rows], contexts.counts[:, rows].reshape(-1)
-    owners = torch.repeat_interleave(counts, output_size=ends[-1])
-    shift = contexts.begins[:, rows].reshape(-1) - (counts.cumsum(0) - counts)
-    arcs = torch.arange(ends[-1], device=automaton.device) + shift[owners]
-    numbers = torch.arange(states.shape[1], device=automaton.device)
-    # an arc's key, state · V + word, becomes its offset in `out`, row · V + word
-    offsets = automaton.keys[arcs] + ((numbers - states) * automaton.vocab_size).reshape(-1)[owners]
-    own = automaton.log10_probs[arcs].double() * LN_10
-    values = (own + contexts.log_backoffs[:, rows].reshape(-1)[owners]).float()
-    # one level at a time: offsets are unique within a level
-    for begin, end in zip([0, *ends[:-1]], ends, strict=True):
-        out.view(-1).scatter_(0, offsets[begin:end], values[begin:end])
-
-
-Ids: TypeAlias = TokenIds | Tensor
-"""Token ids or row numbers in NumPy, or in torch on the model's device."""
 
 
 class UnpaddedTokens(NamedTuple):
@@ -419,4 +340,4 @@ def prefill_unpadded(automaton: TensorAutomaton, ids: Tensor, texts: UnpaddedTok
     tokens, starts, rows = (to_device(array, automaton.device) for array in texts)
     *_, states = score_contexts(automaton, tokens, starts, suffixes_by_length(automaton, ids[rows]))
     ends = torch.cat([starts[1:], starts.new_full((1,), len(tokens))]) - 1
-    return ids.index_copy(0, rows, _longest_state(automaton, states[:, ends]))
+    return ids.index_copy(0, rows, automaton.minimal[states[:, ends].amax(0)])

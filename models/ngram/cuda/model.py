@@ -27,6 +27,8 @@ from models.ngram.cuda import kernels
 from models.ngram.cuda.kernels import Ids, check_token_per_row, to_device, to_tensors, unpad
 from models.ngram.model import NGramModel, NGramScores, NGramState, check_k, check_shapes
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class TensorNGramState:
@@ -43,12 +45,12 @@ class TensorNGramState:
 
     @torch.inference_mode()
     def select(self, rows: Ids) -> "TensorNGramState":
-        """Return a state of rows `rows[0], rows[1], …`; rows may repeat."""
+        """Return rows `rows[0], rows[1], …`, which may repeat."""
         return TensorNGramState(self.ids[to_device(rows, self.ids.device)])
 
     @torch.inference_mode()
     def concatenate(self, others: Sequence["TensorNGramState"]) -> "TensorNGramState":
-        """Return a state with the rows of this state, then those of each of `others`."""
+        """Return the rows of this state, then those of `others`."""
         return TensorNGramState(torch.cat([self.ids, *(state.ids for state in others)]))
 
 
@@ -149,7 +151,7 @@ class TensorNGramModel(
 
     @torch.inference_mode()
     def _prefill(self, state: TensorNGramState, tokens: TokenIds, lengths: TokenIds) -> TensorNGramState:
-        """Return the state after tokens; only the last order − 1 of a row matter, and only these are read."""
+        """Return the state after tokens, of which only the last order − 1 matter."""
         tokens, lengths = np.asarray(tokens), np.asarray(lengths)
         check_shapes(tokens, lengths, len(state))
         left = lengths[:, None] - np.arange(tokens.shape[1])  # tokens from each position to the row's end
@@ -171,9 +173,6 @@ class TensorNGramModel(
 
 def _to_host_state(state: TensorNGramState) -> NGramState:
     return NGramState(state.ids.cpu().numpy())
-
-
-_log = logging.getLogger(__name__)
 
 
 def move_if_it_fits(model: NGramModel, device: str | torch.device) -> TensorNGramModel | NGramModel:

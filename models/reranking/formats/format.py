@@ -1,9 +1,8 @@
 """Interface of n-best list formats, with their common lines, fields and grouping.
 
-Files are plain, .gz, .xz, .zst or .bz2, in UTF-8. A line not in UTF-8 or too long is a `BadLine`, and
-reading continues; a missing or damaged file is an error. At most one line and one block are in
-memory. White space is ASCII white space, as in the formats' programs; a no-break space
-is part of a word.
+Files are plain, .gz, .xz, .zst or .bz2, in UTF-8. Reading continues after a `BadLine`, not in UTF-8 or
+too long; a missing or damaged file is an error. At most one line and one block are in memory.
+White space is ASCII's, as in the formats' programs.
 """
 
 import itertools
@@ -31,6 +30,17 @@ MAX_DOCUMENT_LINE_BYTES = 1 << 28
 """Maximum size of a line of a JSON document, which may have only one."""
 
 ReferenceLayout = Literal["lines", "tab", "utterance", "trn", "manifest"]
+
+T = TypeVar("T")
+
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_SHOWN_CHARACTERS = 40
+_LARGEST = 1e300
+
+CandidateRow = tuple[str, int, Candidate | InvalidInputError]
+"""Id of the candidate's list, its rank there if stated, and the candidate or its error."""
+
+_BLOCK_BYTES = 1 << 20
 
 
 class TextLine(NamedTuple):
@@ -171,7 +181,7 @@ class Format:
     example: str = ""
 
     def dropped_fields(self, one: CandidateList, *, streamed: bool = False) -> set[str]:
-        """Return the fields of a list that this format, or its stream, drops: `context`, `features.lm`."""
+        """Return a list's fields that this format, or its stream, drops, such as `features.lm`."""
         given = {"id": one.name, "context": one.context or None, "continuation": one.continuation}
         lost = {field for field, value in given.items() if value is not None} - self.carried_fields
         if self.max_references is not None and len(one.references) > self.max_references:
@@ -181,13 +191,6 @@ class Format:
             names = {name for candidate in one.candidates for name in candidate.features}
             lost |= {f"features.{name}" for name in names - carried}
         return lost
-
-
-T = TypeVar("T")
-
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_SHOWN_CHARACTERS = 40
-_LARGEST = 1e300
 
 
 def has_whitespace(text: str) -> bool:
@@ -273,10 +276,6 @@ def named_lists(lists: Iterable[CandidateList]) -> Iterator[tuple[str, Candidate
         before = name
 
 
-CandidateRow = tuple[str, int, Candidate | InvalidInputError]
-"""Id of the candidate's list, its rank there if stated, and the candidate or its error."""
-
-
 def candidate_or_error(parse: Callable[[], Candidate]) -> Candidate | InvalidInputError:
     """Return a parsed candidate, or the error of an invalid one, whose list is known."""
     try:
@@ -338,9 +337,9 @@ def read_beams(lines: SourceLines, parse: Callable[[str], Candidate]) -> Iterato
         InvalidInputError: the beam size is missing or out of range.
     """
     if lines.beam_size is None or not 1 <= lines.beam_size <= MAX_LIST_CANDIDATES:
-        raise InvalidInputError(
-            f"beam_size is {lines.beam_size}; format {lines.form.name} requires 1 to {MAX_LIST_CANDIDATES:,}",
-            parameter="beam_size",
+        raise InvalidInputError.of(
+            "beam_size",
+            f"is {lines.beam_size}; format {lines.form.name} requires 1 to {MAX_LIST_CANDIDATES:,}",
         )
     rows = parse_lines(lines, parse)
     while batch := list(itertools.islice(rows, lines.beam_size)):
@@ -352,9 +351,6 @@ def read_beams(lines: SourceLines, parse: Callable[[str], Candidate]) -> Iterato
             problem = f"the last list has {len(batch)} of {lines.beam_size} candidates"
             errors.append(lines.bad(number, problem))
         yield from after_errors(errors, CandidateList(None, "", candidates) if candidates else None)
-
-
-_BLOCK_BYTES = 1 << 20
 
 
 def read_blocks(source: Path | BinaryIO, name: str) -> Iterator[bytes]:

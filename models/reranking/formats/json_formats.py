@@ -24,7 +24,7 @@ test_wsj_score.json; mlm-scoring examples/demo/format.json, src/mlm/loaders.py
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -53,6 +53,12 @@ from models.reranking.formats.json_stream import (
     string_value,
     stripped_value,
 )
+
+_FEATURE_OF_KEY = {"am_score": "am"}
+_KEY_OF_FEATURE = {feature: key for key, feature in _FEATURE_OF_KEY.items()}
+_OWN_KEYS = frozenset({"id", "input", "output"})
+
+_HYPOTHESIS = re.compile(r"hyp_([0-9]{1,9})")
 
 
 def _jsonl_list(line: TextLine, problems: list[str]) -> CandidateList:
@@ -121,17 +127,23 @@ JSONL = Format(
 )
 
 
-_FEATURE_OF_KEY = {"am_score": "am"}
-_KEY_OF_FEATURE = {feature: key for key, feature in _FEATURE_OF_KEY.items()}
-_OWN_KEYS = frozenset({"id", "input", "output"})
-
-_HYPOTHESIS = re.compile(r"hyp_([0-9]{1,9})")
-
-
 def _hyporadise_list(element: TextLine, problems: list[str]) -> CandidateList:
     value = parse_json_object(element.text)
     hypotheses = list_value(value.get("input"), "input")
-    columns, indices = _columns(value, len(hypotheses)), itertools.count()
+    indices = itertools.count()
+    columns: dict[str, tuple[str, list[Any]]] = {}  # scores by feature, with their keys; None if missing
+    for key, numbers in value.items():
+        has_numbers = isinstance(numbers, list) and not {int, float}.isdisjoint(map(type, numbers))
+        if key in _OWN_KEYS or not has_numbers:
+            continue
+        name = _FEATURE_OF_KEY.get(key, string_value(key, "the name of a list of scores"))
+        if name in columns:
+            raise InvalidInputError(f"two lists of scores for {name}")
+        if len(numbers) != len(hypotheses):
+            raise InvalidInputError(
+                f"{shorten(key)} has {len(numbers)} scores, but input has {len(hypotheses)} hypotheses"
+            )
+        columns[name] = shorten(key), numbers
 
     def parse(text: Any, field: str) -> Candidate:
         index = next(indices)
@@ -148,24 +160,6 @@ def _hyporadise_list(element: TextLine, problems: list[str]) -> CandidateList:
     output = value.get("output")
     references = () if output is None else (stripped_value(output, "output"),)
     return CandidateList(id_value(value.get("id"), "id"), "", tuple(first.values()), references)
-
-
-def _columns(value: Mapping[str, Any], size: int) -> dict[str, tuple[str, list[Any]]]:
-    """Collect lists of numbers by feature, with their keys, one per hypothesis; None if missing."""
-    columns: dict[str, tuple[str, list[Any]]] = {}
-    for key, numbers in value.items():
-        has_numbers = isinstance(numbers, list) and not {int, float}.isdisjoint(map(type, numbers))
-        if key in _OWN_KEYS or not has_numbers:
-            continue
-        name = _FEATURE_OF_KEY.get(key, string_value(key, "the name of a list of scores"))
-        if name in columns:
-            raise InvalidInputError(f"two lists of scores for {name}")
-        if len(numbers) != size:
-            raise InvalidInputError(
-                f"{shorten(key)} has {len(numbers)} scores, but input has {size} hypotheses"
-            )
-        columns[name] = shorten(key), numbers
-    return columns
 
 
 def _write_hyporadise(lists: Iterable[CandidateList]) -> Iterator[str]:

@@ -27,6 +27,15 @@ from models.reranking.formats.format import (
 
 JsonObject = dict[str, Any]
 
+# Text without structure, including complete strings, then a bracket, the start of a string
+# that does not end, or the end of the line. Possessive, so that matching takes linear time.
+_STEP = re.compile(r'(?:[^"\[\]{}]++|"(?:[^"\\]++|\\.)*+")*+([\[\]{}"]|$)', re.DOTALL)
+_BEFORE = {
+    "[": re.compile(r"\s*+,?\s*+"),
+    "{": re.compile(r'\s*+,?\s*+("(?:[^"\\]++|\\.)*+")\s*+:\s*+', re.DOTALL),
+}
+_CLOSING = {"[": "]", "{": "}"}
+
 
 def parse_json_value(text: str) -> Any:
     """Parse a JSON value.
@@ -74,7 +83,7 @@ def string_value(value: Any, field: str) -> str:
 
 
 def stripped_value(value: Any, field: str) -> str:
-    """Check that a value is a string, as `string_value` does, and strip it of ASCII white space."""
+    """Check a string as `string_value` does, and strip it of ASCII white space."""
     return string_value(value, field).strip(ASCII_WHITESPACE)
 
 
@@ -160,16 +169,6 @@ def _kind_name(value: Any) -> str:
     return kinds.get(type(value), "a number")
 
 
-# Text without structure, including complete strings, then a bracket, the start of a string
-# that does not end, or the end of the line. Possessive, so that matching takes linear time.
-_STEP = re.compile(r'(?:[^"\[\]{}]++|"(?:[^"\\]++|\\.)*+")*+([\[\]{}"]|$)', re.DOTALL)
-_BEFORE = {
-    "[": re.compile(r"\s*+,?\s*+"),
-    "{": re.compile(r'\s*+,?\s*+("(?:[^"\\]++|\\.)*+")\s*+:\s*+', re.DOTALL),
-}
-_CLOSING = {"[": "]", "{": "}"}
-
-
 def parse_list(
     lines: SourceLines, number: int, parse: Callable[[list[str]], CandidateList]
 ) -> Iterator[ListOrBadLine]:
@@ -195,8 +194,7 @@ def read_elements(
 
     Args:
         lines: lines of the document.
-        outer: `[` for an array of objects, `{` for an object of objects; empty for lines, where an unreadable
-            one is a lost list.
+        outer: see `split_elements`; empty for one list per line, of which an unreadable one is lost.
         parse: converts a member or line to a list, see `parse_list`.
     """
     for element in split_elements(lines, outer) if outer else lines:

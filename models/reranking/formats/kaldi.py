@@ -14,7 +14,7 @@ egs/wsj/s5/steps/pytorchnn/lmrescore_nbest_pytorchnn.sh (file names), compute_se
 """
 
 import re
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from itertools import chain
 
 from models.errors import FormatError, InvalidInputError
@@ -24,7 +24,6 @@ from models.reranking.formats.format import (
     BadLine,
     CandidateRow,
     Format,
-    ListOrBadLine,
     SourceLines,
     format_number,
     group_candidates,
@@ -69,15 +68,9 @@ def file_of_feature(feature: str) -> str:
     return file
 
 
-def read(lines: SourceLines) -> Iterator[ListOrBadLine]:
-    """Read lists of consecutive lines of an utterance; skip hypotheses without all scores."""
+def _rows(lines: SourceLines) -> Iterator[tuple[int, CandidateRow] | BadLine]:
+    """Yield hypotheses with their scores from the archives, or the error of a missing score."""
     archives = {feature: _CostArchive(scores) for feature, scores in lines.scores.items()}
-    return group_candidates(_rows(lines, archives), lines)
-
-
-def _rows(
-    lines: SourceLines, archives: Mapping[str, "_CostArchive"]
-) -> Iterator[tuple[int, CandidateRow] | BadLine]:
     for row in parse_lines(lines, _row):
         if isinstance(row, BadLine):
             yield row
@@ -198,7 +191,7 @@ def cost_lines(name: str, one: CandidateList, feature: str) -> Iterator[str]:
 
 FORMAT = Format(
     name="kaldi",
-    read=read,
+    read=lambda lines: group_candidates(_rows(lines), lines),
     # words alone: scores have their own files, see `cost_lines`
     write=lambda lists: chain.from_iterable(word_lines(name, one) for name, one in named_lists(lists)),
     separate_score_files=True,

@@ -23,7 +23,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from models.errors import FormatError, InvalidInputError
 from models.files import ASCII_WHITESPACE, split_words
@@ -49,8 +49,30 @@ _REFERENCE_ID_HINT = (
     "each list needs one line with its id; if the lines have no ids, use --reference-layout lines"
 )
 _REFERENCE_ORDER_HINT = "one line for each list, in the same order"
+
 _TRN = re.compile(r"(.*)\((\S+)\)")
 _DIGIT = re.compile("[0-9]")
+
+_ALL_FORMATS = (
+    json_formats.JSONL,
+    translations.MOSES,
+    *srilm.FORMATS,
+    kaldi.FORMAT,
+    json_formats.MLM_SCORING,
+    json_formats.HYPORADISE,
+    *speech_formats.FORMATS,
+    *translations.FORMATS,
+)
+FORMATS: Mapping[str, Format] = MappingProxyType({one.name: one for one in _ALL_FORMATS})
+FORMAT_NAMES = tuple(FORMATS)
+WRITTEN_FORMAT_NAMES = tuple(name for name, one in FORMATS.items() if one.write is not refuse_to_write)
+
+_FORMAT_HINT = f"set it with --format: {', '.join(FORMAT_NAMES)}"
+_KALDI = re.compile(r"\S+-[0-9]+(?:[ \t].*)?")
+
+_HEAD_BYTES = 1 << 16
+
+_NO_SCORES: Mapping[str, Path] = MappingProxyType({})
 
 
 class _ReferenceEntry(NamedTuple):
@@ -209,8 +231,8 @@ class References:
         return FormatError(self._path, problem, hint=hint)
 
 
-def attach_references(items: Iterable[ListOrBadLine], files: Sequence[References]) -> Iterator[ListOrBadLine]:
-    """Replace the references of lists by those in the files, which must match."""
+def attach_references(items: Iterable[Any], files: Sequence[References]) -> Iterator[Any]:
+    """Replace the references of lists, or of lattices, by those in the files, which must match."""
     for item in items:
         if isinstance(item, BadLine):
             for file in files:
@@ -284,24 +306,6 @@ def _quoted_id(one: CandidateList) -> str:
     return repr(shorten(one.name or ""))
 
 
-_ALL_FORMATS = (
-    json_formats.JSONL,
-    translations.MOSES,
-    *srilm.FORMATS,
-    kaldi.FORMAT,
-    json_formats.MLM_SCORING,
-    json_formats.HYPORADISE,
-    *speech_formats.FORMATS,
-    *translations.FORMATS,
-)
-FORMATS: Mapping[str, Format] = MappingProxyType({one.name: one for one in _ALL_FORMATS})
-FORMAT_NAMES = tuple(FORMATS)
-WRITTEN_FORMAT_NAMES = tuple(name for name, one in FORMATS.items() if one.write is not refuse_to_write)
-
-_FORMAT_HINT = f"set it with --format: {', '.join(FORMAT_NAMES)}"
-_KALDI = re.compile(r"\S+-[0-9]+(?:[ \t].*)?")
-
-
 def format_by_name(name: str, *, to_write: bool = False) -> Format:
     """Return the format with this name.
 
@@ -323,9 +327,6 @@ _NAMES = {media_type: name for name, one in FORMATS.items() for media_type in on
 def format_name_of_media_type(content_type: str) -> str | None:
     """Return the format name for a Content-Type; None if it is not a format's."""
     return _NAMES.get(content_type.partition(";")[0].strip().lower())
-
-
-_HEAD_BYTES = 1 << 16
 
 
 def detect_format(head: bytes, source: str) -> Format:
@@ -368,9 +369,6 @@ def detect_format(head: bytes, source: str) -> Format:
             source, f"unknown format; the file starts with {shorten(first)!r}", hint=_FORMAT_HINT
         )
     return FORMATS[name]
-
-
-_NO_SCORES: Mapping[str, Path] = MappingProxyType({})
 
 
 def read_lists(
@@ -440,9 +438,9 @@ def _open_scores(form: Format, beam_size: int | None, scores: Mapping[str, Path]
     """Open score files by feature; refuse options of other formats."""
     if beam_size is not None and not form.needs_beam_size:
         needing = " and ".join(one.name for one in FORMATS.values() if one.needs_beam_size)
-        raise InvalidInputError(f"beam_size is for {needing}, not for {form.name}", parameter="beam_size")
+        raise InvalidInputError.of("beam_size", f"is for {needing}, not for {form.name}")
     if scores and not form.separate_score_files:
-        raise InvalidInputError(f"scores are for format kaldi, not for {form.name}", parameter="scores")
+        raise InvalidInputError.of("scores", f"are for format kaldi, not for {form.name}")
     return {feature: _file_lines(path, form) for feature, path in scores.items()}
 
 

@@ -76,6 +76,10 @@ from models.reranking.formats.json_stream import (
     stripped_value,
 )
 
+_SMALLEST_CONFIDENCE = 1e-4
+
+_Features = Mapping[str, float]
+
 
 def _scored_line(line: str) -> Candidate:
     text, tab, score = line.rpartition("\t")
@@ -153,11 +157,6 @@ NEMO_MANIFEST = Format(
     media_types=("application/x-nemo-manifest+json",),
     example='{"audio_filepath": "utt-1.wav", "beams": [["the cat sat", -4.5], ["the cat sad", -5.25]]}\n',
 )
-
-
-_SMALLEST_CONFIDENCE = 1e-4
-
-_Features = Mapping[str, float]
 
 
 def _vosk_score(candidate: JsonObject, field: str) -> _Features:

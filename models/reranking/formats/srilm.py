@@ -50,6 +50,12 @@ _FIELDS_PER_WORD = 11
 _WORD_LABELS = {1: "(", 2: "st:", 4: "et:", 6: "g:", 8: "a:", 10: ")"}
 _BOUNDARIES, _PAUSE = ("<s>", "</s>"), "-pau-"
 
+_FEATURES = {
+    "srilm": {"am", "old_lm", "nwords"},
+    "nbestlist1.0": {"score"},
+    "nbestlist2.0": {"score", "am", "old_lm"},
+}
+
 
 def read(lines: SourceLines) -> Iterator[ListOrBadLine]:
     """Read the list of a file, in any of the three formats; its name is the file name."""
@@ -186,7 +192,7 @@ def _bytelog(features: Mapping[str, float], name: str) -> int:
 
 
 def is_srilm_line(line: str) -> bool:
-    """True if a file's first line is SRILM's: a header, a score in parentheses, or three numbers."""
+    """True if a first line is SRILM's: a header, a score in parentheses, or three numbers."""
     fields = split_words(line)
     composite = _COMPOSITE.fullmatch(fields[0])
     return (
@@ -196,11 +202,6 @@ def is_srilm_line(line: str) -> bool:
     )
 
 
-_FEATURES = {
-    "srilm": {"am", "old_lm", "nwords"},
-    "nbestlist1.0": {"score"},
-    "nbestlist2.0": {"score", "am", "old_lm"},
-}
 FORMATS = tuple(
     Format(
         name=name,

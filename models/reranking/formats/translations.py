@@ -56,8 +56,6 @@ from models.reranking.formats.format import (
     MAX_LIST_BYTES,
     CandidateRow,
     Format,
-    ListOrBadLine,
-    SourceLines,
     TextLine,
     candidate_or_error,
     format_number,
@@ -83,9 +81,16 @@ from models.reranking.formats.json_stream import (
 _BAR = "|||"
 _WORD_SCORES = "WordScores"
 _UNNAMED = "feature"
+
+# such as |0-1|
 _SOURCE_MARK = re.compile(r"(?:^|\s)\|[0-9]+-[0-9]+(?:,[^|]*)?\|(?=\s|$)", re.ASCII)
 _ENDS_IN_MARK = re.compile(r"(?:^|\s)\|[0-9]+-[0-9]+(?:,[^|]*)?\|$", re.ASCII)
 _SCORE, _TOTAL = "score", "total"
+
+_FAIRSEQ_KINDS = "THD"
+_TARGET, _HYPOTHESIS, _DETOKENISED = range(3)
+_FAIRSEQ_LINE = re.compile(r"([THD])-([0-9]+)\t(.*)", re.DOTALL)
+_FAIRSEQ_HYPOTHESIS = re.compile(r"^[HD]-[0-9]+\t\S+\t", re.MULTILINE)
 
 
 def _moses_row(line: str) -> CandidateRow:
@@ -97,12 +102,9 @@ def _moses_row(line: str) -> CandidateRow:
     name, text, *scores = fields
     if has_whitespace(name):
         raise InvalidInputError(f"the id is {shorten(name)!r}; it must be one word")
-    return name, 0, candidate_or_error(lambda: Candidate(_without_marks(text), _features(scores)))
-
-
-def _without_marks(text: str) -> str:
-    """Drop marks of source positions after phrases, also the last, unless they are words."""
-    return collapse_whitespace(_SOURCE_MARK.sub("", text)) if _ENDS_IN_MARK.search(text) else text
+    if _ENDS_IN_MARK.search(text):  # else marks of source positions are words
+        text = collapse_whitespace(_SOURCE_MARK.sub("", text))
+    return name, 0, candidate_or_error(lambda: Candidate(text, _features(scores)))
 
 
 def _features(fields: list[str]) -> dict[str, float]:
@@ -209,17 +211,6 @@ MOSES = Format(
 )
 
 
-_FAIRSEQ_KINDS = "THD"
-_TARGET, _HYPOTHESIS, _DETOKENISED = range(3)
-_FAIRSEQ_LINE = re.compile(r"([THD])-([0-9]+)\t(.*)", re.DOTALL)
-_FAIRSEQ_HYPOTHESIS = re.compile(r"^[HD]-[0-9]+\t\S+\t", re.MULTILINE)
-
-
-def _read_fairseq(lines: SourceLines) -> Iterator[ListOrBadLine]:
-    """Read the lists of consecutive lines with the same sentence."""
-    return group_candidates(parse_lines(lines, _fairseq_line), lines, _fairseq_list)
-
-
 def _fairseq_list(name: str, members: Sequence[tuple[int, Candidate]]) -> CandidateList | None:
     """Make a list of the detokenised hypotheses, or else of the model's own."""
     found = defaultdict[int, list[Candidate]](list)
@@ -282,21 +273,19 @@ def _sockeye_list(line: TextLine, problems: list[str]) -> CandidateList:
 
     def parse(text: Any, field: str) -> Candidate:
         index, cost = next(numbered)
-        return Candidate(stripped_value(text, field), {"score": 0.0 - _cost(cost, f"scores[{index}]")})
+        place = f"scores[{index}]"
+        text = stripped_value(text, field)
+        first = list_value(cost, place)[0] if isinstance(cost, list) else cost  # of several factors
+        return Candidate(text, {"score": 0.0 - number_value(first, place)})
 
     candidates = parse_candidates(texts, "translations", parse, problems)
     return CandidateList(id_value(value.get("sentence_id"), "sentence_id"), "", candidates)
 
 
-def _cost(value: Any, field: str) -> float:
-    """Return a score, the first of several factors."""
-    return number_value(list_value(value, field)[0] if isinstance(value, list) else value, field)
-
-
 FORMATS = (
     Format(
         name="fairseq",
-        read=_read_fairseq,
+        read=lambda lines: group_candidates(parse_lines(lines, _fairseq_line), lines, _fairseq_list),
         numbered=True,
         media_types=("text/x-fairseq-nbest",),
         example="D-0\t-0.5\tThe cat sat.\nD-0\t-0.75\tThe cat was sitting.\n",

@@ -3,7 +3,7 @@
 import contextlib
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
@@ -41,10 +41,18 @@ def write_lists(lists: Iterable[CandidateList], target: Path | BinaryIO, format_
     elif form.separate_score_files:
         _write_archives(lists, make_folder(target))
     elif form.one_list_per_file:
-        _write_list_files(lists, make_folder(target), form)
+        write_folder(_list_files(lists, form), target)
     else:
         with atomic_writer(target) as write:
             _write_pieces(form.write(lists), write)
+
+
+def _list_files(lists: Iterable[CandidateList], form: Format) -> Iterator[tuple[str, Iterable[str], str]]:
+    """Yield the files of lists, one each, for `write_folder`."""
+    for index, one in enumerate(lists):
+        name = str(index) if one.name is None else one.name
+        refusal = f"lists[{index}].id is {shorten(name)!r}; it must be a file name that no other list has"
+        yield name, form.write([one]), refusal
 
 
 def _finite(one: CandidateList) -> CandidateList:
@@ -89,28 +97,28 @@ def make_folder(path: Path) -> Path:
     return path
 
 
-def _write_list_files(lists: Iterable[CandidateList], folder: Path, form: Format) -> None:
+def write_folder(files: Iterable[tuple[str, Iterable[str], str]], folder: Path) -> None:
+    """Write files into a folder, given by name, pieces, and the message for an invalid name.
+
+    Raises:
+        FormatError: the file system reports an error.
+        InvalidInputError: a file cannot have a name, or the folder's reader would not return it.
+    """
+    make_folder(folder)
     written: set[str] = set()
-    for index, one in enumerate(lists):
-        name = str(index) if one.name is None else one.name
-        if not is_valid_file_name(name) or name in written:
-            raise InvalidInputError(
-                f"lists[{index}].id is {shorten(name)!r}; it must be a file name that no other list has"
-            )
+    for name, pieces, refusal in files:
+        is_valid = (
+            0 < len(name.encode(errors="replace")) <= _MAX_FILE_NAME_BYTES
+            and name.isprintable()
+            and "/" not in name
+            and not name.startswith(".")
+            and not name.endswith(COMPRESSED_SUFFIXES)
+        )
+        if not is_valid or name in written:
+            raise InvalidInputError(refusal)
         written.add(name)
         with atomic_writer(folder / name) as write:
-            _write_pieces(form.write([one]), write)
-
-
-def is_valid_file_name(name: str) -> bool:
-    """True if a file can have this name and the folder's reader returns it."""
-    return (
-        0 < len(name.encode(errors="replace")) <= _MAX_FILE_NAME_BYTES
-        and name.isprintable()
-        and "/" not in name
-        and not name.startswith(".")
-        and not name.endswith(COMPRESSED_SUFFIXES)
-    )
+            _write_pieces(pieces, write)
 
 
 def _write_archives(lists: Iterable[CandidateList], folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Error rates and translation metrics as additive counts, for tuning, significance tests and reports."""
+"""Error rates and translation metrics as additive counts."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -26,14 +26,11 @@ def make_metric(name: str, *, num_references: int | None = 1, normaliser: str = 
         InvalidInputError: the metric or normaliser is unknown, or the metric has no normaliser.
     """
     if name not in METRIC_NAMES:
-        raise InvalidInputError(
-            f"metric is {name!r}; it must be one of {', '.join(METRIC_NAMES)}", parameter="metric"
-        )
+        raise InvalidInputError.of("metric", f"is {name!r}; it must be one of {', '.join(METRIC_NAMES)}")
     allowed = tuple(NORMALISERS) if name in _WITH_NORMALISERS else (UNCHANGED,)
     if normaliser not in allowed:
-        raise InvalidInputError(
-            f"normaliser is {normaliser!r}; for {name} it must be one of {', '.join(allowed)}",
-            parameter="normaliser",
+        raise InvalidInputError.of(
+            "normaliser", f"is {normaliser!r}; for {name} it must be one of {', '.join(allowed)}"
         )
     if name in _WITH_NORMALISERS:
         return ErrorRate(name, num_references, normaliser)

@@ -19,12 +19,24 @@ from rapidfuzz.process import cdist
 from typing_extensions import override
 
 from models.arrays import Float64s, Int32s, Int64s
-from models.calls import Steps, map_in_steps, run_calls
+from models.calls import Steps, map_in_steps, run_to_completion
 from models.errors import InvalidInputError
 from models.files import split_words
 
 Statistics: TypeAlias = Int64s
 """Counts whose sum over segments gives the counts of a corpus [..., S]."""
+
+METRIC_TITLES = {"wer": "word error rate", "cer": "character error rate", "bleu": "BLEU", "chrf": "chrF"}
+"""Names of metrics for people."""
+
+UNCHANGED = "none"
+
+MAX_SAMPLES = 100_000
+_DRAWS_PER_STEP = 1 << 14
+_INTERVAL_PERCENT = (2.5, 97.5)
+
+_RUN = re.compile(r"\s\s+")
+_MAX_DISTINCT_WORDS = 0x110000  # number of code points
 
 
 class Metric(Protocol):
@@ -56,7 +68,7 @@ class Metric(Protocol):
             InvalidInputError: there is no reference.
         """
         if not references:
-            raise InvalidInputError("references has 0 texts; it must have at least 1", parameter="references")
+            raise InvalidInputError.of("references", "has 0 texts; it must have at least 1")
         return self.count(texts, references)
 
     def count(self, texts: Sequence[str], references: Sequence[str]) -> Statistics:
@@ -73,16 +85,9 @@ class Metric(Protocol):
         """
 
 
-METRIC_TITLES = {"wer": "word error rate", "cer": "character error rate", "bleu": "BLEU", "chrf": "chrF"}
-"""Names of metrics for people."""
-
-
 def format_score(metric: str, score: float) -> str:
-    """Format a score by its metric's name: `25.33 %` for error rates, `34.47` for BLEU and chrF."""
+    """Format a score: `25.33 %` for error rates, `34.47` for BLEU and chrF."""
     return f"{score:.2f} %" if metric in {"wer", "cer"} else f"{score:.2f}"
-
-
-UNCHANGED = "none"
 
 
 class _WithoutPunctuation(dict[int, int | None]):
@@ -103,11 +108,6 @@ NORMALISERS: dict[str, Callable[[str], str]] = {
     "lower-unpunctuated": lambda text: text.lower().translate(_WITHOUT_PUNCTUATION),
 }
 """`lower-unpunctuated` also removes all Unicode punctuation, so `don't` becomes `dont`."""
-
-
-MAX_SAMPLES = 100_000
-_DRAWS_PER_STEP = 1 << 14
-_INTERVAL_PERCENT = (2.5, 97.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,10 +181,6 @@ def resampled_scores(metric: Metric, stats: Statistics, *, samples: int, seed: i
     return metric.score(totals.reshape(samples, systems, width))
 
 
-_RUN = re.compile(r"\s\s+")
-_MAX_DISTINCT_WORDS = 0x110000  # number of code points
-
-
 def words_as_characters(texts: Iterable[Sequence[str]]) -> Steps[list[str]]:
     """Encode texts as strings with one character per word, consistently, in bounded steps.
 
@@ -249,7 +245,9 @@ class ErrorRate(Metric):
         normalised = map(NORMALISERS[self.normaliser], (*texts, *references))
         strings = [text.strip() for text in normalised]
         if self.name == "wer":
-            strings = run_calls(words_as_characters(split_words(_RUN.sub(" ", text)) for text in strings))
+            strings = run_to_completion(
+                words_as_characters(split_words(_RUN.sub(" ", text)) for text in strings)
+            )
         right = strings[len(texts) :]
         errors = pairwise_distances(strings[: len(texts)], right).astype(np.int64)
         lengths = np.fromiter(map(len, right), np.int64, len(right))

@@ -19,7 +19,7 @@ from numba import types
 from typing_extensions import override
 
 from models.arrays import Float64s, Int32s, Int64s
-from models.calls import Steps, map_in_steps, run_calls
+from models.calls import Steps, map_in_steps, run_to_completion
 from models.kernels.compilation import kernel
 from models.reranking.metrics.metric import Metric, Statistics
 
@@ -28,11 +28,35 @@ _NGRAMS_PER_STEP = 1 << 14
 
 _FREE = np.int64(-1)
 _HASH_MIX = np.uint64(0x9E3779B97F4A7C15)
+
+# arguments of kernels
 _UNITS = types.Array(types.int32, 1, "C", readonly=True)
 _PLACES = types.Array(types.int64, 1, "C", readonly=True)
 _PLACES_BY_ORDER = types.Array(types.int64, 2, "C", readonly=True)
 _INTS, _LONGS = types.int32[::1], types.int64[::1]
 _STARTS, _SHARED = types.int64[:, ::1], types.int64[:, :, ::1]
+
+_ENTITIES_13A = (("&quot;", '"'), ("&amp;", "&"), ("&lt;", "<"), ("&gt;", ">"))
+_RULES_13A = (
+    # ASCII punctuation except apostrophe, comma, full stop and hyphen
+    (
+        re.compile(r"""([!-&(-+/:-@\[-`{-~])"""),
+        r" \1 ",
+    ),
+    (re.compile(r"([^0-9])([.,])"), r"\1 \2 "),  # a full stop or comma after a non-digit
+    (re.compile(r"([.,])([^0-9])"), r" \1 \2"),  # or before a non-digit
+    (re.compile(r"([0-9])(-)"), r"\1 \2 "),  # a hyphen after a digit
+)
+"""Applied in this order, which matters for consecutive characters, as in an ellipsis."""
+
+_SACREBLEU_VERSION = "2.6.0"  # a test compares signatures and scores with it
+_SETTINGS = {"bleu": "eff:no|tok:13a|smooth:exp", "chrf": "eff:yes|nc:6|nw:0|space:no"}
+
+BLEU_ORDER = 4
+
+CHRF_ORDER = 6
+CHRF_BETA = 2
+"""Weight of recall relative to precision."""
 
 
 class NgramCounts(NamedTuple):
@@ -58,7 +82,7 @@ class NgramCounts(NamedTuple):
         return totals
 
     def matches(self, texts: Int64s, references: Int64s, groups: Int64s) -> Int64s:
-        """Count n-grams shared by texts and groups of references, clipped to the group's largest count.
+        """Count n-grams shared by texts and groups of references, clipped to the group's.
 
         Args:
             texts: indices of texts [C].
@@ -182,20 +206,6 @@ def _match_ngrams(
                     held[grams[entry]] = 0
 
 
-_ENTITIES_13A = (("&quot;", '"'), ("&amp;", "&"), ("&lt;", "<"), ("&gt;", ">"))
-_RULES_13A = (
-    # ASCII punctuation except apostrophe, comma, full stop and hyphen
-    (
-        re.compile(r"""([!-&(-+/:-@\[-`{-~])"""),
-        r" \1 ",
-    ),
-    (re.compile(r"([^0-9])([.,])"), r"\1 \2 "),  # a full stop or comma after a non-digit
-    (re.compile(r"([.,])([^0-9])"), r" \1 \2"),  # or before a non-digit
-    (re.compile(r"([0-9])(-)"), r"\1 \2 "),  # a hyphen after a digit
-)
-"""Applied in this order, which matters for consecutive characters, as in an ellipsis."""
-
-
 def tokenize_13a(text: str) -> list[str]:
     """Split a text into words and punctuation."""
     text = text.rstrip().replace("<skipped>", "").replace("-\n", "").replace("\n", " ")
@@ -206,10 +216,6 @@ def tokenize_13a(text: str) -> list[str]:
     for pattern, spaced in _RULES_13A:
         text = pattern.sub(spaced, text)
     return text.split()
-
-
-_SACREBLEU_VERSION = "2.6.0"  # a test compares signatures and scores with it
-_SETTINGS = {"bleu": "eff:no|tok:13a|smooth:exp", "chrf": "eff:yes|nc:6|nw:0|space:no"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,9 +237,6 @@ class NgramMetric(Metric):
         return f"nrefs:{references}|case:mixed|{_SETTINGS[self.name]}|version:{_SACREBLEU_VERSION}"
 
 
-BLEU_ORDER = 4
-
-
 @dataclass(frozen=True, slots=True)
 class Bleu(NgramMetric):
     """BLEU with sacrebleu's defaults.
@@ -246,7 +249,7 @@ class Bleu(NgramMetric):
 
     @override
     def count(self, texts: Sequence[str], references: Sequence[str]) -> Statistics:
-        counts = run_calls(count_word_ngrams([*texts, *references]))
+        counts = run_to_completion(count_word_ngrams([*texts, *references]))
         all_texts = np.arange(len(texts) + len(references))
         one_group = np.array([0, len(references)])
         return bleu_statistics(counts, all_texts[: len(texts)], all_texts[len(texts) :], one_group)[:, 0]
@@ -314,11 +317,6 @@ def bleu_statistics(counts: NgramCounts, texts: Int64s, references: Int64s, grou
     )
 
 
-CHRF_ORDER = 6
-CHRF_BETA = 2
-"""Weight of recall relative to precision."""
-
-
 @dataclass(frozen=True, slots=True)
 class ChrF(NgramMetric):
     """chrF2 with sacrebleu's defaults.
@@ -332,7 +330,7 @@ class ChrF(NgramMetric):
 
     @override
     def count(self, texts: Sequence[str], references: Sequence[str]) -> Statistics:
-        counts = run_calls(count_character_ngrams([*texts, *references]))
+        counts = run_to_completion(count_character_ngrams([*texts, *references]))
         all_texts = np.arange(len(texts) + len(references))
         pairs = chrf_statistics(counts, all_texts[: len(texts)], all_texts[len(texts) :])
         best: Statistics = pairs[np.arange(len(texts)), self.score(pairs).argmax(axis=1)]

@@ -55,6 +55,9 @@ Words: TypeAlias = list[str]
 _Hypotheses: TypeAlias = list[tuple[Words, Words]]
 """Hypotheses of a list as words, each with its reference."""
 
+Pair: TypeAlias = tuple[str, str]
+"""A phrase that was heard and the phrase of the reference."""
+
 
 class _Block(NamedTuple):
     """Words of a hypothesis and their counterpart in the reference."""
@@ -82,6 +85,7 @@ def _split_span(heard: tuple[str, ...], written: tuple[str, ...]) -> list[_Block
     """
     if max(len(heard), len(written)) > _MAX_SPLIT_WORDS:
         return [_Block(heard, written)]
+    # best split of each pair of prefixes
     best: dict[tuple[int, int], tuple[int, int, list[_Block]]] = {(0, 0): (0, 0, [])}
     for end, written_end in product(range(len(heard) + 1), range(len(written) + 1)):
         ways = []
@@ -97,10 +101,6 @@ def _split_span(heard: tuple[str, ...], written: tuple[str, ...]) -> list[_Block
         if ways:
             best[end, written_end] = min(ways)
     return best[len(heard), len(written)][2]
-
-
-Pair: TypeAlias = tuple[str, str]
-"""A phrase that was heard and the phrase of the reference."""
 
 
 def _pairs(blocks: Sequence[_Block]) -> dict[Pair, None]:
@@ -167,8 +167,14 @@ def count_corrections(lists: Sequence[CandidateList], folds: Ints) -> Steps[list
     counts = [CorrectionCounts() for _ in range(int(folds.max()) + 1)]
     evidence = []
     for one, fold in zip(lists, folds.tolist(), strict=True):
-        evidence.append((counts[fold], _hypotheses(one)))
-        counts[fold].add_replacements(evidence[-1][1])
+        references, good = [split_words(reference) for reference in one.references], []
+        for text in islice(dict.fromkeys(candidate.text for candidate in one.candidates), _MAX_HYPOTHESES):
+            words = split_words(text)
+            errors, closest = min((Levenshtein.distance(words, right), right) for right in references)
+            if errors <= _MAX_ERROR_SHARE * len(closest):
+                good.append((words, closest))
+        evidence.append((counts[fold], good))
+        counts[fold].add_replacements(good)
         yield
     in_all = sum((own.lists for own in counts), Counter[Pair]())
     for own in counts:
@@ -180,19 +186,6 @@ def count_corrections(lists: Sequence[CandidateList], folds: Ints) -> Steps[list
         own.add_phrases(hypotheses, phrases)
         yield
     return counts
-
-
-def _hypotheses(one: CandidateList) -> _Hypotheses:
-    """Return the hypotheses good enough to align, each with its closest reference, as words."""
-    references = [split_words(reference) for reference in one.references]
-    texts = dict.fromkeys(candidate.text for candidate in one.candidates)
-    found = []
-    for text in islice(texts, _MAX_HYPOTHESES):
-        words = split_words(text)
-        errors, closest = min((Levenshtein.distance(words, right), right) for right in references)
-        if errors <= _MAX_ERROR_SHARE * len(closest):
-            found.append((words, closest))
-    return found
 
 
 def learn_corrections(counts: Sequence[CorrectionCounts]) -> Steps[list[PhraseCorrection]]:
@@ -227,7 +220,7 @@ def learn_corrections(counts: Sequence[CorrectionCounts]) -> Steps[list[PhraseCo
 def correct_by_fold(
     lists: Sequence[CandidateList], folds: Ints, counts: Sequence[CorrectionCounts], max_tokens: int
 ) -> Steps[list[CandidateList]]:
-    """Append corrected candidates to lists, by corrections learnt without each one's fold, from 0 [N].
+    """Append candidates corrected by what is learnt without each list's fold, from 0 [N].
 
     `counts` are those of each fold; see `with_corrections` for the others.
     """

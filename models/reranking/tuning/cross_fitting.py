@@ -240,12 +240,12 @@ def looks_like_mean(values: Floats, words: Floats) -> bool:
 
 def _check_names(names: Sequence[str]) -> None:
     if not 1 <= len(names) <= MAX_FEATURES:
-        raise InvalidInputError(
-            f"features has {len(names)} names; it must have from 1 to {MAX_FEATURES}", parameter="features"
+        raise InvalidInputError.of(
+            "features", f"has {len(names)} names; it must have from 1 to {MAX_FEATURES}"
         )
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise InvalidInputError(f"features names {twice!r} more than once", parameter="features")
+        raise InvalidInputError.of("features", f"names {twice!r} more than once")
 
 
 @dataclass(frozen=True, slots=True)

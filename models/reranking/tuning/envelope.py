@@ -19,7 +19,7 @@ _INTS, _DOUBLES = types.int64[::1], types.float64[::1]
 
 @numba.njit(nogil=True, error_model="numpy")
 def _next_winner(values: Any, slopes: Any, begin: Any, end: Any, winner: Any) -> Any:
-    """Find the first to overtake the winner, the steepest of simultaneous ones, and where; or _NONE."""
+    """Find the first, or steepest, to overtake the winner, and where; or _NONE."""
     following, at = _NONE, 0.0
     for candidate in range(begin, end):
         if slopes[candidate] > slopes[winner]:
@@ -62,6 +62,7 @@ def upper_envelopes(
             ):
                 winner = candidate
         first[one] = winner
+        # at most K pieces, each found in O(K)
         while True:
             following, at = _next_winner(values, slopes, begin, end, winner)
             if following == _NONE:

@@ -26,18 +26,41 @@ from models.reranking.ranking import MAX_LENGTH_EXPONENT, MAX_POSTERIOR_SCALE, M
 from models.reranking.tuning.mert import LOSS_TOLERANCE, powell_search, start_points
 from models.reranking.tuning.problem import Floats, Ints, TuningProblem, spread_by_list, standardise_features
 
-
-def is_improvement(problem: TuningProblem, test: SignificanceResult) -> bool:
-    """True if the difference is an improvement."""
-    return (test.difference > 0) == problem.metric.higher_is_better and test.difference != 0
-
-
 MAX_FOLDS = 20
 MAX_RESTARTS = 1000
 MAX_RESAMPLES = 1000
 MAX_EXPONENTS = 5
 MAX_SEED = 2**63 - 1
 MIN_SAMPLES = 100
+
+_MAX_EXPLORED_LISTS = 500
+"""Maximum lists of the first search, which locates the minima."""
+
+_MAX_RESAMPLE_LISTS = 1000
+"""Maximum lists per resample; more made the mean no better and every step slower."""
+
+_NUM_MINIMA = 3
+"""Number of lowest minima that each resample starts from."""
+
+_IN_SAMPLE_P_FACTOR = 1.5
+"""Factor of `max_p_value` on the lists of the fit: these are fewer, and the result is tested
+again on held-out lists."""
+
+_MIN_AGREEMENT = 0.5
+"""Minimum mean weight relative to its deviation over the resamples; others become 0."""
+
+_MAX_DECADES = 3.0
+"""Decades searched to either side, relative to totals with deviation 1 within their lists."""
+
+_GRID_POINTS = 61
+_REFINEMENTS = 40
+_MIN_MASS = 1e-300
+_GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+def is_improvement(problem: TuningProblem, test: SignificanceResult) -> bool:
+    """True if the difference is an improvement."""
+    return (test.difference > 0) == problem.metric.higher_is_better and test.difference != 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +100,8 @@ class TuningSettings:
         check_range("bootstrap_samples", self.bootstrap_samples, MIN_SAMPLES, MAX_SAMPLES)
         num_exponents = len(self.length_exponents)
         if not 1 <= num_exponents <= MAX_EXPONENTS:
-            raise InvalidInputError(
-                f"length_exponents is {num_exponents} values; it must be from 1 to {MAX_EXPONENTS}",
-                parameter="length_exponents",
+            raise InvalidInputError.of(
+                "length_exponents", f"is {num_exponents} values; it must be from 1 to {MAX_EXPONENTS}"
             )
         for index, exponent in enumerate(self.length_exponents):
             check_range(f"length_exponents[{index}]", exponent, 0, MAX_LENGTH_EXPONENT)
@@ -88,23 +110,6 @@ class TuningSettings:
     def num_resamples(self) -> int:
         """Number of resamples of folds and all lists, over all exponents."""
         return (self.folds + 1) * len(self.length_exponents) * self.resamples
-
-
-_MAX_EXPLORED_LISTS = 500
-"""Maximum lists of the first search, which locates the minima."""
-
-_MAX_RESAMPLE_LISTS = 1000
-"""Maximum lists per resample; more made the mean no better and every step slower."""
-
-_NUM_MINIMA = 3
-"""Number of lowest minima that each resample starts from."""
-
-_IN_SAMPLE_P_FACTOR = 1.5
-"""Factor of `max_p_value` on the lists of the fit: these are fewer, and the result is tested
-again on held-out lists."""
-
-_MIN_AGREEMENT = 0.5
-"""Minimum mean weight relative to its deviation over the resamples; others become 0."""
 
 
 class FittedWeights(NamedTuple):
@@ -182,8 +187,19 @@ def _mean_weights(
     telling = np.flatnonzero(deviations > 0)
     if not telling.size:
         return None
-    found = yield from _resampled_weights(scaled.of_features(telling), settings, searched)
-    mean, deviation = found.mean(axis=0), found.std(axis=0)
+    scaled, random = scaled.of_features(telling), np.random.default_rng(settings.seed)
+    explored = scaled.of(np.sort(random.permutation(scaled.num_lists)[:_MAX_EXPLORED_LISTS]))
+    begin = start_points(len(scaled.names), restarts=settings.restarts, seed=settings.seed)
+    valleys = (yield from powell_search(explored, begin, window=settings.window))[:_NUM_MINIMA]
+    found = []  # the best weights of each resample [R, D]
+    for _ in range(settings.resamples):
+        size = min(scaled.num_lists, _MAX_RESAMPLE_LISTS)
+        resample = scaled.of(random.integers(scaled.num_lists, size=size))
+        yield
+        best = yield from powell_search(resample, [one.weights for one in valleys], window=settings.window)
+        found.append(best[0].weights)
+        searched()
+    mean, deviation = np.mean(found, axis=0), np.std(found, axis=0)
     mean[np.abs(mean) < _MIN_AGREEMENT * deviation] = 0.0
     if not mean.any():
         return None
@@ -192,25 +208,6 @@ def _mean_weights(
     unit = max(np.abs(raw[telling[np.argmax(np.abs(mean))]]), np.abs(raw).max() / MAX_WEIGHT)
     scaled_raw: Floats = np.clip(raw / unit, -MAX_WEIGHT, MAX_WEIGHT)  # clips rounding errors only
     return scaled_raw
-
-
-def _resampled_weights(
-    problem: TuningProblem, settings: TuningSettings, searched: Callable[[], None]
-) -> Steps[Floats]:
-    """Find the best weights of each resample [R, D]."""
-    random = np.random.default_rng(settings.seed)
-    explored = problem.of(np.sort(random.permutation(problem.num_lists)[:_MAX_EXPLORED_LISTS]))
-    begin = start_points(len(problem.names), restarts=settings.restarts, seed=settings.seed)
-    valleys = (yield from powell_search(explored, begin, window=settings.window))[:_NUM_MINIMA]
-    found = []
-    for _ in range(settings.resamples):
-        size = min(problem.num_lists, _MAX_RESAMPLE_LISTS)
-        resample = problem.of(random.integers(problem.num_lists, size=size))
-        yield
-        best = yield from powell_search(resample, [one.weights for one in valleys], window=settings.window)
-        found.append(best[0].weights)
-        searched()
-    return np.array(found)
 
 
 def assign_folds(lists: Sequence[CandidateList], *, folds: int, seed: int) -> Ints:
@@ -227,10 +224,10 @@ def assign_folds(lists: Sequence[CandidateList], *, folds: int, seed: int) -> In
     members = list(groups.values())
     if len(members) < folds:
         distinct = "one distinct reference" if len(members) == 1 else f"{len(members)} distinct references"
-        raise InvalidInputError(
-            f"folds is {folds}, but {len(lists)} lists have {distinct}; lists with equal references share a fold: give "
+        raise InvalidInputError.of(
+            "folds",
+            f"is {folds}, but {len(lists)} lists have {distinct}; lists with equal references share a fold: give "
             f"lists with at least {folds} different references",
-            parameter="folds",
         )
     numbers = np.zeros(len(lists), dtype=np.int64)
     sizes = [0] * folds
@@ -239,15 +236,6 @@ def assign_folds(lists: Sequence[CandidateList], *, folds: int, seed: int) -> In
         numbers[members[group]] = fold
         sizes[fold] += len(members[group])
     return numbers
-
-
-_MAX_DECADES = 3.0
-"""Decades searched to either side, relative to totals with deviation 1 within their lists."""
-
-_GRID_POINTS = 61
-_REFINEMENTS = 40
-_MIN_MASS = 1e-300
-_GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 @dataclass(frozen=True, slots=True)

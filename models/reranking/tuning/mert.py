@@ -25,6 +25,8 @@ _LOWEST = -1e300
 LOSS_TOLERANCE = 1e-9
 """Losses within this tolerance count as equal."""
 
+_MAX_ROUNDS = 12
+
 
 class LossCurve(NamedTuple):
     """Loss along a line.
@@ -90,9 +92,6 @@ def line_loss(problem: TuningProblem, values: Floats, slopes: Floats) -> Steps[L
     return LossCurve(np.arctan(breaks[:count][order]), problem.losses(totals))
 
 
-_MAX_ROUNDS = 12
-
-
 class LocalMinimum(NamedTuple):
     """End point of a search.
 
@@ -121,27 +120,23 @@ def powell_search(
         begin: starting points [D].
         window: radians to either side to average the loss over.
     """
-    found = []
+    ends = []
     for start in begin:
-        found.append((yield from _powell_descent(problem, start, window)))  # noqa: PERF401 - it yields
-    return sorted(found, key=lambda one: one.loss)
-
-
-def _powell_descent(problem: TuningProblem, start: Floats, window: float) -> Steps[LocalMinimum]:
-    found = LocalMinimum(_unit_vector(start), np.inf)
-    for _ in range(_MAX_ROUNDS):
-        before = found
-        for feature, direction in enumerate(np.eye(len(problem.names))):
-            weight = found.weights[feature]
-            # prefer a zero weight if as good, unless all would be zero
-            none = () if abs(weight) >= 1 - LOSS_TOLERANCE else (float(np.arctan(-weight)),)
-            found = yield from _search_line(problem, found.weights, direction, window, (*none, 0.0))
-        travelled = found.weights - before.weights
-        if np.linalg.norm(travelled) > LOSS_TOLERANCE:
-            found = yield from _search_line(problem, found.weights, _unit_vector(travelled), window, (0.0,))
-        if found.loss >= before.loss - LOSS_TOLERANCE:
-            break
-    return found
+        found = LocalMinimum(_unit_vector(start), np.inf)
+        for _ in range(_MAX_ROUNDS):
+            before = found
+            for feature, direction in enumerate(np.eye(len(problem.names))):
+                weight = found.weights[feature]
+                # prefer a zero weight if as good, unless all would be zero
+                none = () if abs(weight) >= 1 - LOSS_TOLERANCE else (float(np.arctan(-weight)),)
+                found = yield from _search_line(problem, found.weights, direction, window, (*none, 0.0))
+            way = found.weights - before.weights  # of the round: often along a valley (Powell 1964)
+            if np.linalg.norm(way) > LOSS_TOLERANCE:
+                found = yield from _search_line(problem, found.weights, _unit_vector(way), window, (0.0,))
+            if found.loss >= before.loss - LOSS_TOLERANCE:
+                break
+        ends.append(found)
+    return sorted(ends, key=lambda one: one.loss)
 
 
 def _search_line(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from models.arrays import Bools, Float64s, Int64s
+from models.arrays import Bools, Float64s, Int64s, index_ranges
 from models.reranking.metrics.metric import Metric
 
 Floats = Float64s
@@ -45,11 +45,11 @@ class TuningProblem:
         return len(self.offsets) - 1
 
     def of(self, lists: Ints, depth: int | None = None) -> "TuningProblem":
-        """Return the problem of some lists, by index, with at most the first `depth` candidates of each."""
+        """Return the problem of some lists, by index, with the first `depth` candidates."""
         begins, lengths = self.offsets[lists], np.diff(self.offsets)[lists]
         lengths = lengths if depth is None else np.minimum(lengths, depth)
         offsets = np.concatenate(([0], np.cumsum(lengths)))
-        rows = np.arange(offsets[-1]) + np.repeat(begins - offsets[:-1], lengths)
+        rows = index_ranges(begins, begins + lengths)
         impossible = None if self.impossible is None else self.impossible[rows]
         features, statistics = self.features[rows], self.statistics[rows]
         return replace(self, features=features, statistics=statistics, offsets=offsets, impossible=impossible)
@@ -71,7 +71,7 @@ class TuningProblem:
         )
 
     def line(self, weights: Floats, direction: Floats) -> tuple[Floats, Floats]:
-        """Return each candidate's total with `weights` [D], −∞ if impossible, and its slope along a direction [C]."""
+        """Return candidates' totals with weights [D], −∞ if impossible, and slopes [C]."""
         totals, slopes = self.features @ weights, self.features @ direction
         if self.impossible is not None:
             lost = self.impossible @ ((weights != 0) | (direction != 0))
@@ -91,7 +91,7 @@ class TuningProblem:
         return self.offsets[:-1]
 
     def losses(self, totals: Ints) -> Floats:
-        """Compute the loss of summed counts [..., S]: the score, negated if higher is better [...]."""
+        """Compute the loss of counts [..., S]: the score, negated if higher is better."""
         scores = self.metric.score(totals)
         return -scores if self.metric.higher_is_better else scores
 
@@ -100,7 +100,7 @@ class TuningProblem:
         return float(self.metric.score(self.statistics[chosen].sum(axis=0)))
 
     def costs(self, totals: Ints) -> Floats:
-        """Linearise the loss around the sums `totals` [S]; return each candidate's contribution [C].
+        """Linearise the loss around sums [S]; return each candidate's contribution [C].
 
         A corpus score is no sum over lists, so counts are weighted by the loss's slope at the sums.
         """

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from models.calls import run_calls
+from models.calls import run_to_completion
 from models.reranking.mbr import expected_utilities, word_confidences
 
 FEATURE_TEXTS = ("w3 w5 w9", "w3 w5", "w1", "w3 zzz w9 zzz")
@@ -139,7 +139,7 @@ def test_minimum_risk_orders_by_expected_utility(rerank, texts, by_index, utilit
     (ranked,) = rerank(texts(*CHOICE_TEXTS), mbr=utility, posterior_scale=0.3)["lists"]
     given = by_index(ranked)
     posteriors = np.array([c["posterior"] for c in given])
-    want = run_calls(expected_utilities(CHOICE_TEXTS, posteriors, utility))
+    want = run_to_completion(expected_utilities(CHOICE_TEXTS, posteriors, utility))
     assert [c["expected_utility"] for c in given] == pytest.approx(want)
     utilities = [c["expected_utility"] for c in ranked["ranking"]]
     assert utilities == sorted(utilities, reverse=True)
@@ -158,7 +158,7 @@ def test_the_best_candidates_words_have_confidences(rerank, texts, by_index):
     (ranked,) = rerank(texts(*CHOICE_TEXTS), confidences=True)["lists"]
     best = ranked["ranking"][0]
     posteriors = [c["posterior"] for c in by_index(ranked)]
-    want = run_calls(word_confidences(CHOICE_TEXTS, posteriors, best["index"]))
+    want = run_to_completion(word_confidences(CHOICE_TEXTS, posteriors, best["index"]))
     told = ranked["confidences"]
     assert [(c["text"], c["start"], c["end"]) for c in told] == [(w.text, w.start, w.end) for w in want]
     assert [c["confidence"] for c in told] == pytest.approx([w.confidence for w in want])
@@ -184,7 +184,7 @@ def test_only_the_best_are_told_if_so_asked(rerank, texts):
 
 def test_the_list_may_vote_by_a_consensus_feature(rerank, texts, by_index):
     (ranked,) = rerank(texts(*CHOICE_TEXTS), weights={"consensus:wer": 1.0})["lists"]
-    want = run_calls(expected_utilities(CHOICE_TEXTS, np.full(5, 0.2), "wer"))
+    want = run_to_completion(expected_utilities(CHOICE_TEXTS, np.full(5, 0.2), "wer"))
     assert [c["total"] for c in by_index(ranked)] == pytest.approx(want)
 
 

@@ -153,7 +153,8 @@ def test_a_record_without_a_figure_is_a_gap_in_its_curve():
 
 def test_a_run_that_was_never_validated_has_its_training_curve():
     first, *_ = history_pictures(records(valid_perplexity=None))
-    assert ">validation</text>" not in first.svg
+    assert ">validation" not in first.svg
+    assert ">validation, lowest 60.0</text>" in history_pictures(records())[0].svg
     assert ">training (smoothed)</text>" in first.svg
 
 

@@ -9,14 +9,13 @@ from pydantic import ValidationError
 
 from models.arrays import to_numpy
 from models.cache.config import CacheConfig, MarginalsConfig
-from models.cache.history import History
 from models.cache.kernels import (
     SEGMENT_TOKENS,
     SimilarityDecay,
     inner_products,
     to_unit_vectors,
 )
-from models.cache.model import FREQUENCIES_FILE, CacheModel, score_with_history
+from models.cache.model import FREQUENCIES_FILE, CacheModel, History, score_with_history
 from models.errors import InvalidInputError, ManifestError
 from models.kernels.llvm import VECTOR_WIDTH
 from models.language_model import SCORES, STATE, pad_sequences, prefill_sequences, score_sequences

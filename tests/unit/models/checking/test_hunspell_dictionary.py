@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from models.calls import run_calls
+from models.calls import run_to_completion
 from models.checking import lexicon
 from models.checking.lexicon import HunspellDictionary, UserDictionary
 from models.errors import FormatError
@@ -38,7 +38,7 @@ def write(folder, *, rules=RULES, entries=ENTRIES, encoding="UTF-8", count=None)
 
 
 def near(dictionary, word, max_edits):
-    return dict(run_calls(dictionary.nearby(word, max_edits, UserDictionary())))
+    return dict(run_to_completion(dictionary.nearby(word, max_edits, UserDictionary())))
 
 
 @pytest.fixture(params=["UTF-8", "ISO8859-1"])
@@ -73,17 +73,17 @@ def test_affixes_and_compounds_are_those_of_hunspell(dictionary, word, right):
 
 def test_punctuation_around_a_word_is_not_looked_up(dictionary):
     words = UserDictionary({"qwerty": "Qwerty"}, [dictionary])
-    run_calls(words.look_up(["(zebras),", "(zebrs),"]))
+    run_to_completion(words.look_up(["(zebras),", "(zebrs),"]))
     assert words.has("(zebras),", known=False)
     assert not words.has("(zebras),", known=True)
     assert not words.has("(zebrs),", known=False)
     assert words.has("(QWERTY)", known=True)
     assert not UserDictionary({}).has("zebras", known=False)
     found = [("(zebra)", 1, 1 / len(dictionary)), ("(zebras)", 1, 1 / len(dictionary))]
-    assert sorted(run_calls(words.fuzzy_matches("(zebrs)", 1))) == found
-    assert run_calls(words.fuzzy_matches("qwertz", 1)) == [("Qwerty", 1, 1.0)]
+    assert sorted(run_to_completion(words.fuzzy_matches("(zebrs)", 1))) == found
+    assert run_to_completion(words.fuzzy_matches("qwertz", 1)) == [("Qwerty", 1, 1.0)]
     twice = UserDictionary({"zebra": "zebra"}, [dictionary, dictionary])
-    assert [text for text, *_ in run_calls(twice.fuzzy_matches("zebrs", 1))] == ["zebra", "zebras"]
+    assert [text for text, *_ in run_to_completion(twice.fuzzy_matches("zebrs", 1))] == ["zebra", "zebras"]
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_words_are_looked_up_on_a_thread_of_the_dictionary(dictionary, monkeypat
         HunspellDictionary, "_spell", lambda *args: threads.add(threading.get_ident()) or spell(*args)
     )
     words = UserDictionary({}, [dictionary])
-    run_calls(words.look_up(["zebras", "zebrs"]))
+    run_to_completion(words.look_up(["zebras", "zebrs"]))
     assert [words.has(word, known=False) for word in ("zebras", "zebrs")] == [True, False]
     assert near(dictionary, "zebrs", 2)
     assert len(threads) == 1
@@ -273,7 +273,7 @@ def test_a_look_up_that_never_ends_holds_up_nobody(dictionary, monkeypatch):
         words = UserDictionary({}, [dictionary])
         assert list(words.look_up(["zebrs", "zebras"])) == [None] * 20
         assert words.has("zebrs", known=False)
-        assert run_calls(words.fuzzy_matches("zebrs", 2)) == []
+        assert run_to_completion(words.fuzzy_matches("zebrs", 2)) == []
         going_on.set()
     assert near(dictionary, "zebrs", 2)
 
@@ -290,4 +290,4 @@ def test_a_request_waits_only_while_its_own_words_are_looked_up(dictionary, monk
     assert first.waits_left <= lexicon._MAX_WAITS - 19
     assert second.waits_left == lexicon._MAX_WAITS
     for work in waiting:
-        run_calls(work)
+        run_to_completion(work)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from models.calls import run_calls
+from models.calls import run_to_completion
 from models.completion.user_model import (
     SENTENCE_START,
     NextWordModel,
@@ -66,16 +66,21 @@ def test_without_words_nothing_is_probable():
 
 
 def test_the_mass_of_a_beginning_is_that_of_all_its_words(model):
-    mass, words = run_calls(NextWordModel([model], "cat").words_with_prefix("s", ignore_case=False, limit=5))
+    mass, words = run_to_completion(
+        NextWordModel([model], "cat").words_with_prefix("s", ignore_case=False, limit=5)
+    )
     assert (mass, words) == (pytest.approx(words[0].probability), [ScoredPhrase("sat", mass)])
     every = NextWordModel([model], "cat").words_with_prefix("", ignore_case=False, limit=1)
-    assert run_calls(every)[0] == 1
+    assert run_to_completion(every)[0] == 1
 
 
 def test_the_mass_of_a_beginning_is_also_of_words_beyond_the_limit():
     words = NextWordModel([user_model_from_counts([("sat", 3.0), ("sit", 2.0), ("cat", 5.0)])], "never")
-    assert run_calls(words.words_with_prefix("s", ignore_case=False, limit=1)) == (0.5, [("sat", 0.3)])
-    mass, best = run_calls(words.rate(["sat", "sit"], 1, penalty={"sat": 0.1, "sit": 0.5}.get))
+    assert run_to_completion(words.words_with_prefix("s", ignore_case=False, limit=1)) == (
+        0.5,
+        [("sat", 0.3)],
+    )
+    mass, best = run_to_completion(words.rate(["sat", "sit"], 1, penalty={"sat": 0.1, "sit": 0.5}.get))
     assert (mass, best) == (pytest.approx(0.03 + 0.1), [("sit", 0.1)])
 
 
@@ -83,9 +88,9 @@ def test_case_counts_unless_it_is_ignored():
     words = NextWordModel(
         [user_model_from_counts([("Paris", 1.0), ("part", 1.0), ("PAR", 1.0)])], SENTENCE_START
     )
-    exact = run_calls(words.words_with_prefix("par", ignore_case=False, limit=9))[1]
+    exact = run_to_completion(words.words_with_prefix("par", ignore_case=False, limit=9))[1]
     assert [one.text for one in exact] == ["part"]
-    every = run_calls(words.words_with_prefix("paR", ignore_case=True, limit=9))[1]
+    every = run_to_completion(words.words_with_prefix("paR", ignore_case=True, limit=9))[1]
     assert {one.text for one in every} == {
         "Paris",
         "part",
@@ -153,7 +158,7 @@ def test_a_phrase_is_as_probable_as_its_words_in_turn(model):
     )
     assert phrase_probability(next_word_models([model]), "the", ["cat", "sat"]) == pytest.approx(expected)
     first = [ScoredPhrase("cat", NextWordModel([model], "the").probability("cat"))]
-    found = run_calls(extend_phrases(next_word_models([model]), first, 3, 5))
+    found = run_to_completion(extend_phrases(next_word_models([model]), first, 3, 5))
     assert {one.text for one in found} == {"cat sat", "cat ran"}
     assert found[0].probability == pytest.approx(expected)
 
@@ -170,7 +175,7 @@ def test_a_phrase_is_as_probable_as_its_words_in_turn(model):
 )
 def test_mistyped_beginnings_are_found(model, typed, edits, expected):
     words = NextWordModel([model], SENTENCE_START)
-    found = run_calls(words.fuzzy_matches(typed, edits, ignore_case=typed.isupper()))
+    found = run_to_completion(words.fuzzy_matches(typed, edits, ignore_case=typed.isupper()))
     assert {word: n for word, n in found.items() if word in {"cat", "sat"}} == expected
 
 
@@ -249,6 +254,6 @@ def test_phrases_of_words_with_many_followers_are_the_likeliest():
         [*(("the", f"w{n}", float(n + 1)) for n in range(50)), *((f"w{n}", "the", 1.0) for n in range(50))],
     )
     after = next_word_models([hub])
-    found = run_calls(extend_phrases(after, [ScoredPhrase("the", 1.0)], 3, 2))
+    found = run_to_completion(extend_phrases(after, [ScoredPhrase("the", 1.0)], 3, 2))
     assert [one.text for one in found] == ["the w49", "the w48", "the w49 the", "the w48 the"]
     assert found[2].probability == pytest.approx(phrase_probability(after, "the", ["w49", "the"]))

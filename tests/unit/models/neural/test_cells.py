@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from models.neural.cells import Dropout, drop_tokens, drop_weights, linear_recurrence, make_cell
+from models.neural.cells import Dropout, MinGRU, TorchCell, drop_tokens, drop_weights, linear_recurrence
 from models.neural.config import NetworkConfig
 from models.neural.network import Network
 from tests.support.families import DEVICES
@@ -17,7 +17,8 @@ def cell(name, **options):
     """Small layer; `relu` is an Elman cell with ReLU."""
     torch.manual_seed(2)
     kind = {"cell": "elman", "activation": "relu"} if name == "relu" else {"cell": name}
-    return make_cell(NetworkConfig(**kind, hidden_size=4, **options), 3).double()
+    config = NetworkConfig(**kind, hidden_size=4, **options)
+    return (MinGRU(3, 4) if config.cell == "mingru" else TorchCell(config, 3)).double()
 
 
 def carried(layer, batch=2):

@@ -5,7 +5,7 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 
-from models.calls import run_calls
+from models.calls import run_to_completion
 from models.errors import FormatError, InvalidInputError
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.corrections import (
@@ -111,8 +111,8 @@ def test_corrected_candidates_follow_with_the_features_and_the_rank_of_their_ori
     assert [candidate.text for candidate in candidates] == ["at b c", "at dc", "at d c"]
     assert candidates[2].features == {"am": -2.0}
     assert origins_of(candidates).tolist() == [0, 1, 1]
-    assert run_calls(derive("rank", candidates, lambda _: np.zeros(3))).tolist() == [0, -1, -1]
-    assert run_calls(derive("correction", candidates, lambda _: np.zeros(3))).tolist() == [0, 0, 1.5]
+    assert run_to_completion(derive("rank", candidates, lambda _: np.zeros(3))).tolist() == [0, -1, -1]
+    assert run_to_completion(derive("correction", candidates, lambda _: np.zeros(3))).tolist() == [0, 0, 1.5]
 
 
 def test_a_text_of_the_list_is_no_corrected_candidate():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from models.calls import run_calls
+from models.calls import run_to_completion
 from models.errors import InvalidInputError
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.features import (
@@ -34,7 +34,7 @@ COMPUTED = ListFeatures(
 
 def matrix_of(lists, computed, names):
     place = "lists[{}].".format
-    features = run_calls(with_derived(lists, computed, names, place=place))
+    features = run_to_completion(with_derived(lists, computed, names, place=place))
     given = {name: given_column(lists, name, place=place) for name in names if name not in features.names}
     return features.matrix(names, given)
 
@@ -107,7 +107,7 @@ def test_names_that_features_cannot_have_are_refused(names):
 
 
 def derived(name, texts, *arguments):
-    return run_calls(derive(name, [Candidate(text) for text in texts], *arguments))
+    return run_to_completion(derive(name, [Candidate(text) for text in texts], *arguments))
 
 
 def none_given(name):

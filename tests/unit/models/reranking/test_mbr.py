@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from models.calls import run_calls
+from models.calls import run_to_completion
 from models.reranking.mbr import (
     UTILITIES,
     WordPosterior,
@@ -13,7 +13,7 @@ from models.reranking.mbr import (
 
 
 def utilities_of(texts, posteriors, utility):
-    return run_calls(expected_utilities(texts, posteriors, utility))
+    return run_to_completion(expected_utilities(texts, posteriors, utility))
 
 
 def test_word_errors_are_expected_under_the_posteriors():
@@ -57,7 +57,7 @@ def test_texts_are_prepared_in_steps(utility, monkeypatch):
 
 
 def confidences(texts, posteriors, chosen=0):
-    return [word.confidence for word in run_calls(word_confidences(texts, posteriors, chosen))]
+    return [word.confidence for word in run_to_completion(word_confidences(texts, posteriors, chosen))]
 
 
 def test_a_word_has_the_mass_of_the_candidates_that_have_it_there():
@@ -75,7 +75,7 @@ def test_where_all_agree_confidence_is_exactly_one():
 
 
 def test_words_are_found_by_their_offsets():
-    words = run_calls(word_confidences(["  naïve\tcafé "], [1.0], 0))
+    words = run_to_completion(word_confidences(["  naïve\tcafé "], [1.0], 0))
     assert words == [WordPosterior("naïve", 2, 7, 1.0), WordPosterior("café", 8, 12, 1.0)]
 
 

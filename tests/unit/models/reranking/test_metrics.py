@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from models.calls import run_calls
+from models.calls import run_to_completion
 from models.errors import InvalidInputError
 from models.reranking.metrics import METRIC_NAMES, make_metric
 from models.reranking.metrics.metric import SignificanceResult, format_score, paired_bootstrap
@@ -94,7 +94,7 @@ def errors(rate, seed, segments=400):
 
 
 def compared(before, after, samples=1000, seed=12345):
-    return run_calls(paired_bootstrap(WER, before, after, samples=samples, seed=seed))
+    return run_to_completion(paired_bootstrap(WER, before, after, samples=samples, seed=seed))
 
 
 def test_a_system_does_not_differ_from_itself():

@@ -3,7 +3,7 @@
 import pytest
 
 from models.errors import InvalidInputError
-from service.bench.connection import Event, EventSplitter, error_message, parse_event
+from service.bench.connection import Reply, error_message, split_events
 from service.bench.plan import Request, Target
 
 
@@ -65,13 +65,18 @@ STREAM = b': hello\n\ndata: {"a": 1}\n\nevent: x\ndata: one\ndata: two\n\ndata:l
 @pytest.mark.parametrize("stream", [STREAM, STREAM.replace(b"\n", b"\r\n")])
 @pytest.mark.parametrize("size", [1, 3, 1000])
 def test_events_are_found_however_they_are_cut(stream, size):
-    splitter = EventSplitter()
-    pieces = [stream[start : start + size] for start in range(0, len(stream), size)]
-    assert [event for piece in pieces for event in splitter.push(piece)] == [
-        b'{"a": 1}',
-        b"one\ntwo",
-        b"last",
-    ]
+    found, rest = [], b""
+    for start in range(0, len(stream), size):
+        events, rest = split_events(rest + stream[start : start + size])
+        found += events
+    assert found == [b'{"a": 1}', b"one\ntwo", b"last"]
+    assert not rest
+
+
+def reply_of(payload):
+    reply = Reply(200, streamed=True)
+    reply.push(b"data: %s\n\n" % payload, 1.0)
+    return reply
 
 
 @pytest.mark.parametrize(
@@ -89,15 +94,18 @@ def test_events_are_found_however_they_are_cut(stream, size):
     ],
 )
 def test_tokens_are_counted_in_everybodys_events(payload, num_tokens):
-    assert parse_event(payload).num_tokens == num_tokens
+    assert reply_of(payload).num_tokens == num_tokens
+    assert len(reply_of(payload).token_times_s) == (num_tokens > 0)
 
 
 def test_the_usage_is_read():
-    assert parse_event(b'{"choices": [], "usage": {"completion_tokens": 7}}') == Event(usage_tokens=7)
+    reply = reply_of(b'{"choices": [], "usage": {"completion_tokens": 7}}')
+    assert (reply.num_tokens, reply.error, list(reply.token_times_s)) == (7, None, [])
 
 
 def test_an_error_in_the_middle_is_read():
-    assert parse_event(b'{"error": {"message": "out of\\ntime"}}') == Event(error="out of time")
+    reply = reply_of(b'{"error": {"message": "out of\\ntime"}}')
+    assert (reply.num_tokens, reply.error, list(reply.token_times_s)) == (0, "out of time", [])
 
 
 @pytest.mark.parametrize(

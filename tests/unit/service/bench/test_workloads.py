@@ -5,21 +5,19 @@ import json
 import pytest
 
 from models.errors import FormatError, InvalidInputError
-from service.bench.workloads import WORKLOADS, WorkloadOptions, default_texts, load_texts, workload_requests
+from service.bench.workloads import WORKLOADS, default_texts, load_texts, workload_requests
 
 TEXTS = ["one two three four", "five six seven eight"]
 
 
 def bodies(name, **shape):
-    return [
-        json.loads(request.body)
-        for request in workload_requests(name, WorkloadOptions(**{"texts": TEXTS, **shape}))
-    ]
+    requests = workload_requests(name, **{"texts": TEXTS, **shape})
+    return [json.loads(request.body) for request in requests]
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_a_seed_makes_the_same_requests_again(name):
-    first, again, other = (workload_requests(name, WorkloadOptions(seed=seed)) for seed in (1, 1, 2))
+    first, again, other = (workload_requests(name, seed=seed) for seed in (1, 1, 2))
     assert first == again
     assert first != other
     assert len(set(first)) >= 100
@@ -36,7 +34,7 @@ def test_items_are_texts_candidates_and_contexts():
     assert len(bodies("next-token", num_items=3)[0]["context"]) == 3
     lists = bodies("rerank", num_items=250)[0]["lists"]
     assert [len(one["candidates"]) for one in lists] == [100, 100, 50]
-    assert workload_requests("rerank", WorkloadOptions(texts=TEXTS))[0].num_items == 100
+    assert workload_requests("rerank", texts=TEXTS)[0].num_items == 100
 
 
 def test_a_prompt_is_one_to_a_request():
@@ -51,7 +49,7 @@ def test_fields_go_over_what_is_there():
 
 def test_an_unknown_workload_is_refused():
     with pytest.raises(InvalidInputError, match="next-token, score, rerank, generate, completions"):
-        workload_requests("typing", WorkloadOptions())
+        workload_requests("typing")
 
 
 def test_there_are_texts_without_any_file():

@@ -13,9 +13,9 @@ from service.api_keys import KeyStore, create_key, find_key, parse_key
 from service.bench.workloads import load_texts, read_bodies
 from service.cli.ask import read_dictionary
 from service.cli.main import app
+from service.operations.next_token import NextTokenRequest
 from service.schemas.wire import parse_json
 from service.settings import read_settings
-from service.use_cases.next_token import NextTokenRequest
 from training.recipe import recipe_table
 
 MARK = "\ufeff"

@@ -3,15 +3,8 @@
 import numpy as np
 import pytest
 
-from service.engine.batching import (
-    StateView,
-    check_no_nan,
-    concatenate_states,
-    gather_states,
-    materialize,
-    split_budget,
-    split_rows,
-)
+from models.states import StateView, check_no_nan, concatenate_states, gather_states, materialize, split_rows
+from service.engine.batching import split_budget
 from service.engine.prefill import slice_width
 
 

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
+from models.calls import run_call
 from models.decoding.batch import SequenceBatch, row_seed
+from models.decoding.decode import Decode, DecodeState
 from models.decoding.parameters import DecodingParameters
 from models.decoding.rules import compile_rules
 from models.vocabulary import EOS
-from service.engine.calls import run_single
-from service.engine.decode import Decode, DecodeCallBatch, DecodeState
+from service.engine.decode import DecodeCallBatch
 from tests.support.fake_models import FakeModel, fake_vocabulary
 
 
@@ -59,13 +60,13 @@ def test_calls_that_join_at_any_time_get_what_they_would_alone(model):
         run(pool, answers, steps=2)
     run(pool, answers)
     assert [told(answers[call]) for call in calls] == [
-        told(run_single(made(model, seed, **options))) for seed, options in enumerate(OPTIONS * 3)
+        told(run_call(made(model, seed, **options))) for seed, options in enumerate(OPTIONS * 3)
     ]
 
 
 def test_a_text_in_parts_is_the_text_at_once(model):
     """Also with another call in the pool."""
-    whole = run_single(made(model, 1, count=8, ignore_eos=True))
+    whole = run_call(made(model, 1, count=8, ignore_eos=True))
     pool, answers, parts = DecodeCallBatch(), {}, [[], []]
     call = made(model, 1, count=2, last=False, ignore_eos=True)
     other = made(model, 2, count=11, ignore_eos=True)
@@ -79,7 +80,7 @@ def test_a_text_in_parts_is_the_text_at_once(model):
         call = Decode(model, answers[call].unfinished, 2, 0, part == 2)
     run(pool, answers)
     assert parts == whole.tokens
-    assert told(answers[other]) == told(run_single(made(model, 2, count=11, ignore_eos=True)))
+    assert told(answers[other]) == told(run_call(made(model, 2, count=11, ignore_eos=True)))
 
 
 def test_rows_that_end_leave(model):
@@ -94,7 +95,7 @@ def test_rows_that_end_leave(model):
 
 def test_where_a_text_ended_nothing_goes_on(model):
     model.table[:, EOS] = 50.0
-    drawn = run_single(made(model, 1, last=False))
+    drawn = run_call(made(model, 1, last=False))
     assert drawn.tokens == [[EOS], [EOS]]
     assert drawn.unfinished is None
 
@@ -122,7 +123,7 @@ def test_who_leaves_is_missed_by_nobody(model):
     assert run(pool, answers) == [4] * 4
     assert {id(call) for call in answers} == {id(calls[0]), id(calls[2])}
     for seed in (0, 2):
-        assert told(answers[calls[seed]]) == told(run_single(made(model, seed, count=6, ignore_eos=True)))
+        assert told(answers[calls[seed]]) == told(run_call(made(model, seed, count=6, ignore_eos=True)))
 
 
 def test_no_more_rows_step_together_than_there_is_room_for(model):
@@ -164,4 +165,4 @@ def test_only_who_is_at_fault_fails(model, monkeypatch, where):
     monkeypatch.undo()
     assert [call for call in blamed if call is not None] == [bad]
     for seed, call in enumerate(calls):
-        assert told(answers[call]) == told(run_single(made(model, seed, **never)))
+        assert told(answers[call]) == told(run_call(made(model, seed, **never)))

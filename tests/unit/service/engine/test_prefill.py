@@ -5,9 +5,9 @@ import weakref
 import numpy as np
 import pytest
 
-from models.calls import Read
+from models.calls import Read, run_call
 from models.language_model import SCORES, STATE, ReadResult, Want
-from service.engine.calls import is_urgent, run_single
+from service.engine.calls import is_urgent
 from service.engine.prefill import ReadBatch
 from tests.support.fake_models import Numbers
 
@@ -62,7 +62,7 @@ def test_a_text_that_comes_later_is_read_beside_those_under_way():
     answers = finish(pool, 16)
     assert model.asked == [[8], [8, 8], [4, 12]]
     for call in (first, second):
-        np.testing.assert_array_equal(answers[call].log_probs, run_single(call).log_probs)
+        np.testing.assert_array_equal(answers[call].log_probs, run_call(call).log_probs)
 
 
 def test_a_short_text_does_not_wait_for_a_long_one():
@@ -91,7 +91,7 @@ def test_a_call_of_many_texts_is_read_a_slice_at_a_time():
     many = text(model, 6, rows=1000)
     answers = finish(joined(many), 64)
     assert max(sum(lengths) for lengths in model.asked) <= 64
-    np.testing.assert_array_equal(answers[many].log_probs, run_single(many).log_probs)
+    np.testing.assert_array_equal(answers[many].log_probs, run_call(many).log_probs)
 
 
 def test_texts_of_one_call_come_back_in_their_order():
@@ -114,7 +114,7 @@ def test_texts_of_one_call_come_back_in_their_order():
 def test_nothing_to_read_is_answered_too(rows):
     model = Letters()
     call = Read(model, Numbers(np.arange(rows)), np.zeros((rows, 3), int), np.zeros(rows, int), STATE)
-    assert run_single(call).state.materialized.numbers.tolist() == list(range(rows))
+    assert finish(joined(call), 1)[call].state.materialized.numbers.tolist() == list(range(rows))
     assert not model.asked
 
 
@@ -132,7 +132,7 @@ def test_the_one_at_fault_is_found_and_the_others_go_on():
     assert [call for call in blamed if call] == [bad]
     assert {call for call, _ in answers} == set(good)
     for call, answer in answers:
-        np.testing.assert_array_equal(answer.log_probs, run_single(call).log_probs)
+        np.testing.assert_array_equal(answer.log_probs, run_call(call).log_probs)
 
 
 def test_who_leaves_is_read_no_further():

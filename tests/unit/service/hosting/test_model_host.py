@@ -32,7 +32,7 @@ def registry(tmp_path):
 
 
 def load(path, *, device, precision):
-    manifest = SimpleNamespace(family="fake")
+    manifest = SimpleNamespace(family="fake", direction="forward")
     tokenizer = WordTokenizer(fake_vocabulary())
     return SimpleNamespace(
         manifest=manifest,

@@ -43,7 +43,7 @@ class Loads:
             raise IntegrityError(f"{path} was changed")
         tokenizer = WordTokenizer(fake_vocabulary())
         return SimpleNamespace(
-            manifest=SimpleNamespace(family="fake"),
+            manifest=SimpleNamespace(family="fake", direction="forward"),
             precision=precision,
             tokenizer=tokenizer,
             model=FakeModel(tokenizer.vocabulary),

@@ -29,7 +29,9 @@ def made(**options):
 
 
 def kept(loaded=None, width=ROW_BYTES // 4):
-    return StoredState(loaded or LoadedModel("lm@1", None), Vectors(np.zeros((1, width), np.float32)))
+    return StoredState(
+        loaded or LoadedModel("lm@1", None, None, checkpoint=None), Vectors(np.zeros((1, width), np.float32))
+    )
 
 
 def found(store, handle, owner="me"):
@@ -156,7 +158,11 @@ def test_what_is_free_is_lent_again():
 
 
 def test_states_of_a_version_that_is_unloaded_are_forgotten_and_it_is_named():
-    store, going, staying = made(), LoadedModel("lm@1", None), LoadedModel("lm@2", None)
+    store, going, staying = (
+        made(),
+        LoadedModel("lm@1", None, None, checkpoint=None),
+        LoadedModel("lm@2", None, None, checkpoint=None),
+    )
     gone, other = store.keep("me", [kept(going), kept(staying)])
     store.free_version(going)
     with pytest.raises(UnknownStateError, match=r"states\[0\] was a state of lm@1, which has been unloaded"):
@@ -166,7 +172,11 @@ def test_states_of_a_version_that_is_unloaded_are_forgotten_and_it_is_named():
 
 
 def test_the_same_version_loaded_again_has_handles_of_its_own():
-    store, before, after = made(), LoadedModel("lm@1", None), LoadedModel("lm@1", None)
+    store, before, after = (
+        made(),
+        LoadedModel("lm@1", None, None, checkpoint=None),
+        LoadedModel("lm@1", None, None, checkpoint=None),
+    )
     (gone,) = store.keep("me", [kept(before)])
     store.free_version(before)
     (again,) = store.keep("me", [kept(after)])
@@ -175,7 +185,7 @@ def test_the_same_version_loaded_again_has_handles_of_its_own():
 
 
 def test_what_was_read_by_a_version_that_has_been_unloaded_is_not_kept():
-    store, loaded = made(), LoadedModel("lm@1", None)
+    store, loaded = made(), LoadedModel("lm@1", None, None, checkpoint=None)
     store.free_version(loaded)
     with pytest.raises(ModelNotFoundError, match="lm@1 was unloaded while the text was read"):
         store.keep("me", [kept(), kept(loaded)])
@@ -199,7 +209,9 @@ def test_phrases_are_worth_the_same_part_by_part_as_in_the_whole(seed):
     phrases = [tuple(draw.choices([3, 4, 5], k=draw.randint(1, 5))) for _ in range(draw.randint(1, 8))]
     weights = {phrase: draw.uniform(0.1, 5) for phrase in phrases}
     state = StoredState(
-        LoadedModel("lm@1", None), None, phrases=PhraseAutomaton([*weights], [*weights.values()])
+        LoadedModel("lm@1", None, None, checkpoint=None),
+        None,
+        phrases=PhraseAutomaton([*weights], [*weights.values()]),
     )
     ids = np.array(draw.choices([3, 4, 5], k=draw.randint(0, 30)), dtype=np.int64)
     total, now, begin = 0.0, state, 0
@@ -214,7 +226,10 @@ def test_phrases_are_worth_the_same_part_by_part_as_in_the_whole(seed):
 
 def test_phrases_shared_by_states_count_once_until_the_last_is_freed():
     store, phrases = made(), PhraseAutomaton([(3, 4)], [1.0])
-    one, other = (StoredState(LoadedModel("lm@1", None), kept().state, phrases=phrases) for _ in range(2))
+    one, other = (
+        StoredState(LoadedModel("lm@1", None, None, checkpoint=None), kept().state, phrases=phrases)
+        for _ in range(2)
+    )
     first, last = (store.keep("me", [state])[0] for state in (one, other))
     assert store.num_bytes == 2 * one.num_bytes + phrases.num_bytes > 2 * kept().num_bytes
     store.free("me", [first])

@@ -6,13 +6,13 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 
-from models.report import draw_svg
+from models.calls import run_to_completion
+from models.report import Picture
 from models.reranking.candidates import Candidate, CandidateList
-from service.engine.job import run_to_completion
+from models.scoring.candidate_features import ScoringModels
 from service.local.ask import UNLIMITED
 from service.local.tune_report import mark_errors, tuning_page
-from service.use_cases.candidate_features import ScoringModels
-from service.use_cases.tune import TuneSettings, tune_and_evaluate
+from service.operations.tune import TuneSettings, tune_and_evaluate
 from tests.support.nbest_lists import words_in_steps
 
 QUICK = TuneSettings(restarts=1, resamples=4, bootstrap_samples=200)
@@ -75,7 +75,7 @@ def test_the_page_needs_nothing_from_elsewhere(page):
 def test_a_title_is_taken_as_it_stands():
     r"""Regression: a backslash in a feature name raised an error at the end; dollars rendered as a formula."""
     title = r"WER along the weight of \d $x$"
-    svg = draw_svg(title, lambda axes: axes.plot([0, 1], [0, 1]))
+    svg = Picture(title, "", lambda axes: axes.plot([0, 1], [0, 1])).svg
     assert f'aria-label="{title}"' in svg
     assert f">{title}<" in svg
 

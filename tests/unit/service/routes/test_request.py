@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from models.calls import iter_outputs
 from models.errors import InvalidInputError
-from service.engine.job import iter_outputs
 from service.operations.operation import BYTES_PER_TOKEN, Cost, LinesOperation, request_options
 from service.routes.request import read_body
 from service.routes.streaming import write_lines

@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from models.errors import InvalidInputError
+from service.operations.autocomplete import AutocompleteRequest
+from service.operations.check import CheckRequest
+from service.operations.completions import CompletionRequest
+from service.operations.generate import GenerateRequest
+from service.operations.languagetool import LanguageToolRequest
+from service.operations.next_token import NextTokenRequest
+from service.operations.rerank_request import RerankRequest, RerankSettings
+from service.operations.score import ScoreLine, ScoreRequest
 from service.schemas import wire
 from service.schemas.models import _figures
 from service.schemas.wire import check_json_size, parse_form, parse_json, parse_lines
-from service.use_cases.autocomplete import AutocompleteRequest
-from service.use_cases.check import CheckRequest
-from service.use_cases.completions import CompletionRequest
-from service.use_cases.generate import GenerateRequest
-from service.use_cases.languagetool import LanguageToolRequest
-from service.use_cases.next_token import NextTokenRequest
-from service.use_cases.rerank_request import RerankRequest, RerankSettings
-from service.use_cases.score import ScoreLine, ScoreRequest
 
 
 @pytest.mark.parametrize("body", [b"", b"\n", b"a", b"a\n", b"a\n\n", b"\na\nb", b"a\nbc\nd\n"])

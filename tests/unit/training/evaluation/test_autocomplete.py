@@ -5,10 +5,17 @@ import json
 import numpy as np
 import pytest
 
+from models.calls import run_to_completion
+from models.completion.ranking import RankingSettings
+from models.completion.user_model import UserModel
 from models.errors import InvalidInputError
+from models.scoring.model_weights import WeightedModel
+from models.scoring.texts import Limits
+from models.text_model import TextModel
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import BOS, EOS, UNK, Vocabulary
 from service.console.evaluation import show_autocomplete_evaluation
+from service.operations.autocomplete import AutocompleteRequest, autocomplete
 from tests.support.fake_models import FakeModel, RememberingModel, fake_vocabulary
 from training.commands import run_evaluate_autocomplete, run_train
 from training.evaluation.autocomplete import TypingContexts, Typist, sample_lines, typing_line
@@ -35,7 +42,7 @@ def steady(shares):
 
 def looks(model, tokenizer, *texts):
     lines = [typing_line(tokenizer, text) for text in texts]
-    return Typist(model, tokenizer).type_lines(lines, progress=SILENT)
+    return Typist(TextModel("m@1", model, tokenizer)).type_lines(lines, progress=SILENT)
 
 
 def test_ranks_are_those_among_words_that_begin_as_typed():
@@ -127,7 +134,7 @@ def tokenizers():
 def test_lines_typed_side_by_side_are_as_typed_alone(kind):
     tokenizer = tokenizers()[kind]
     model = FakeModel(tokenizer.vocabulary, seed=3)
-    typist = Typist(model, tokenizer)
+    typist = Typist(TextModel("m@1", model, tokenizer))
     for typed in looks(model, tokenizer, *TEXT):
         offsets = [offset for offset, character in enumerate(typed.line.text) if not character.isspace()]
         seen = dict(zip(offsets, typist.type_line(typed.line, model.initial_state(1)), strict=True))
@@ -156,7 +163,9 @@ def pressed(shares, text, **options):
     """Keys pressed with a list of three, by a model of the shares."""
     model, tokenizer = steady(shares)
     tokenizer = WordTokenizer(tokenizer.vocabulary, **options)
-    (typed,) = Typist(model, tokenizer).type_lines([typing_line(tokenizer, text)], progress=SILENT)
+    (typed,) = Typist(TextModel("m@1", model, tokenizer)).type_lines(
+        [typing_line(tokenizer, text)], progress=SILENT
+    )
     return typed.keys_pressed(1)
 
 
@@ -174,8 +183,44 @@ def test_every_character_is_a_key(shares, text, keys):
     assert pressed(shares, text) == keys
 
 
-def test_capitals_are_typed_by_hand_where_the_tokenizer_lower_cases():
-    assert pressed({"cat": 0.5}, "Cat cat", lowercase=True) == 6
+def test_completions_have_the_capitals_typed_where_the_tokenizer_lower_cases():
+    assert pressed({"cat": 0.5}, "Cat cat", lowercase=True) == 4
+
+
+@pytest.mark.parametrize(("casing", "keys"), [({}, 6), ({"ignore_case": True}, 4)])
+def test_completions_match_as_the_settings_say(casing, keys):
+    model, tokenizer = steady({"cat": 0.5})
+    typist = Typist(TextModel("m@1", model, tokenizer), RankingSettings(**casing))
+    (typed,) = typist.type_lines([typing_line(tokenizer, "Cat cat")], progress=SILENT)
+    assert typed.keys_pressed(1) == keys
+
+
+def test_a_typist_that_learns_is_offered_the_words_of_earlier_lines():
+    model, tokenizer = steady({"cat": 0.5})
+    lines = [typing_line(tokenizer, "a gramophone")] * 2
+    first, second = Typist(TextModel("m@1", model, tokenizer), learns=True).type_lines(lines, progress=SILENT)
+    assert [one.keys_pressed(1) for one in (first, second)] == [13, 3]
+
+
+@pytest.mark.parametrize("fuzzy", [0, 1])
+@pytest.mark.parametrize("kind", ["words", "characters", "pieces"])
+def test_ranks_are_those_of_the_service(kind, fuzzy):
+    tokenizer, user = tokenizers()[kind], UserModel({"rather": 1.0}, {"": {"rather": 1.0}})
+    loaded = TextModel("m@1", FakeModel(tokenizer.vocabulary, seed=7), tokenizer)
+    limits = Limits(max_texts=1, max_tokens_per_sequence=1000, max_new_tokens=1)
+    typist = Typist(loaded, RankingSettings(fuzzy=fuzzy))
+    typist._user = user
+    for text in TEXT:
+        line = typing_line(tokenizer, text)
+        for rank, offset in zip(
+            typist.type_line(line, loaded.model.initial_state(1)),
+            (offset for offset, character in enumerate(text) if not character.isspace()),
+            strict=True,
+        ):
+            request = AutocompleteRequest(text=text[:offset], fuzzy=fuzzy)
+            work = autocomplete([WeightedModel(loaded)], request, limits, user=user)
+            served = [one for one in run_to_completion(work).completions if one.is_complete_word]
+            assert rank.probability == pytest.approx(served[0].probability if served else 0)
 
 
 def test_words_of_a_pattern_save_what_words_between_spaces_do():
@@ -204,11 +249,13 @@ def test_a_line_of_a_stream_begins_where_the_one_before_ended():
     tokenizer = tokenizers()["words"]
     model = RememberingModel(tokenizer.vocabulary)
     lines = [typing_line(tokenizer, text) for text in ("the cat", "a mat", "see")]
-    starts = list(Typist(model, tokenizer, carries_state=True).starts(lines))
+    starts = list(Typist(TextModel("m@1", model, tokenizer), carries_state=True).starts(lines))
     ids = [tokenizer.encode(line.text) for line in lines]
     assert starts[2].texts == [(BOS, *ids[0], EOS, BOS, *ids[1], EOS, BOS)]
-    assert [start.texts for start in Typist(model, tokenizer).starts(lines)] == [[(BOS,)]] * 3
-    typed = Typist(model, tokenizer, carries_state=True).type_lines(lines, progress=SILENT)
+    assert [start.texts for start in Typist(TextModel("m@1", model, tokenizer)).starts(lines)] == [
+        [(BOS,)]
+    ] * 3
+    typed = Typist(TextModel("m@1", model, tokenizer), carries_state=True).type_lines(lines, progress=SILENT)
     assert [one.line for one in typed] == lines
     assert starts[2].texts[0] in model.asked
 

@@ -21,6 +21,7 @@ from models.language_model import (
     prefill_sequences,
     score_sequences,
 )
+from models.ngram.automaton import word_ids
 from models.ngram.cuda import kernels
 from models.ngram.cuda import model as cuda_model
 from models.ngram.cuda.model import TensorNGramModel
@@ -164,7 +165,7 @@ def test_copying_in_small_pieces_changes_nothing(model, moved, monkeypatch):
 def test_words_of_three_bytes_are_put_together():
     words = np.array([0, 255, 256, 65_535, 65_536, 2**24 - 1], np.int32)
     as_bytes = words.astype("<u4").view(np.uint8).reshape(-1, 4)[:, :3]
-    assert kernels._word_ids(as_bytes).tolist() == kernels._word_ids(words).tolist() == words.tolist()
+    assert word_ids(as_bytes).tolist() == word_ids(words).tolist() == words.tolist()
 
 
 def test_nothing_is_charged_below_the_empty_context(model, moved):

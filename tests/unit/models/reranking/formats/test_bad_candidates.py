@@ -11,7 +11,7 @@ from models.reranking.features import is_reserved
 from models.reranking.formats.format import BadLine
 from models.reranking.formats.reader import FORMATS, detect_format, read_lists
 from service.local.ask import UNLIMITED
-from service.use_cases.rerank_request import RerankItem, rerank_items
+from service.operations.rerank_request import RerankItem, rerank_items
 
 
 def jsonl(*lists):

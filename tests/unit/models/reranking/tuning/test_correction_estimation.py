@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from models.calls import run_calls
+from models.calls import run_to_completion
 from models.reranking.corrections import CorrectionTable
 from models.reranking.tuning.correction_estimation import (
     correct_by_fold,
@@ -19,8 +19,8 @@ NAMES = ("oak", "elm", "fir", "yew", "ash", "bay", "fig", "nut")
 
 
 def learnt(lists):
-    counts = run_calls(count_corrections(lists, np.zeros(len(lists), dtype=np.int64)))
-    return {(one.heard, one.written): one for one in run_calls(learn_corrections(counts))}
+    counts = run_to_completion(count_corrections(lists, np.zeros(len(lists), dtype=np.int64)))
+    return {(one.heard, one.written): one for one in run_to_completion(learn_corrections(counts))}
 
 
 def spoken(pairs, count=8):
@@ -108,12 +108,12 @@ def test_the_closest_of_several_references_is_aligned():
 def test_a_fold_is_corrected_by_the_other_folds_alone():
     lists = [*spoken([("dc", "d c")], 4), *spoken([("pm", "p m")], 4)]
     folds = np.array([0] * 4 + [1] * 4)
-    counts = run_calls(count_corrections(lists, folds))
-    told = run_calls(correct_by_fold(lists, folds, counts, 1000))
+    counts = run_to_completion(count_corrections(lists, folds))
+    told = run_to_completion(correct_by_fold(lists, folds, counts, 1000))
     assert told == lists  # each error occurs in one fold only
     mixed = np.array([0, 1] * 4)
-    counts = run_calls(count_corrections(lists, mixed))
-    told = run_calls(correct_by_fold(lists, mixed, counts, 1000))
+    counts = run_to_completion(count_corrections(lists, mixed))
+    told = run_to_completion(correct_by_fold(lists, mixed, counts, 1000))
     assert [one.candidates[1].text for one in told] == [one.references[0] for one in lists]
 
 
@@ -128,7 +128,9 @@ def test_references_of_a_fold_do_not_change_its_candidates():
         [
             [candidate.text for candidate in one.candidates]
             for one, fold in zip(
-                run_calls(correct_by_fold(some, folds, run_calls(count_corrections(some, folds)), 1000)),
+                run_to_completion(
+                    correct_by_fold(some, folds, run_to_completion(count_corrections(some, folds)), 1000)
+                ),
                 folds,
                 strict=True,
             )

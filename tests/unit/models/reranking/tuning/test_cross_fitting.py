@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from models.calls import run_calls
+from models.calls import run_to_completion
 from models.errors import InvalidInputError
 from models.reranking.features import ListFeatures
 from models.reranking.metrics import make_metric
@@ -27,7 +27,7 @@ QUICK = TuningSettings(restarts=2, resamples=6, bootstrap_samples=200)
 
 def outcome_of(one, folds=None, settings=QUICK):
     folds = np.arange(one.num_lists) % settings.folds if folds is None else folds
-    return run_calls(cross_fit(data_of(one), folds, settings))
+    return run_to_completion(cross_fit(data_of(one), folds, settings))
 
 
 def test_weights_are_used_where_they_help_on_lists_held_out():
@@ -80,7 +80,7 @@ def test_corrections_are_not_used_for_a_gain_below_one_percent_of_the_errors(fea
 def test_every_resample_that_was_searched_is_told():
     told = []
     folds = np.arange(60) % 2
-    run_calls(cross_fit(data_of(informative()), folds, QUICK, searched=lambda: told.append(1)))
+    run_to_completion(cross_fit(data_of(informative()), folds, QUICK, searched=lambda: told.append(1)))
     shapes = len(data_of(informative()).shapes)
     assert len(told) == (QUICK.folds + 1) * shapes * QUICK.resamples
 
@@ -129,7 +129,7 @@ WER = make_metric("wer")
 
 def data(*lists, **options):
     told = [one for one in lists if one.references]
-    return run_calls(tuning_data(lists, words_alone(told), WER, **options))
+    return run_to_completion(tuning_data(lists, words_alone(told), WER, **options))
 
 
 def test_copies_of_a_text_are_left_out_and_keep_no_rank():
@@ -178,7 +178,9 @@ def test_the_exponent_makes_another_shape_of_the_models_score():
     computed = ListFeatures(
         ("lm", "tokens", "unk", "words"), np.array([[-6.0, 3, 0, 2], [-4.0, 2, 1, 1]]), np.array([0, 2])
     )
-    made = run_calls(tuning_data(lists, computed, WER, features=["lm", "words"], length_exponents=[0.0, 1.0]))
+    made = run_to_completion(
+        tuning_data(lists, computed, WER, features=["lm", "words"], length_exponents=[0.0, 1.0])
+    )
     assert [shape.features[:, 0].tolist() for shape in made.shapes] == [[-6, -4], [-2, -2]]
 
 
@@ -245,7 +247,7 @@ def test_totals_of_tuning_are_those_of_re_ranking(weights):
 def test_the_loss_along_a_line_is_that_of_the_candidates_chosen_on_it(direction):
     one, _ = with_impossible()
     weights, direction = np.array([0.3, 0.5, 0.1]), np.array(direction)
-    curve = run_calls(line_loss(one, *one.line(weights, direction)))
+    curve = run_to_completion(line_loss(one, *one.line(weights, direction)))
     for angle in np.linspace(-1.5, 1.5, 41):
         chosen = one.chosen(weights + np.tan(angle) * direction)
         assert curve.at(np.array([angle])) == pytest.approx(one.score(chosen))

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from models.calls import run_calls
+from models.calls import run_to_completion
 from models.errors import InvalidInputError
 from models.reranking.ranking import MAX_POSTERIOR_SCALE, MAX_WEIGHT
 from models.reranking.tuning.fitting import (
@@ -23,7 +23,7 @@ QUICK = TuningSettings(restarts=2, resamples=6, bootstrap_samples=200)
 
 def fitted(*problems, settings=QUICK):
     shapes = tuple(replace(one, length_exponent=float(i)) for i, one in enumerate(problems))
-    return run_calls(fit_feature_weights(shapes, np.arange(problems[0].num_lists), settings))
+    return run_to_completion(fit_feature_weights(shapes, np.arange(problems[0].num_lists), settings))
 
 
 def test_weights_are_for_features_as_they_were():
@@ -95,7 +95,7 @@ def test_equal_seeds_give_equal_folds_and_others_do_not():
 
 
 def scaled(errors, totals, sizes):
-    return run_calls(
+    return run_to_completion(
         fit_posterior_scale(
             problem(errors, np.zeros((len(errors), 1)), sizes), np.asarray(totals, dtype=float)
         )

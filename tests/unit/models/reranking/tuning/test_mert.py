@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from models.calls import run_calls
+from models.calls import run_to_completion
 from models.reranking.metrics import make_metric
 from models.reranking.tuning.mert import LossCurve, line_loss, powell_search, start_points
 from models.reranking.tuning.problem import TuningProblem
@@ -42,7 +42,9 @@ def test_where_more_is_better_the_oracle_has_the_greatest_score():
 
 
 def along(one, weights, direction):
-    return run_calls(line_loss(one, one.features @ np.asarray(weights), one.features @ np.asarray(direction)))
+    return run_to_completion(
+        line_loss(one, one.features @ np.asarray(weights), one.features @ np.asarray(direction))
+    )
 
 
 def test_the_winner_changes_where_two_lines_cross():
@@ -76,7 +78,7 @@ def test_the_smoothed_loss_is_the_mean_over_the_window():
 
 def found(one, restarts=4):
     begin = start_points(len(one.names), restarts=restarts, seed=0)
-    return run_calls(powell_search(one, begin, window=0.05))
+    return run_to_completion(powell_search(one, begin, window=0.05))
 
 
 def test_the_feature_that_tells_errors_gets_the_weight():

@@ -1,0 +1,632 @@
+"""Ranked completions of the word being typed, by text models and by the words of their user.
+
+P(W) = ((1-λ) · P_model(W) + λ · P_user(W)) / ((1-λ) · P_model(prefix) + λ · P_user(prefix)), where
+each probability is joint with the typed text, and λ is 0 if no word of the user matches.
+
+With spelling errors in the prefix, a word's mass is multiplied by the probability of the errors of
+the first `CorrectedPrefix` that it starts with. Words take the case of the typed prefix unless
+they have capitals of their own.
+"""
+
+import math
+import re
+from bisect import insort
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from operator import mul
+from typing import Any, NamedTuple, TypeAlias
+from unicodedata import normalize
+
+import numpy as np
+
+from models.calls import Read, Steps, Work, map_in_steps
+from models.completion.prefix import (
+    EDIT_PENALTY,
+    FIRST_LETTER_PENALTY,
+    LETTERS_PER_EDIT,
+    CorrectedPrefix,
+    PrefixSplit,
+    begun_members,
+    corrected_prefixes,
+    split_prefix,
+)
+from models.completion.search import CompletionSearch, CompletionSettings, run_searches
+from models.completion.token_trie import NO_TOKENS
+from models.completion.user_model import (
+    NextWordModels,
+    UserModel,
+    extend_phrases,
+    next_word_models,
+    phrase_probability,
+    previous_word,
+    sentence_words,
+)
+from models.errors import InvalidInputError
+from models.language_model import SCORES
+from models.phrases import PhraseAutomaton
+from models.prefix_cache import NextTokenEntry
+from models.scoring.constants import DICTIONARY_WORDS_PER_STEP
+from models.scoring.model_weights import WeightedModel, weights_after
+from models.scoring.prefill import predict_next
+from models.scoring.texts import Limits, check_reads_forward
+from models.states import view
+from models.vocabulary import CONTROL_TOKENS
+from models.words import JOINERS, match_beginning, plain_form
+
+MAX_ENTRY_CHARACTERS = 200
+"""Maximum characters of an entry of a dictionary."""
+
+MAX_DICTIONARY_WORDS = 40_000
+"""Maximum words of all dictionary entries together; entries may be phrases."""
+
+
+_MAX_CORRECTIONS = 8
+"""Maximum candidate prefixes for a mistyped one, the typed one included."""
+
+_MAX_SPARE_COMPLETIONS = 256
+"""Maximum extra completions to search for, because blocked ones are not returned."""
+
+_LOOK_UPS_PER_STEP, _COMPLETIONS_PER_STEP, _CHARACTERS_PER_STEP = 32, 256, 2048
+"""Completions that models look up, that are compared, and their characters read before other requests run."""
+
+_CONTROL_TOKENS = frozenset(CONTROL_TOKENS)
+"""Placeholders in corpora; a vocabulary may contain them as ordinary words, which are never offered."""
+
+_MIN_LOG_PROBABILITY = -80.0
+_MIN_PROBABILITY = 1e-12
+"""Probability below which completions are never returned."""
+
+_PrefixSearch: TypeAlias = tuple[CorrectedPrefix, CompletionSearch]
+"""A possibly intended prefix, and the search for words that begin with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankingSettings(CompletionSettings):
+    """Limits and order of ranked completions.
+
+    Attributes:
+        min_probability: minimum probability of the completions that are returned.
+        rank: `probability`, or `savings` for the probability times the characters saved.
+        fuzzy: maximum typing errors in the prefix to correct; also limited to one per two letters of the prefix.
+        user_weight: weight λ of the user's words and the dictionary, if any of these words match.
+    """
+
+    min_probability: float = 0.0
+    rank: str = "probability"
+    fuzzy: int = 0
+    user_weight: float = 0.2
+
+
+@dataclass(slots=True)
+class RankedCompletion:
+    """A completion, with its probability by the model and the user's words.
+
+    Attributes:
+        text: text from the start of the current word.
+        num_words: number of words.
+        edits: edits between its beginning and the typed prefix.
+        is_complete: true if it ends at the end of a word.
+        of_model: mass by the model; after ranking, its part of the probability given the typed text.
+        of_user: mass by the user's words, likewise.
+        begun: end of the text that a member of a class with earlier words begins with; empty for the current word.
+    """
+
+    text: str
+    num_words: int
+    edits: int
+    is_complete: bool = True
+    of_model: float = 0.0
+    of_user: float = 0.0
+    begun: str = ""
+
+    @property
+    def probability(self) -> float:
+        """Probability given the typed text."""
+        return min(1.0, self.of_model + self.of_user)
+
+
+def _model_completions(
+    searches: Sequence[_PrefixSearch], settings: RankingSettings
+) -> Work[Any, tuple[dict[str, RankedCompletion], float, float]]:
+    """Collect words of finished searches, each under the first prefix it begins with.
+
+    Returns:
+        Completions by text, the mass of the typed text, and the part of it that they do not cover.
+    """
+    completions: dict[str, RankedCompletion] = {}
+    live_masses: list[float] = []  # mass of words under no earlier prefix
+    found_masses: list[float] = []  # part covered by the words found
+    prefixes = [prefix.text for prefix, _ in searches]
+    for index, (prefix, search) in enumerate(searches):
+        yield None
+        nested = [i for i in range(index) if _starts_with(prefixes[i], prefixes[index], settings)]
+        result = search.result()
+        own = [
+            item
+            for item in result.completions
+            if not any(_starts_with(item.text, prefixes[i], settings) for i in nested)
+        ]
+        complete_mass = sum(item.mass for item in own if item.is_complete and item.num_words == 1)
+        found = result.live_mass * (1 - result.unexplored_mass)
+        # two searches with common words may find different ones
+        found_masses.append(max(complete_mass, found - sum(found_masses[i] for i in nested)))
+        live_masses.append(max(found_masses[-1], result.live_mass - sum(live_masses[i] for i in nested)))
+        for item in own:
+            mass = prefix.penalty * item.mass
+            completions[item.text] = RankedCompletion(
+                item.text, item.num_words, prefix.edits, item.is_complete, mass
+            )
+    weights = [prefix.penalty for prefix, _ in searches]
+    live = sum(map(mul, weights, live_masses))
+    return completions, live, max(0.0, live - sum(map(mul, weights, found_masses)))
+
+
+def _add_user_completions(
+    completions: dict[str, RankedCompletion],
+    mass_of: Callable[[str], float],
+    given: str,
+    settings: RankingSettings,
+    typed: PrefixSplit,
+    models: Sequence[UserModel],
+    limit: int,
+    previous: str,
+) -> Work[Any, float]:
+    """Add the user's words that match the prefix, and set the mass of all completions by `models`.
+
+    At most `limit` are added for each number of words; `given` is the whole text, `previous` the word
+    before them. Returns the mass of the typed text by the models.
+    """
+    words = next_word_models(models)
+    next_words = words(previous)
+    if not next_words:
+        return 0.0
+    yield None
+    edits: dict[str, int] = {}
+    if settings.fuzzy:
+        edits = yield from next_words.fuzzy_matches(
+            typed.prefix, settings.fuzzy, ignore_case=settings.ignore_case
+        )
+        mass, likeliest = yield from next_words.rate(
+            edits, limit, lambda word: _penalty(word, edits[word], typed)
+        )
+    else:
+        mass, likeliest = yield from next_words.words_with_prefix(
+            typed.prefix, plain_form(typed.prefix), ignore_case=settings.ignore_case, limit=limit
+        )
+    longer = yield from extend_phrases(words, likeliest, settings.max_words, limit)
+
+    for number, (text, _) in enumerate((*likeliest, *longer), start=1):
+        if not number % _LOOK_UPS_PER_STEP:
+            yield None
+        found = completions.get(text)
+        if found is None or not found.is_complete:
+            num_edits = edits.get(text.partition(" ")[0], 0)
+            completions[text] = RankedCompletion(text, text.count(" ") + 1, num_edits, of_model=mass_of(text))
+    for number, (text, completion) in enumerate(completions.items(), start=1):
+        if not number % _COMPLETIONS_PER_STEP:
+            yield None
+        text_words = text.split()
+        if completion.is_complete and text_words and (not settings.fuzzy or text_words[0] in edits):
+            penalty = _penalty(text_words[0], edits.get(text_words[0], 0), typed)
+            completion.of_user = penalty * phrase_probability(words, previous, text_words)
+    begun = yield from _begun_words(given, settings, typed, words, limit)
+    completions.update((completion.text, completion) for completion in begun)
+    return mass + math.fsum(completion.of_user for completion in begun)
+
+
+def _begun_words(
+    text: str, settings: RankingSettings, typed: PrefixSplit, words: NextWordModels, limit: int
+) -> Work[Any, list[RankedCompletion]]:
+    """Find words that the text has begun elsewhere than the word at its end, such as "node.js" after "node.j".
+
+    Their masses are relative to the probability of the text before its last word.
+    """
+    run = re.split(r"\s", text[-MAX_ENTRY_CHARACTERS:])[-1]
+    size = len(text) - typed.start
+    starts = {0, *(sign.end() for sign in re.finditer(rf"[^\w{JOINERS}]", run))}
+    ends = [run[start:] for start in sorted(starts - {len(run), len(run) - size})]
+    if not ends:
+        return []
+    next_words = words(previous_word(text[: len(text) - len(run)]))
+    find = partial(next_words.words_with_prefix, ignore_case=settings.ignore_case, limit=limit)
+    mass, _ = yield from find(*(end[: max(0, len(end) - size)] for end in ends))
+    _, found = yield from find(*ends)
+    return [
+        RankedCompletion(word, 1, 0, of_user=probability / mass, begun=end)
+        for word, probability in found
+        for end in [next((end for end in ends if _starts_with(word, end, settings)), ends[0])]
+    ]
+
+
+def _penalty(word: str, edits: int, typed: PrefixSplit) -> float:
+    """Return the assumed probability of edits in a word's beginning, as for the model's words."""
+    if not edits:
+        return 1.0
+    same_letter = word[:1].casefold() == typed.prefix[:1].casefold()
+    return EDIT_PENALTY**edits * (1.0 if same_letter else FIRST_LETTER_PENALTY)
+
+
+def _starts_with(text: str, prefix: str, settings: RankingSettings) -> bool:
+    if settings.ignore_case:
+        return text.casefold().startswith(prefix.casefold())
+    return text.startswith(prefix)
+
+
+def _in_typed_case(
+    completions: Iterable[RankedCompletion], settings: RankingSettings, typed: PrefixSplit
+) -> Work[Any, list[RankedCompletion]]:
+    """Give all completions the typed case and beginning, and merge those of equal text."""
+    merged: dict[tuple[str, bool, str], RankedCompletion] = {}
+    for number, completion in enumerate(completions, start=1):
+        if not number % _COMPLETIONS_PER_STEP:
+            yield None
+        given = completion.begun or typed.prefix
+        plain = plain_form(given)
+        if settings.ignore_case:
+            for beginning in dict.fromkeys((given, plain)):
+                corrected = completion.edits > 0
+                completion.text = match_beginning(beginning, completion.text, corrected=corrected)
+        if completion.text.startswith(plain):
+            completion.text = given + completion.text[len(plain) :]
+        key = completion.text, completion.is_complete, completion.begun
+        earlier = merged.setdefault(key, completion)
+        if earlier is not completion:
+            earlier.edits = min(earlier.edits, completion.edits)
+            earlier.of_model += completion.of_model
+            earlier.of_user += completion.of_user
+    return list(merged.values())
+
+
+def _best_completions(
+    completions: list[RankedCompletion],
+    settings: RankingSettings,
+    typed: PrefixSplit,
+    blocked: Collection[Sequence[str]],
+    weight: float,
+    live: float,
+) -> Work[Any, list[RankedCompletion]]:
+    """Divide masses by the typed text's, and select the best; complete words precede beginnings."""
+    least = max(settings.min_probability, _MIN_PROBABILITY)
+
+    def rank(offer: RankedCompletion) -> tuple[bool, float, str]:
+        saved = len(offer.text) - len(offer.begun or typed.prefix)
+        worth = offer.probability * (max(saved, 0) if settings.rank == "savings" else 1)
+        return not offer.is_complete, -worth, offer.text
+
+    best: list[RankedCompletion] = []
+    phrases = PhraseAutomaton[str]()
+    if blocked:
+        yield from phrases.build(blocked, [1.0] * len(blocked))
+    num_read = 0
+    for offer in completions:
+        if (num_read := num_read + len(offer.text)) > _CHARACTERS_PER_STEP:
+            num_read = 0
+            yield None
+        offer.of_model = (1 - weight) * offer.of_model / live
+        offer.of_user = weight * offer.of_user / live
+        worse = len(best) == settings.limit and rank(best[-1]) <= rank(offer)
+        if offer.probability >= least and not worse and not _is_blocked(offer.text, phrases):
+            insort(best, offer, key=rank)
+            del best[settings.limit :]
+    return best
+
+
+def _folded(text: str) -> str:
+    return normalize("NFKC", text.casefold())
+
+
+def _is_blocked(text: str, blocked: PhraseAutomaton[str]) -> bool:
+    """Find blocked consecutive words, with or without punctuation, or a control token."""
+    folded = _folded(text)
+    if not _CONTROL_TOKENS.isdisjoint(folded.split()):
+        return True
+    if not blocked.num_bytes:
+        return False
+    bare = [word for sentence in sentence_words(folded) for word in sentence]
+    return any(map(blocked.find, (folded.split(), bare)))
+
+
+class _OfModel:
+    """Completions of one model.
+
+    Args:
+        model: the model, with its weight after the text before the typed prefix.
+        text: text before the cursor.
+        given: settings of the request.
+        typed: the text as split for the model.
+        entry: state and distribution after the context.
+
+    Attributes:
+        settings: settings with the model's case and corrections.
+        lead: text from the first beginning of the current word by any model to this model's.
+        completions: completions by text, once found.
+        members: members of classes begun with earlier words.
+        mass: mass of the typed prefix.
+        unexplored: part of it that the completions do not cover.
+    """
+
+    def __init__(
+        self,
+        model: WeightedModel,
+        text: str,
+        given: RankingSettings,
+        typed: PrefixSplit,
+        entry: NextTokenEntry,
+    ) -> None:
+        self._loaded, self.weight = model
+        self._text, self._typed, self._entry, self._given = text, typed, entry, given
+        any_case = given.ignore_case or self._loaded.tokenizer.normaliser.changes_case
+        self.settings = _adapted(given, typed, any_case=any_case)
+        self.lead, self.mass, self.unexplored = "", 0.0, 0.0
+        self.completions: dict[str, RankedCompletion] = {}
+        self.members: Sequence[RankedCompletion] = ()
+        self._searches: list[_PrefixSearch] = []
+
+    def search_limit(self, blocked: Iterable[Sequence[str]]) -> int:
+        """Return how many completions to search for: some may be blocked, some merge after recasing."""
+        prefix = self._typed.prefix.casefold()
+        num_blocked = min(sum(words[0].startswith(prefix) for words in blocked), _MAX_SPARE_COMPLETIONS)
+        return self._given.limit * (2 if self._given.ignore_case else 1) + 1 + num_blocked
+
+    def find(self, first: int, limit: int, limits: Limits) -> Work[Any, None]:
+        """Find completions, at most `limit` of each length; `first` is the first beginning by any model."""
+        typed, tokenizer = self._typed, self._loaded.tokenizer
+        splits, plain = [typed], plain_form(typed.prefix)
+        if plain != typed.prefix:
+            word = tokenizer.normalise_word(plain).encode("utf-8", "surrogatepass")
+            splits.append(typed._replace(prefix=plain, spelled=b" " * (typed.spelled[:1] == b" ") + word))
+        for split in splits:
+            self._searches = yield from self._create_searches(split, limit)
+            yield from run_searches(self._loaded.model, [search for _, search in self._searches])
+            found = yield from _model_completions(self._searches, self.settings)
+            self.completions, self.mass, self.unexplored = found
+            if not all(completion.edits for completion in self.completions.values()):
+                break
+        self.members = yield from self._begun_members(limits)
+        self.mass += math.fsum(member.of_model for member in self.members)
+        self.lead = tokenizer.normaliser.compose(self._text[first : typed.start])
+        self.lead += " " * (typed.space and first < typed.start)
+
+    def weighted_mass(self, text: str, *, is_complete: bool = True) -> float:
+        """Return the weighted mass of a word or its beginning; 0 if unknown or a phrase not found."""
+        if not text.startswith(self.lead):
+            return 0.0
+        own = text.removeprefix(self.lead)
+        found = self.completions.get(own)
+        if found is not None and found.is_complete == is_complete:
+            return self.weight * found.of_model
+        masses = (
+            prefix.penalty * search.mass_of(own)
+            for prefix, search in self._searches
+            if _starts_with(own, prefix.text, self.settings)
+        )
+        return self.weight * next(masses, 0.0)
+
+    def _begun_members(self, limits: Limits) -> Work[Any, list[RankedCompletion]]:
+        """Find members of classes begun with earlier words of the text.
+
+        Their masses are relative to these words' probability, as those of words after them are.
+        """
+        loaded, text, typed = self._loaded, self._text, self._typed
+        if not loaded.token_trie.has_members:
+            return []
+        read = loaded.tokenizer.normaliser(text)
+        start, ids = typed.start, NO_TOKENS
+        if len(read) == len(text):
+            start, ids = begun_members(
+                loaded.token_trie, read, typed.start, ignore_case=self.settings.ignore_case
+            )
+        if not ids.size:
+            return []
+        context = text[:start].rstrip()
+        entry = yield from predict_next(loaded, context, limits, parameter="text")
+        after = (" " if context else "") + text[start : typed.start].rstrip()
+        joint, num_context = loaded.tokenizer.encode_after(context, after)
+        words = np.array([joint[num_context:]], dtype=np.int64)
+        of_words = 0.0
+        if words.size:
+            scores = yield from Read(
+                loaded.model, view(entry.state), words, np.array([words.shape[1]]), SCORES
+            )
+            of_words = max(float(scores.log_probs.sum()), _MIN_LOG_PROBABILITY)
+        masses = np.exp(entry.log_probs[0, ids] - of_words)
+        texts = [loaded.tokenizer.token_bytes[token].decode().removeprefix(" ") for token in ids.tolist()]
+        begun = text[start:] if start < typed.start else ""
+        found = zip(texts, masses.tolist(), strict=True)
+        return (
+            yield from map_in_steps(
+                found,
+                lambda one: RankedCompletion(one[0], 1, 0, of_model=one[1], begun=begun),
+                size=lambda _: 0,
+            )
+        )
+
+    def _create_searches(self, typed: PrefixSplit, limit: int) -> Work[Any, list[_PrefixSearch]]:
+        """Create a search for the typed prefix, then for each corrected one, most probable edits first."""
+        settings, entry, tokens = self.settings, self._entry, self._loaded.token_trie
+        variants = self._prefix_variants(typed) if settings.fuzzy else []
+        # half of the steps for the typed prefix, the rest for corrected ones by weight
+        spare, weights = settings.max_steps // 2, sum(variant.weight for variant in variants) or 1.0
+        shares = [settings.max_steps - spare if variants else settings.max_steps]
+        shares += [max(1, round(spare * variant.weight / weights)) for variant in variants]
+        searches: list[_PrefixSearch] = []
+        for prefix, max_steps in zip(
+            (CorrectedPrefix(typed.spelled, 0, 1.0, 0.0), *variants), shares, strict=True
+        ):
+            if searches:
+                yield None
+            limited = replace(settings, limit=limit, max_steps=max_steps)
+            search = CompletionSearch(tokens, prefix.spelled, limited)
+            search.update(view(entry.state), entry.log_probs)
+            searches.append((prefix, search))
+        return searches
+
+    def _prefix_variants(self, typed: PrefixSplit) -> list[CorrectedPrefix]:
+        """Find corrected prefixes, most probable edits first; none starts with the typed or an earlier one."""
+        found = corrected_prefixes(
+            self._loaded.token_trie,
+            typed.spelled,
+            self._entry.log_probs[0],
+            self.settings.fuzzy,
+            limit=_MAX_CORRECTIONS - 1,
+            ignore_case=self.settings.ignore_case,
+        )
+        variants: list[CorrectedPrefix] = []
+        for variant in sorted(found, key=lambda variant: (-variant.penalty, len(variant.spelled))):
+            if not variant.spelled.startswith((typed.spelled, *(earlier.spelled for earlier in variants))):
+                variants.append(variant)
+        return variants
+
+
+class Ranking(NamedTuple):
+    """Ranked completions of a text.
+
+    Attributes:
+        typed: the text's context and typed prefix, at the first beginning of the current word by any model.
+        completions: completions, best first.
+        unexplored: probability, given the typed text, of what was not searched.
+        weights: weight of each model after the typed text [M].
+    """
+
+    typed: PrefixSplit
+    completions: list[RankedCompletion]
+    unexplored: float
+    weights: list[float]
+
+
+def rank_completions(
+    models: Sequence[WeightedModel],
+    text: str,
+    settings: RankingSettings,
+    limits: Limits,
+    *,
+    user: UserModel | None = None,
+    dictionary: Iterable[tuple[str, float]] = (),
+    blocklist: Sequence[str] = (),
+    cached: NextTokenEntry | None = None,
+) -> Work[Any, Ranking]:
+    """Rank the completions of the word at the end of a text.
+
+    Args:
+        models: one or several.
+        text: text before the cursor; empty for the start of a sentence.
+        settings: limits and order.
+        limits: of one request.
+        user: model of the user's accepted words, if any.
+        dictionary: further words and phrases to offer, with weights.
+        blocklist: words and phrases that completions must not contain.
+        cached: state and distribution after the context, if any; only for one model.
+
+    Raises:
+        ContextLengthError: the text is too long.
+        InvalidInputError: the dictionary has too many words.
+        UnsupportedParameterError: a model reads backward.
+    """
+    limits.check_characters(text, parameter="text")
+    words = yield from map_in_steps(blocklist, lambda one: tuple(_folded(one).split()), size=len)
+    blocked = dict.fromkeys(filter(None, words))
+    splits, entries = [], []
+    for loaded, _ in models:
+        check_reads_forward(loaded)
+        split = split_prefix(loaded.tokenizer, text)
+        entry = cached
+        if entry is None:
+            entry = yield from predict_next(loaded, split.context, limits, parameter="text")
+        limits.check_length(entry.num_tokens, parameter="text")
+        splits.append(split)
+        entries.append(entry)
+    weights = [1.0]
+    if len(models) > 1:
+        weights = (yield from weights_after(models, splits, entries, text)).tolist()
+    typed = min(splits, key=lambda split: split.start)
+    compose = models[0].loaded.tokenizer.normaliser.compose
+    personal = [] if user is None else [user]
+    personal += yield from _dictionary_models(dictionary, compose)
+    parts, limit = [], 0
+    for (loaded, _), split, entry, weight in zip(models, splits, entries, weights, strict=True):
+        part = _OfModel(WeightedModel(loaded, weight), text, settings, split, entry)
+        most = part.search_limit(blocked)
+        yield from part.find(typed.start, most, limits)
+        limit = most if split is typed else limit
+        parts.append(part)
+    found = yield from _merged(parts)
+    any_case = any(part.settings.ignore_case for part in parts)
+    settings = parts[0].settings if len(parts) == 1 else _adapted(settings, typed, any_case=any_case)
+
+    def mass_of(word: str) -> float:
+        return math.fsum(part.weighted_mass(word) for part in parts)
+
+    members = [member for part in parts for member in part.members]
+    of_model = math.fsum(part.weight * part.mass for part in parts)
+    previous = previous_word(compose(text[: typed.start]))
+    of_user = yield from _add_user_completions(
+        found, mass_of, text, settings, typed, personal, limit, previous
+    )
+    user_weight = settings.user_weight if of_user else 0.0
+    live = (1 - user_weight) * of_model + user_weight * of_user
+    if of_model:
+        weights = [part.weight * part.mass / of_model for part in parts]
+    if not live:
+        return Ranking(typed, [], 0.0, weights)
+    completions = yield from _in_typed_case([*found.values(), *members], settings, typed)
+    best = yield from _best_completions(completions, settings, typed, blocked, user_weight, live)
+    unexplored = (1 - user_weight) * math.fsum(part.weight * part.unexplored for part in parts) / live
+    return Ranking(typed, best, unexplored, weights)
+
+
+def _adapted(settings: RankingSettings, typed: PrefixSplit, *, any_case: bool) -> RankingSettings:
+    """Return the settings with a model's case, and no more corrections than the prefix allows."""
+    fuzzy = min(settings.fuzzy, len(typed.prefix) // LETTERS_PER_EDIT)
+    return replace(settings, ignore_case=any_case, fuzzy=fuzzy)
+
+
+def _merged(parts: Sequence[_OfModel]) -> Work[Any, dict[str, RankedCompletion]]:
+    """Sum the completions' masses by all models, from the current word's first beginning on."""
+    if len(parts) == 1:
+        return parts[0].completions
+    merged: dict[str, RankedCompletion] = {}
+    for part in parts:
+        yield None
+        for member in part.members:
+            member.of_model *= part.weight
+        for completion in part.completions.values():
+            completion.text = part.lead + completion.text
+            earlier = merged.get(completion.text)
+            if earlier is None or completion.is_complete > earlier.is_complete:
+                merged[completion.text] = replace(completion)
+
+    for number, (word, completion) in enumerate(merged.items()):
+        if not number % _LOOK_UPS_PER_STEP:
+            yield None
+        masses = (part.weighted_mass(word, is_complete=completion.is_complete) for part in parts)
+        completion.of_model = math.fsum(masses)
+    return merged
+
+
+def _dictionary_models(
+    dictionary: Iterable[tuple[str, float]], compose: Callable[[str], str]
+) -> Steps[list[UserModel]]:
+    """Return a model of a dictionary's words, composed, with bigrams from its phrases; none if it is empty."""
+    words: defaultdict[str, float] = defaultdict(float)
+    followers: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
+    num_words = num_read = 0
+    for number, (text, weight) in enumerate(dictionary, start=1):
+        entry_words = compose(text).split()
+        num_words += len(entry_words)
+        for word in entry_words:
+            words[word] += weight
+        for previous, word in pairwise(entry_words):
+            followers[previous][word] += weight
+        if num_words > MAX_DICTIONARY_WORDS:
+            raise InvalidInputError(
+                f"dictionary has {num_words} words in its first {number} entries; at most "
+                f"{MAX_DICTIONARY_WORDS} are accepted in all entries",
+                parameter="dictionary",
+            )
+        if num_words - num_read > DICTIONARY_WORDS_PER_STEP:
+            num_read = num_words
+            yield
+    return [UserModel(words, followers)] if words else []

@@ -1,0 +1,330 @@
+"""Prompts and the continuations being generated: tokens, emitted text and finish reasons."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
+
+import numpy as np
+
+from models.arrays import FloatArray, TokenIds
+from models.calls import Predict, Read, Work
+from models.completion.prefix import take_back
+from models.decoding.parameters import DecodingParameters
+from models.decoding.rules import Rules, TokenBias, compile_rules
+from models.decoding.stopping import StopStrings
+from models.decoding.top_k import TokenChoice, top_tokens_of_rows
+from models.errors import UnsupportedParameterError
+from models.language_model import SCORES, STATE, LanguageModel, TopTokens, pad_sequences
+from models.scoring.constants import BLOCK_ENTRIES, MAX_CHOICE_ENTRIES, MAX_CHOICE_ROWS
+from models.scoring.prefill import chunks_by_length, prefill
+from models.scoring.texts import Limits, TextOrIds, encode_within
+from models.states import concatenate_states, materialize
+from models.text_model import TextModel
+from models.tokenizers import Detokenizer
+
+T = TypeVar("T")
+STOP, LENGTH = "stop", "length"
+
+GeneratedToken: TypeAlias = tuple[int, float, TopTokens | None]
+"""Id of a token; its finite natural log-probability by the model alone, before bias, penalties and temperature; and
+the most probable tokens at its position by the model alone (log-probabilities may be -inf), None unless requested."""
+
+PromptScores: TypeAlias = tuple[FloatArray, TopTokens]
+"""Natural-log probability of each token of a prompt given the preceding tokens [T], and the most probable tokens at
+each position [T, k], k possibly 0; the first values are meaningless."""
+
+
+class Piece(NamedTuple):
+    """One step's addition to a choice: a token, its end, or both; `</s>` is part of the end.
+
+    Attributes:
+        choice: number of the continuation, `prompt * n + j`.
+        text: text made final by the token; may be empty.
+        token: the token; None with `</s>`.
+        end: the complete continuation if this piece ends it.
+    """
+
+    choice: int
+    text: str
+    token: GeneratedToken | None
+    end: "Continuation | None"
+
+
+Emit: TypeAlias = Callable[[Sequence[Piece]], Iterable[Any]]
+"""Build the events of the pieces of one step, in order."""
+
+
+class Prompt(NamedTuple):
+    """A prompt to continue.
+
+    Attributes:
+        number: index of the prompt in the request.
+        ids: token ids [T].
+        bos: true if `<s>` precedes the tokens.
+        continues: true if text precedes the continuation or the text taken back.
+        taken: end of the prompt not in `ids`; the first tokens must spell it again (token healing).
+    """
+
+    number: int
+    ids: TokenIds
+    bos: bool
+    continues: bool
+    taken: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeTask:
+    """Decoding settings, common to all prompts.
+
+    Attributes:
+        loaded: model.
+        parameters: decoding parameters, with a seed.
+        biases: biases of tokens, for sequences that must not or should be generated.
+        top: tokens to report at each position.
+        emit: builds the events of one step's pieces; None for no events.
+    """
+
+    loaded: TextModel
+    parameters: DecodingParameters
+    biases: TokenBias
+    top: TokenChoice
+    emit: Emit | None
+
+    @property
+    def stops(self) -> Sequence[str]:
+        """Stop strings in the Unicode form and case of the model."""
+        return self.loaded.tokenizer.normaliser.all(self.parameters.stop)
+
+    def rules(self, prompt: Prompt) -> Rules:
+        """Return the rules of rows that continue a prompt."""
+        return compile_rules(self.parameters, prompt.ids, self.biases)
+
+    def parts(self, items: Sequence[T], rows: int) -> Iterator[Sequence[T]]:
+        """Split items of `rows` rows each into parts decoded together, to bound memory."""
+        max_rows = min(MAX_CHOICE_ROWS, MAX_CHOICE_ENTRIES // self.loaded.vocab_size)
+        size = max(1, max_rows // rows)
+        for first in range(0, len(items), size):
+            yield items[first : first + size]
+
+
+@dataclass(slots=True)
+class Continuation:
+    """A continuation, built token by token.
+
+    Attributes:
+        task: settings of decoding.
+        prompt: the prompt that it continues.
+        choice: number of the continuation, `prompt * n + j`.
+        text: text before a stop string.
+        rest: end of `text` buffered until the end, in no token's piece.
+        token_ids: all generated tokens but `</s>`, with those cut off by a stop string.
+        logprobs: natural-log probability of each token by the model alone.
+        tops: most probable tokens at each position; empty unless requested.
+        finish_reason: `stop` at `</s>` or a stop string, `length` at `max_tokens`.
+        eos_logprob: likewise of the final `</s>`; None without it.
+        eos_top: most probable tokens at its position, if requested.
+        score: ranking score, higher first: with beams the sum of token scores over
+            length ** length_penalty, else the mean of `logprobs`, both with `</s>`.
+    """
+
+    task: DecodeTask = field(repr=False, compare=False)
+    prompt: Prompt = field(repr=False, compare=False)
+    choice: int
+    text: str = ""
+    rest: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    tops: list[TopTokens] = field(default_factory=list)
+    finish_reason: str = LENGTH
+    eos_logprob: float | None = None
+    eos_top: TopTokens | None = None
+    score: float = 0.0
+    _stops: StopStrings = field(init=False, repr=False, compare=False)
+    _detokenizer: Detokenizer = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._stops = StopStrings(self.task.stops)
+        skip = len(self.prompt.taken)
+        continues = self.prompt.continues or skip > 0
+        self._detokenizer = Detokenizer(self.task.loaded.tokenizer, continues=continues, skip=skip)
+
+    @property
+    def ended_by_eos(self) -> bool:
+        """Return True if the model ended it with `</s>`."""
+        return self.eos_logprob is not None
+
+    @property
+    def full(self) -> bool:
+        """Return True if generation must stop: at a stop string or `max_tokens` tokens."""
+        return self._stops.stopped or len(self.token_ids) == self.task.parameters.max_tokens
+
+    def push(self, tokens: Sequence[int], logprobs: Sequence[float], tops: Sequence[TopTokens]) -> str:
+        """Add tokens; return the text that they make final.
+
+        Args:
+            tokens: ids [T]; T is 1 if there are stop strings.
+            logprobs: log-probability of each by the model alone [T].
+            tops: most probable tokens at each position [T]; empty unless requested.
+        """
+        self.token_ids += tokens
+        self.logprobs += logprobs
+        self.tops += tops
+        text = self._stops.push(self._detokenizer.push(*tokens))
+        self.text += text
+        return text
+
+    def end(self) -> Self:
+        """Finish at a stop string, at `max_tokens`, or because no token is possible."""
+        if not self._stops.stopped:
+            self.rest = self._stops.push(self._detokenizer.flush()) + self._stops.flush()
+            self.text += self.rest
+        if self._stops.stopped or len(self.token_ids) < self.task.parameters.max_tokens:
+            self.finish_reason = STOP
+        log_probs = list(self.logprobs)
+        if self.eos_logprob is not None:
+            log_probs.append(self.eos_logprob)
+        self.score = sum(log_probs) / len(log_probs) if log_probs else 0.0
+        return self
+
+    def end_by_eos(self, logprob: float, top: TopTokens | None) -> Self:
+        """Finish at `</s>`."""
+        self.eos_logprob, self.eos_top = logprob, top
+        self.end()
+        self.finish_reason = STOP
+        return self
+
+
+def encode_prompt(
+    loaded: TextModel, number: int, given: TextOrIds, limits: Limits, *, parameter: str, healing: bool
+) -> Prompt:
+    """Tokenise a prompt that follows `<s>`, or check its ids.
+
+    Args:
+        loaded: model.
+        number: index of the prompt in the request.
+        given: the prompt.
+        limits: of one request.
+        parameter: name of the prompt in the request, for messages.
+        healing: true to take back the tokens of the prompt's last word.
+
+    Raises:
+        InvalidInputError: an id is outside the vocabulary.
+        ContextLengthError: there are too many tokens.
+        UnsupportedParameterError: a prompt of token ids is to be healed.
+    """
+    ids = encode_within(loaded, given, limits, parameter=parameter)
+    if healing and not isinstance(given, str):
+        raise UnsupportedParameterError(
+            f"{parameter} is a list of token ids; token_healing requires a string", parameter="token_healing"
+        )
+    if healing and isinstance(given, str) and given:
+        kept, taken = take_back(loaded.tokenizer, loaded.token_trie, given)
+        if taken:
+            kept_ids = np.array(kept, dtype=np.int64)
+            return Prompt(number, kept_ids, bos=True, continues=len(kept) > 0, taken=taken)
+    continues = len(ids) > 0 and not (isinstance(given, str) and given[-1].isspace())
+    return Prompt(number, ids, bos=True, continues=continues)
+
+
+def distinct_prompts(prompts: Sequence[Prompt]) -> tuple[list[Prompt], list[int]]:
+    """Return the distinct prompts, and each prompt's index among them."""
+    index_of: dict[tuple[bool, bytes], int] = {}
+    indices = [index_of.setdefault((prompt.bos, prompt.ids.tobytes()), len(index_of)) for prompt in prompts]
+    return list(dict(zip(indices, prompts, strict=True)).values()), indices
+
+
+def prefill_prompts(loaded: TextModel, prompts: Sequence[Prompt]) -> Work[Any, Any]:
+    """Read the prompts of R rows, equal ones once.
+
+    Returns:
+        The state after each row's prompt [R].
+    """
+    distinct, rows = distinct_prompts(prompts)
+    order = sorted(range(len(distinct)), key=lambda index: distinct[index].bos)
+    states = []
+    for bos in (False, True):
+        contexts = [distinct[index].ids for index in order if distinct[index].bos == bos]
+        if contexts:
+            states.append((yield from prefill(loaded, contexts, bos=bos)))
+    state = states[0] if len(states) == 1 else concatenate_states(states)
+    selected = np.argsort(order)[rows]
+    return materialize(state if selected.tolist() == list(range(len(distinct))) else state.select(selected))
+
+
+def score_prompt_tokens(
+    model: LanguageModel[Any], prompts: Sequence[Prompt], *, top: int
+) -> Work[Any, list[PromptScores]]:
+    """Score all tokens of prompts but the first of each.
+
+    Args:
+        model: any model.
+        prompts: nonempty prompts; equal ones are read once.
+        top: most probable tokens to find at each position; 0 scores each sequence in one call.
+    """
+    distinct, rows = distinct_prompts(prompts)
+    scores_of_row: dict[int, PromptScores] = {}
+    for chunk in chunks_by_length(np.array([len(prompt.ids) for prompt in distinct], dtype=np.int64)):
+        scores = yield from _score_chunk(model, [distinct[row] for row in chunk], top)
+        scores_of_row.update(zip(chunk.tolist(), scores, strict=True))
+    return [scores_of_row[row] for row in rows]
+
+
+def _score_chunk(
+    model: LanguageModel[Any], prompts: Sequence[Prompt], top: int
+) -> Work[Any, list[PromptScores]]:
+    """Score tokens of prompts [B, T]; find the most probable at each position if `top` is not 0."""
+    tokens, lengths = pad_sequences([prompt.ids for prompt in prompts])
+    both = concatenate_states([model.initial_state(1), model.empty_state(1)])
+    state: Any = both.select(np.array([0 if prompt.bos else 1 for prompt in prompts], dtype=np.int64))
+    top_shape = (*tokens.shape, min(top, len(model.vocabulary)))
+    tops = TopTokens(np.zeros(top_shape, dtype=np.int64), np.zeros(top_shape, dtype=np.float32))
+    if top:
+        log_probs = np.zeros(tokens.shape, dtype=np.float32)
+        yield from _score_with_top(model, state, tokens, lengths, log_probs, tops)
+    else:
+        result = yield from Read(model, state, tokens, lengths, SCORES)
+        log_probs = result.log_probs
+    return [
+        (log_probs[row, :length], TopTokens(tops.ids[row, :length], tops.log_probs[row, :length]))
+        for row, length in enumerate(lengths.tolist())
+    ]
+
+
+def _score_with_top(
+    model: LanguageModel[Any],
+    state: Any,
+    tokens: TokenIds,
+    lengths: TokenIds,
+    log_probs: FloatArray,
+    tops: TopTokens,
+) -> Work[Any, None]:
+    """Fill in log-probabilities of tokens [B, T] and the most probable tokens [B, T, k].
+
+    All distributions of a long prompt would fill the memory. States are collected until their
+    distributions fill a bounded block, and only a block's most probable tokens are kept.
+    """
+    pending: list[tuple[Any, TokenIds, int]] = []
+    limit = max(BLOCK_ENTRIES // len(model.vocabulary), 1)
+    rows, num_pending = np.arange(len(tokens)), 0
+    for position in range(1, tokens.shape[1]):
+        unfinished = lengths[rows] > position
+        if not unfinished.all():
+            rows, state = rows[unfinished], state.select(np.flatnonzero(unfinished))
+        read = tokens[rows, position - 1 : position]
+        state = (yield from Read(model, state, read, np.ones(len(rows), np.int64), STATE)).state
+        pending.append((state, rows, position))
+        num_pending += len(rows)
+        if num_pending < limit and position + 1 < tokens.shape[1]:
+            continue
+        states = concatenate_states([state for state, _, _ in pending])
+        row = np.concatenate([part for _, part, _ in pending])  # [N]
+        column = np.repeat([at for _, _, at in pending], [len(part) for _, part, _ in pending])
+        pending, num_pending = [], 0
+        for first in range(0, len(row), limit):
+            block = np.arange(first, min(first + limit, len(row)))
+            row_of, column_of = row[block], column[block]
+            distributions = yield from Predict(model, states.select(block))
+            log_probs[row_of, column_of] = distributions[np.arange(len(block)), tokens[row_of, column_of]]
+            best = top_tokens_of_rows(distributions, tops.ids.shape[2])
+            tops.ids[row_of, column_of] = best.ids
+            tops.log_probs[row_of, column_of] = best.log_probs

@@ -1,0 +1,1 @@
+"""Scores of texts, prompts and candidate lists by models with their tokenizers."""

@@ -1,0 +1,236 @@
+"""Completions of the word being typed, by models and by the words of their user: POST /v1/autocomplete."""
+
+from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
+from typing import Annotated, Any, Literal
+
+import structlog
+from pydantic import Field, StringConstraints
+from typing_extensions import override
+
+from models.calls import Work
+from models.completion.prefix import join_words, needs_space, split_prefix
+from models.completion.ranking import RankingSettings, rank_completions
+from models.completion.user_model import UserModel
+from models.errors import UsersUnavailableError
+from models.language_model import is_lookup
+from models.prefix_cache import NextTokenEntry
+from models.scoring.model_weights import WeightedModel, shares
+from models.scoring.texts import Limits
+from models.text_model import TextModel
+from service.operations.accepted_words import UserName
+from service.operations.inputs import ModelsRequest
+from service.operations.operation import Call, Cost, ModelsOperation
+from service.schemas import with_examples
+from service.schemas.replies import to_json
+from service.schemas.suggestions import AutocompleteReply, CompletionCandidate
+from service.schemas.wire import TextOrObject, WireModel, shared_fields, text_or_object
+
+_ROWS_FOR_CORRECTIONS = 32
+"""Rows that take as long as the search for mistyped prefixes."""
+
+_COMPLETIONS_PER_ROW = 16
+"""Completions that are looked up and ranked in the time of one row."""
+
+MAX_LIST = 10_000
+"""Maximum entries of a dictionary or a blocklist."""
+
+_MAX_ENTRY_CHARACTERS = 200
+
+EntryText = Annotated[str, StringConstraints(min_length=1, max_length=_MAX_ENTRY_CHARACTERS, pattern=r"\S")]
+"""A word, or several separated by spaces."""
+
+
+class WeightedEntry(WireModel):
+    """A weighted entry of a dictionary."""
+
+    text: EntryText
+    """A word, or several separated by spaces."""
+    weight: float = Field(default=1.0, gt=0, le=1e9)
+    """Equivalent count: how often the entry is assumed to have been typed."""
+
+
+DictionaryEntry = Annotated[TextOrObject[EntryText, WeightedEntry], text_or_object("text and weight")]
+
+
+class AutocompleteRequest(ModelsRequest):
+    """Complete the word being typed, or predict the next one."""
+
+    model_config = with_examples(
+        {"text": "Return the len", "limit": 3},
+        {
+            "text": "If the obj",
+            "limit": 5,
+            "max_words": 2,
+            "rank": "savings",
+            "fuzzy": 1,
+            "dictionary": ["objcopy", {"text": "objdump", "weight": 2}],
+        },
+        {"text": "Return the len", "models": [{"model": "ngram"}, {"model": "mixture", "weight": 2}]},
+    )
+
+    text: str
+    """Text before the cursor; empty for the start of a sentence."""
+    limit: int = Field(default=10, ge=1, le=100)
+    """Maximum number of completions."""
+    max_words: int = Field(default=1, ge=1, le=8)
+    """Maximum words per completion; above 1, phrases are returned as well as words."""
+    min_probability: float = Field(default=0.0, ge=0, le=1)
+    """Minimum probability of the completions that are returned."""
+    rank: Literal["probability", "savings"] = "probability"
+    """Sort key: the probability, or the probability times the characters saved."""
+    casing: Literal["exact", "ignore"] = "exact"
+    """`ignore` matches the typed prefix in any case; models of lower-cased text always do."""
+    fuzzy: int = Field(default=0, ge=0, le=2)
+    """Maximum typing errors in the prefix to correct; also limited to one per two letters of the prefix."""
+    dictionary: list[DictionaryEntry] = Field(default_factory=list, max_length=MAX_LIST)
+    """Additional words and phrases to offer, known to the model or not."""
+    blocklist: list[EntryText] = Field(default_factory=list, max_length=MAX_LIST)
+    """Words and phrases that completions must not contain, in any case and Unicode form."""
+    user: UserName | None = None
+    """User whose accepted words are also offered; see `/v1/autocomplete/users/{user}/accepted`."""
+    user_weight: float = Field(default=0.2, ge=0, le=1)
+    """Weight of the user's words and the dictionary in the probabilities, if any of these words match."""
+    session: UserName | None = None
+    """Session id. A newer request of the same session cancels older ones, which get 409 `superseded`."""
+    max_steps: int = Field(default=128, ge=1, le=4096)
+    """Maximum model evaluations for the search; more leave less probability unexplored."""
+    open_vocabulary: bool = False
+    """Also offer words outside the training text, if tokens are pieces or characters."""
+
+
+def max_search_rows(models: Sequence[WeightedModel], request: AutocompleteRequest) -> int:
+    """Return the most rows read besides the context, with other work as rows that take as long.
+
+    None are read for single words of a word tokenizer without corrections.
+    """
+    found = request.limit * request.max_words * len(models) // _COMPLETIONS_PER_ROW
+    fuzzy = _ROWS_FOR_CORRECTIONS if request.fuzzy else 0
+    needs_search = [request.max_words > 1 or not loaded.token_trie.whole_words for loaded, _ in models]
+    each = request.max_steps * (3 + request.max_words) // 4 + found
+    return sum(needs_search) * each + fuzzy * len(models)
+
+
+def cached_next_tokens(loaded: TextModel, request: AutocompleteRequest) -> NextTokenEntry | None:
+    """Look up the state and distribution after the context.
+
+    If cached, only search steps need the model.
+    """
+    return loaded.next_token_cache.find(split_prefix(loaded.tokenizer, request.text).context)
+
+
+def autocomplete(
+    models: Sequence[WeightedModel],
+    request: AutocompleteRequest,
+    limits: Limits,
+    *,
+    user: UserModel | None = None,
+    cached: NextTokenEntry | None = None,
+) -> Work[Any, AutocompleteReply]:
+    """Complete a text; see `rank_completions` for arguments and errors."""
+    ranking = yield from rank_completions(
+        models,
+        request.text,
+        RankingSettings(ignore_case=request.casing == "ignore", **shared_fields(request, RankingSettings)),
+        limits,
+        user=user,
+        dictionary=(
+            (one, 1.0) if isinstance(one, str) else (one.text, one.weight) for one in request.dictionary
+        ),
+        blocklist=request.blocklist,
+        cached=cached,
+    )
+    typed, weights = ranking.typed, ranking.weights
+    given_prefix = request.text[typed.start :]
+    # with a pattern, punctuation marks are words
+    joins = any(getattr(loaded.tokenizer, "pattern", None) for loaded, _ in models)
+    candidates = [
+        CompletionCandidate(
+            text,
+            " " * (typed.space and not completion.begun and needs_space(request.text, text))
+            + text[len(given) :]
+            if text.startswith(given)
+            else None,  # typed characters change
+            len(request.text) - len(given),
+            completion.probability,
+            completion.num_words,
+            completion.is_complete,
+            completion.edits,
+            "user" if completion.of_user > completion.of_model else "model",
+        )
+        for completion in ranking.completions
+        for given in [completion.begun or given_prefix]
+        for text in [join_words(completion.text) if joins and completion.num_words > 1 else completion.text]
+    ]
+    address = max(zip(weights, models, strict=True), key=itemgetter(0))[1].loaded.address
+    by_model = shares(weights, models)
+    return AutocompleteReply(address, given_prefix, typed.start, candidates, ranking.unexplored, by_model)
+
+
+_log = structlog.get_logger(__name__)
+_TOKENS_PER_ROW = 6
+"""Work of a row of a search, of which a keystroke reads hundreds without being bulk: a user is waiting."""
+
+_CACHED_BODY_BYTES = 4096
+"""Maximum body size in bytes for which cached predictions are looked up."""
+
+
+class Autocomplete(ModelsOperation[AutocompleteReply]):
+    """Complete the word being typed, or predict the next word or phrase.
+
+    Probabilities are exact: they sum over all tokenisations of a word, as far as `max_steps` allows. A newer request
+    of the same `session` cancels older ones.
+    """
+
+    request = AutocompleteRequest
+
+    def __init__(self, call: Call, given: AutocompleteRequest) -> None:
+        self.given, self.session = given, given.session
+        super().__init__(call, given)
+        self._user = _personal_model(call, given.user)
+        self._cached: NextTokenEntry | None = None
+
+    @override
+    def prepare(self) -> Iterator[Callable[[], Any]]:
+        yield from super().prepare()
+        if self.slots:
+            yield lambda: [loaded.token_trie for loaded in self.models]
+        if len(self.models) > 1 and not all("checker" in vars(loaded) for loaded in self.models):
+            yield lambda: [loaded.checker for loaded in self.models]  # the first use builds it
+
+    @override
+    def cost(self) -> Cost:
+        rows = max_search_rows(self.weighted, self.given)
+        return Cost(self.call.num_tokens, reread=_TOKENS_PER_ROW * rows, predicted=rows, sequences=1)
+
+    @override
+    def runs_inline(self, cost: Cost) -> bool:
+        # a keystroke within a word may need no model step
+        loaded, *others = self.models
+        if others or cost.predicted:
+            return False
+        if self.call.num_bytes <= _CACHED_BODY_BYTES:
+            self._cached = cached_next_tokens(loaded, self.given)
+        return self._cached is not None or (cost.is_little and is_lookup(loaded.model))
+
+    @override
+    def run(self) -> Work[Any, AutocompleteReply]:
+        return autocomplete(self.weighted, self.given, self.call.limits, user=self._user, cached=self._cached)
+
+    @override
+    def reply(self, result: AutocompleteReply) -> bytes:
+        return to_json(result)
+
+
+def _personal_model(call: Call, user: str | None) -> UserModel | None:
+    """Return a user's personal model.
+
+    If it cannot be read, this is logged and there is none: typing goes on.
+    """
+    if user is None:
+        return None
+    try:
+        return call.resources.users.get(call.owner, user)
+    except UsersUnavailableError as error:
+        _log.warning("completed without the user's words", reason=str(error))
+        return None

@@ -1,0 +1,337 @@
+"""Spelling and word check: probable errors of a text, and suggestions."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from math import log
+from typing import Annotated, Any, Self, TypeVar
+
+import structlog
+from pydantic import Field, StringConstraints, model_validator
+from pydantic_core import PydanticCustomError
+from typing_extensions import override
+
+from models.calls import Work, map_in_steps
+from models.checking.calibration import Calibration
+from models.checking.check import check_text
+from models.checking.error_model import CheckSettings, ErrorTable, GivenSpan
+from models.checking.lexicon import UserDictionary
+from models.errors import InvalidInputError, LanguageModelError, UnsupportedParameterError
+from models.files import count_words
+from models.language_model import LOG_ZERO
+from models.scoring.model_weights import (
+    WeightedModel,
+    shares,
+)
+from models.scoring.texts import Limits
+from models.text_model import TextModel
+from models.words import dictionary_key
+from service.operations.inputs import ModelsRequest, WordLists, find_dictionaries
+from service.operations.operation import Call, Cost, ModelsOperation
+from service.schemas import with_examples
+from service.schemas.pieces import reply_pieces
+from service.schemas.suggestions import (
+    CheckReply,
+    SuggestedText,
+    TextIssue,
+    WordSurprisal,
+)
+from service.schemas.wire import TextOrObject, WireModel, either, text_or_object
+
+DEFAULT_THRESHOLD = 0.5
+MAX_DICTIONARY = 10_000
+_MAX_SUGGESTIONS = 20
+_MAX_SPANS = 1_000
+MAX_CHARACTERS = 200
+"""Maximum characters of a line of candidates and of a word of a dictionary."""
+OneLine = Annotated[str, StringConstraints(max_length=MAX_CHARACTERS, pattern=r"^[^\n]*$")]
+"""A text without line breaks, because each line is a sentence."""
+
+DictionaryWord = Annotated[str, StringConstraints(min_length=1, max_length=MAX_CHARACTERS)]
+
+
+class WeightedSuggestion(WireModel):
+    """A suggestion with a probability from the client's own error model."""
+
+    text: OneLine
+    """Possibly intended text; if it equals the typed text, `logprob` is for typing it correctly."""
+    logprob: float = Field(le=0)
+    """Natural logarithm of the probability of the typed text, given that this text was intended."""
+
+
+Suggested = Annotated[TextOrObject[OneLine, WeightedSuggestion], text_or_object("text and logprob")]
+
+
+class CandidateSpan(WireModel):
+    """Suggestions of the client for a span of the text."""
+
+    start: int = Field(ge=0)
+    """Start of the span, in code points of the text."""
+    end: int = Field(ge=1)
+    """End of the span, in code points; must be in the same line."""
+    suggestions: list[Suggested] = Field(min_length=1, max_length=100)
+    """Replacement texts; an empty text deletes the span."""
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> Self:
+        if self.end <= self.start:
+            raise PydanticCustomError("empty_span", "end must be greater than start")
+        return self
+
+
+class CheckRequest(ModelsRequest):
+    """Find probable errors: unknown words, and known words that do not fit the context."""
+
+    model_config = with_examples(
+        {"text": "Return the lenght of the string."},
+        {
+            "text": "If the key is not fund, raise a KeyEror.",
+            "threshold": 0.3,
+            "dictionary": ["KeyError"],
+            "candidates": [{"start": 18, "end": 22, "suggestions": ["found", "fond"]}],
+        },
+        {
+            "text": "Return the lenght of the string.",
+            "models": [{"model": "ngram"}, {"model": "mixture", "weight": 2}],
+        },
+    )
+
+    text: str
+    """Text to check; each line is a sentence."""
+    threshold: float | None = Field(default=None, ge=0, le=1)
+    """Minimum probability of an error for a word to be reported; 0.5 unless `precision` is given."""
+    precision: float | None = Field(default=None, ge=0, le=1)
+    """Target share of reported words that are errors, instead of `threshold`; requires one model, calibrated. The
+    calibration of an earlier version serves a version that has none; `calibrated_on` of the reply names it."""
+    max_suggestions: int = Field(default=5, ge=0, le=_MAX_SUGGESTIONS)
+    """Maximum number of suggestions per issue."""
+    candidates: list[CandidateSpan] = Field(default_factory=list, max_length=_MAX_SPANS)
+    """The client's own suggestions for spans of the text; spans must not overlap."""
+    dictionary: list[DictionaryWord] = Field(default_factory=list, max_length=MAX_DICTIONARY)
+    """Additional correct words, in any case and Unicode form; also used as suggestions."""
+    dictionaries: list[DictionaryWord] = Field(default_factory=list, max_length=10)
+    """Names of Hunspell dictionaries of the service (`GRAMOPHONE_DICTIONARIES`), such as `en_US`: their words, with
+    affixes and in compounds, are correct if the model does not know them; also used as suggestions."""
+    error_rate: float = Field(default=0.01, gt=0, lt=1)
+    """Prior probability that a word is wrong."""
+    max_edits: int = Field(default=2, ge=1, le=2)
+    """Maximum edits between a word and its suggestions; at most one for short words."""
+
+    _one_of = either("threshold", "precision", neither="")
+
+    def threshold_for(self, models: Sequence[WeightedModel], calibration: Calibration | None) -> float:
+        """Return the minimum probability of an error to report a word.
+
+        Args:
+            models: models that check the text.
+            calibration: precision by threshold, if measured.
+
+        Raises:
+            InvalidInputError: no threshold reaches the precision.
+            UnsupportedParameterError: a precision is given for an uncalibrated model, or for several.
+        """
+        if self.precision is None:
+            return DEFAULT_THRESHOLD if self.threshold is None else self.threshold
+        if len(models) > 1:
+            raise UnsupportedParameterError(
+                f"precision is {self.precision:g}; with several models, give a threshold",
+                parameter="precision",
+            )
+        if calibration is None:
+            raise UnsupportedParameterError(
+                f"precision is {self.precision:g}, but model {models[0].loaded.address} was not calibrated; give a "
+                "threshold, or run `gramophone evaluate MODEL --task check --save-calibration`",
+                parameter="precision",
+            )
+        return calibration.threshold_for(self.precision)
+
+    def settings(self, limits: Limits, dictionary: UserDictionary) -> CheckSettings:
+        """Return the settings of the search for errors.
+
+        Raises:
+            InvalidInputError: there are too many suggestions, or spans overlap or end after the text.
+        """
+        limits.check_count(
+            sum(len(c.suggestions) for c in self.candidates), parameter="candidates[].suggestions"
+        )
+        _check_spans(self.candidates, len(self.text))
+        return CheckSettings(
+            error_rate=self.error_rate,
+            max_edits=self.max_edits,
+            dictionary=dictionary,
+            given=tuple(_given_span(index, span) for index, span in enumerate(self.candidates)),
+        )
+
+
+def _given_span(index: int, span: CandidateSpan) -> GivenSpan:
+    suggestions = tuple(
+        (given, None)
+        if isinstance(given, str)
+        else (given.text, max(given.logprob, LOG_ZERO))  # lower values would make sums imprecise
+        for given in span.suggestions
+    )
+    return GivenSpan(span.start, span.end, suggestions, f"candidates[{index}]")
+
+
+def _check_spans(spans: list[CandidateSpan], size: int) -> None:
+    order = sorted(range(len(spans)), key=lambda index: spans[index].start)
+    for first, second in pairwise(order):
+        if spans[second].start < spans[first].end:
+            raise InvalidInputError(
+                f"candidates[{second}] begins at {spans[second].start}, before the end of candidates[{first}] at "
+                f"{spans[first].end}; spans must not overlap",
+                parameter=f"candidates[{second}].start",
+            )
+    for index, span in enumerate(spans):
+        if span.end > size:
+            raise InvalidInputError(
+                f"candidates[{index}].end is {span.end}; the text has {size} characters",
+                parameter=f"candidates[{index}].end",
+            )
+
+
+def check(
+    models: Sequence[WeightedModel],
+    request: CheckRequest,
+    calibration: Calibration | None,
+    limits: Limits,
+    word_lists: WordLists = (),
+    errors: Mapping[str, ErrorTable | None] | None = None,
+) -> Work[Any, tuple[CheckReply, list[int]]]:
+    """Check a text, see `check_text`; return the reply, and the number of tokens scored by each model.
+
+    Args:
+        models: one or several.
+        request: the request.
+        calibration: precision by threshold, if measured.
+        limits: of one request.
+        word_lists: dictionaries that the request names.
+        errors: edits in misspellings, by model address.
+
+    Raises:
+        InvalidInputError: spans overlap or are outside the text, or no threshold reaches the precision.
+        UnsupportedParameterError: a precision is given for an uncalibrated model or for several.
+    """
+    threshold = request.threshold_for(models, calibration)
+    keys = yield from map_in_steps(request.dictionary, dictionary_key, size=len)
+    dictionary = UserDictionary(dict(zip(keys, request.dictionary, strict=True)), word_lists)
+    settings = request.settings(limits, dictionary)
+    checked, weights, num_tokens = yield from check_text(
+        models,
+        request.text,
+        settings,
+        threshold,
+        limits,
+        max_suggestions=request.max_suggestions,
+        errors=errors,
+    )
+    issues = yield from map_in_steps(
+        [issue for issue in checked.issues if issue.probability >= threshold],
+        lambda issue: TextIssue(
+            issue.start,
+            issue.end,
+            request.text[issue.start : issue.end],
+            "real_word" if issue.known else "unknown_word",
+            issue.probability,
+            [SuggestedText(*suggestion) for suggestion in issue.suggestions[: request.max_suggestions]],
+        ),
+        size=lambda issue: issue.end - issue.start,
+    )
+    words = yield from map_in_steps(
+        zip(checked.words, checked.surprisals.tolist(), strict=True),
+        lambda pair: WordSurprisal(
+            pair[0].start,
+            pair[0].end,
+            pair[0].text,
+            pair[1],
+            known=pair[0].known or dictionary.has_at(request.text, pair[0].start, pair[0].end, known=False),
+        ),
+        size=lambda pair: len(pair[0].text),
+    )
+    bits = -float(checked.log_probs.sum()) / log(2)
+    num_words = count_words(request.text) + checked.num_ends
+    precision = None if calibration is None else calibration.precision_at(threshold)
+    per_word = bits / num_words if checked.num_ends else None
+    mean = weights.mean(axis=0)
+    address = models[int(mean.argmax())].loaded.address
+    calibrated_on = calibration.model if calibration is not None and calibration.model != address else None
+    by_model = shares(mean.tolist(), models)
+    reply = CheckReply(address, threshold, precision, words, issues, bits, per_word, by_model, calibrated_on)
+    return reply, num_tokens
+
+
+T = TypeVar("T")
+_log = structlog.get_logger(__name__)
+
+
+class Check(ModelsOperation[tuple[CheckReply, list[int]]]):
+    """Find probable errors from the text on both sides of each word, and suggest corrections.
+
+    The check finds unknown words and known words that are wrong in their context. Alternatives of a word are words of
+    similar spelling, missing or extra spaces, and the request's `candidates`; models without word tokens only consider
+    strings near the words with the highest surprisal.
+    """
+
+    request = CheckRequest
+
+    def __init__(self, call: Call, given: CheckRequest) -> None:
+        self.given = given
+        super().__init__(call, given)
+
+    @override
+    def prepare(self) -> Iterator[Callable[[], Any]]:
+        yield from super().prepare()
+        yield self._read_documents
+
+    def _read_documents(self) -> None:
+        self._calibration, self._errors = read_documents(
+            self.call, self.models, needed=self.given.precision is not None
+        )
+
+    @override
+    def cost(self) -> Cost:
+        read = self.call.num_tokens
+        return Cost(read, reread=(len(self.models) - 1) * read)
+
+    @override
+    def run(self) -> Work[Any, tuple[CheckReply, list[int]]]:
+        word_lists = find_dictionaries(self.call.resources.dictionaries, self.given.dictionaries)
+        return check(self.weighted, self.given, self._calibration, self.call.limits, word_lists, self._errors)
+
+    @override
+    def reply(self, result: tuple[CheckReply, list[int]]) -> Iterator[bytes]:
+        reply, num_tokens = result
+        for loaded, number in zip(self.models, num_tokens, strict=True):
+            self.call.count_scored(loaded, number)
+        num_entries = (1 + self.given.max_suggestions) * len(reply.issues)
+        return reply_pieces(reply, words=len(reply.words), issues=num_entries)
+
+
+def read_documents(
+    call: Call, models: Sequence[TextModel], *, needed: bool = False
+) -> tuple[Calibration | None, dict[str, ErrorTable | None]]:
+    """Build the models' checkers; return a single model's calibration, and tables of errors by address.
+
+    For a thread: the model thread stays free, and the registry may be remote. A damaged document is
+    logged and not used, unless it is a calibration that the request needs.
+    """
+    _ = [model.checker for model in models]  # the first use builds it
+
+    def read(kind: str, store: Callable[[str], T | None], address: str, *, needed: bool = False) -> T | None:
+        try:
+            return store(address)
+        except LanguageModelError as error:
+            if needed:
+                raise
+            _log.warning(f"{kind} not read", model=address, reason=str(error))
+            return None
+
+    resources = call.resources
+    addresses = {loaded.address for loaded in models}
+    tables = {one: read("table of errors", resources.errors.read, one) for one in addresses}
+    if len(models) > 1:
+        return None, tables
+
+    def find(address: str) -> Calibration | None:
+        return resources.calibrations.read(address, any_version=needed)
+
+    return read("calibration", find, models[0].address, needed=needed), tables

@@ -1,0 +1,513 @@
+"""Requests of POST /v1/rerank: settings and lists, in one body or as a stream.
+
+With a stream of lists as body, the settings are in the query string, written as on the command
+line.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain
+from typing import Annotated, Any, NamedTuple, Self
+
+from pydantic import ConfigDict, Field, JsonValue, model_validator, with_config
+from pydantic_core import PydanticCustomError
+
+from models.errors import InvalidInputError, check_range
+from models.normaliser import Writing
+from models.phrases import DEFAULT_FEATURE_WEIGHT, MAX_PHRASES, NO_PHRASES, Phrase, PhraseList
+from models.reranking.candidates import Candidate, CandidateList
+from models.reranking.corrections import CorrectionTable
+from models.reranking.features import CONSENSUS, LM, feature_name
+from models.reranking.formats.format import BadLine, ListOrBadLine
+from models.reranking.formats.reader import read_bytes
+from models.reranking.mbr import Utility
+from models.reranking.ranking import MAX_POSTERIOR_SCALE, LogLinearModel, Profile
+from models.scoring.candidate_features import MAX_MODELS, ScoreMode, ScoringModels, scoring_models
+from models.scoring.texts import Limits
+from service.hosting.loaded_model import LoadedModel
+from service.operations.score import Detail, DetailName
+from service.schemas import with_examples
+from service.schemas.wire import (
+    LengthExponent,
+    MixtureWeight,
+    ModelName,
+    ModelRequest,
+    Name,
+    TextOrObject,
+    TimedRequest,
+    Weight,
+    WireModel,
+    parse_json,
+    parse_lines,
+    parse_query,
+    schema_only,
+    text_or_object,
+)
+
+_MAX_SESSION = 2048
+"""Maximum characters of a session, which consists of one handle per model."""
+
+
+_CANDIDATES: JsonValue = [
+    {"text": "return a knew list", "features": {"am": -12.1}},
+    {"text": "return a new list", "features": {"am": -12.6}},
+]
+_ONE_LIST: JsonValue = {"id": "utt-1", "candidates": _CANDIDATES}
+_ANOTHER_LIST: JsonValue = {
+    "id": "utt-2",
+    "candidates": [
+        {"text": "raise an hour", "features": {"am": -8.3}},
+        {"text": "raise an error", "features": {"am": -8.4}},
+    ],
+}
+
+
+class Turn(NamedTuple):
+    """Session parameters of a list.
+
+    Attributes:
+        session: handle from the previous list's reply; None begins a session.
+        commit: text the client chose from the previous list, to read first; None for nothing.
+    """
+
+    session: str | None
+    commit: str | None
+
+
+class RerankItem(NamedTuple):
+    """A list to re-rank.
+
+    Attributes:
+        given: the list; its context is empty in a session.
+        turn: its session parameters; None without a session.
+    """
+
+    given: CandidateList
+    turn: Turn | None = None
+
+
+@with_config(WireModel.model_config)
+@dataclass(frozen=True, slots=True)
+class CandidateIn(Candidate):
+    """A hypothesis: its text, and features such as an acoustic score."""
+
+    text: str
+    """Text of the candidate, a complete sentence."""
+    features: dict[str, float] = field(default_factory=dict)
+    """Values by feature name: natural logarithms, or other scores with suitable weights; larger is better."""
+
+
+class CandidateListIn(WireModel):
+    """The hypotheses for one input, in first-pass order."""
+
+    model_config = with_examples(_ONE_LIST, _ANOTHER_LIST)
+
+    candidates: list[CandidateIn] = Field(min_length=1)
+    """Candidates, each a complete sentence; a space separates context and candidate."""
+    context: str = ""
+    """Context before each candidate; read but not scored."""
+    continuation: str | None = None
+    """Text to score after each candidate instead of the candidate, which becomes context: query likelihood."""
+    session: Annotated[str, Field(max_length=_MAX_SESSION)] | None = None
+    """Session handle from the reply to the previous list, instead of a context."""
+    commit: str | None = None
+    """Text chosen from the previous list, read before the candidates; begins or continues a session."""
+    id: str | None = None
+    """Client's id of the list, echoed in the reply."""
+
+    @model_validator(mode="after")
+    def _either(self) -> Self:
+        if self._has_turn and (self.context or self.continuation is not None):
+            raise PydanticCustomError(
+                "either",
+                "a list with session or commit accepts neither context nor continuation; send the context as a commit",
+            )
+        return self
+
+    @property
+    def _has_turn(self) -> bool:
+        return self.session is not None or self.commit is not None
+
+    def item(self) -> RerankItem:
+        """Convert the list to an item of the operation."""
+        given = CandidateList(self.id, self.context, tuple(self.candidates), continuation=self.continuation)
+        return RerankItem(given, Turn(self.session, self.commit) if self._has_turn else None)
+
+
+class MixturePart(WireModel):
+    """A part of a mixture: its probabilities are mixed with the other parts' at every token."""
+
+    model: str
+    """Model: `name`, `name@7` or `name@champion`; all parts must have the same tokenizer."""
+    weight: MixtureWeight
+    """Weight of the part, positive; the weights of all parts sum to 1."""
+
+
+Mixture = Annotated[list[MixturePart], Field(min_length=1), schema_only(maxItems=MAX_MODELS)]
+
+
+def main_models(model: str | None, mixture: Sequence[MixturePart] | None) -> list[tuple[str | None, float]]:
+    """Return addresses and weights of the models of `lm`; None for the default model.
+
+    Raises:
+        InvalidInputError: both a mixture and a model are given.
+    """
+    if mixture is None:
+        return [(model, 1.0)]
+    if model is not None:
+        raise InvalidInputError("give either model or mixture", parameter="mixture")
+    return [(part.model, part.weight) for part in mixture]
+
+
+class TunedModel(WireModel):
+    """A model with its own features, `lm:NAME` and `unk:NAME`."""
+
+    model: str
+    """Model: `name`, `name@7` or `name@champion`."""
+    name: ModelName
+    """Name of the model in features."""
+
+
+class FurtherModel(TunedModel):
+    """A model with its own features, `lm:NAME`, `tokens:NAME` and `unk:NAME`."""
+
+    weight: Weight | None = None
+    """Weight of `lm:NAME`; negative to subtract the model's scores."""
+
+
+class RerankSettings(ModelRequest):
+    """Settings of re-ranking."""
+
+    mixture: Mixture | None = None
+    """Models whose probabilities are mixed at every token, instead of `model`."""
+    models: Annotated[list[FurtherModel], schema_only(maxItems=MAX_MODELS)] = Field(default_factory=list)
+    """Further models, each with its own features."""
+    weights: dict[str, Weight] | None = None
+    """Signed weights by feature: total = Σ weight · feature. `lm`, `words`, `tokens` and `unk` are computed; `rank`
+    and others are derived; all other features come with the candidates. Features without a weight do not count.
+    Default: `lm` with weight 1, and the features of phrases with weight 10."""
+    phrases: Annotated[list[Phrase], schema_only(maxItems=MAX_PHRASES)] | None = None
+    """Phrases, such as names unknown to the model. The feature `phrases` is the sum of the weights of those in a
+    candidate; phrases of a class have the feature `phrases:CLASS` instead. In a phrase, words unknown to a model share
+    the probability of `<unk>` in proportion to the phrases' weights, and do not count in `unk`."""
+    profile: Name | None = None
+    """Name of stored tuned settings: weights, length exponent, posterior scale, models, phrases and corrections. Values
+    in the request take precedence. If a version that it was tuned on is not served, the served version of that model
+    scores, and `tuned_on` of the reply names the former."""
+    length_exponent: LengthExponent | None = None
+    """Exponent of the length normalisation: `lm` is the sum of the tokens' log-probabilities / tokens ** exponent, so
+    0 (default) gives the sum and 1 the mean. If it is not 0, the feature `lm_sum` is the sum."""
+    posterior_scale: Annotated[float, schema_only(minimum=0, maximum=MAX_POSTERIOR_SCALE)] | None = None
+    """Scale of the posteriors, exp(scale · total) normalised over the list; default 1, and 0 makes them equal."""
+    mbr: Utility | None = None
+    """Rank by the expected utility under the posteriors instead of the total: fewest word errors (`wer`), or highest
+    sentence `chrf` or `bleu`."""
+    confidences: bool = False
+    """True to report a confidence for each word of the best candidate."""
+    detail: DetailName = Detail.NONE
+    """Level of detail of the main model's scores: `none`, `token` or `word`."""
+    bos: bool = True
+    """True to put `<s>` before each candidate, or before its context."""
+    eos: bool = True
+    """True to also score `</s>` after each candidate."""
+    score_mode: ScoreMode = "normalised"
+    """`unnormalised` makes `lm` the sum of the tokens' logits, for models trained for it: faster, because it skips
+    the sum over the vocabulary, and close to log-probabilities."""
+    form: Writing | None = None
+    """Form in which pretrained models read candidates and contexts, if these are lower-cased and without punctuation:
+    `asis` (default), `sentence-case` with a capital at the beginning, or `sentence` with a capital and a full stop."""
+    drop_duplicates: bool = False
+    """True to omit a candidate whose text equals an earlier candidate's."""
+    top: Annotated[int, Field(ge=1)] | None = None
+    """Number of candidates of each list to report, best first; all if omitted."""
+    commit_eos: bool = False
+    """True to read `</s>` after the committed text of a session, as models of running text expect between sentences."""
+
+    def job(self, profile: Profile | None, resolve: Callable[..., LoadedModel]) -> "RerankJob":
+        """Find the scoring models, and fill in omitted settings.
+
+        Args:
+            profile: profile named in the settings, if any; its models are used if these name none.
+            resolve: finds a model by address, or with `any_version` the served version if that is not served.
+
+        Raises:
+            InvalidInputError: a weight, exponent or scale is outside its limits, a mixture is invalid or given
+                with a model, there are too many models, or a phrase is invalid.
+        """
+        given = self.phrases if self.phrases is not None or profile is None else profile.phrases
+        phrases = PhraseList(given or ())
+        defaults = LogLinearModel(
+            weights={LM: 1.0, **dict.fromkeys(phrases.features, DEFAULT_FEATURE_WEIGHT)}
+        )
+        if profile is not None:
+            defaults = profile.weighting()
+        weights = defaults.weights if self.weights is None else self.weights
+        exponent = defaults.length_exponent if self.length_exponent is None else self.length_exponent
+        scale = self.posterior_scale
+        if scale is None:
+            scale = 1.0 if profile is None else profile.posterior_scale
+        check_range("posterior_scale", scale, 0, MAX_POSTERIOR_SCALE)
+        weighting = LogLinearModel(weights={**weights, **self._model_weights()}, length_exponent=exponent)
+        main = main_models(self.model, self.mixture)
+        extra = [(further.name, further.model) for further in self.models]
+        if profile is not None and self.model is None and self.mixture is None and not self.models:
+            main = [(entry.address, entry.weight) for entry in profile.models if not entry.name]
+            extra = [(entry.name, entry.address) for entry in profile.models if entry.name]
+            resolve = partial(resolve, any_version=True)
+        corrections = None if profile is None else profile.correction_table
+        form = self.form or ("asis" if profile is None else profile.form)
+        models = scoring_models(main, extra, resolve, form)
+        scoring = {loaded.address for loaded in models.all}
+        tuned_on = [] if profile is None else profile.replaced_versions(scoring)
+        return RerankJob(models, weighting, scale, corrections, self, phrases, tuned_on, profile)
+
+    def _model_weights(self) -> dict[str, float]:
+        """Return weights given with further models; reject those that are also in `weights`."""
+        given = {feature_name(LM, m.name): m.weight for m in self.models if m.weight is not None}
+        duplicate = next((name for name in given if name in (self.weights or {})), None)
+        if duplicate is not None:
+            raise InvalidInputError(
+                f"the weight of {duplicate} is given twice, in models and in weights", parameter="models"
+            )
+        return given
+
+
+@dataclass(frozen=True, slots=True)
+class RerankJob:
+    """Models and settings of re-ranking, completed from a profile and defaults.
+
+    Attributes:
+        models: scoring models.
+        weighting: weights of features.
+        posterior_scale: factor of the totals in the posteriors.
+        corrections: corrections of the profile; None without any.
+        settings: all other settings.
+        phrases: phrases that candidates may contain.
+        tuned_on: versions that the profile was tuned on, of models that score with another.
+        profile: the profile that the settings name, if any.
+    """
+
+    models: ScoringModels[LoadedModel]
+    weighting: LogLinearModel
+    posterior_scale: float
+    corrections: CorrectionTable | None
+    settings: RerankSettings
+    phrases: PhraseList = NO_PHRASES
+    tuned_on: Sequence[str] = ()
+    profile: Profile | None = None
+
+    @property
+    def is_pairwise(self) -> bool:
+        """Return True if all pairs of candidates of a list are compared."""
+        consensus = (name for name in self.weighting.weights if name.startswith(CONSENSUS))
+        return self.settings.mbr is not None or self.settings.confidences or any(consensus)
+
+
+_EXAMPLE: JsonValue = {
+    "lists": [{"id": "utt-1", "context": "how do I", "candidates": _CANDIDATES}],
+    "models": [{"model": "ngram", "name": "old", "weight": -0.2}],
+    "weights": {"lm": 0.7, "am": 1.0, "words": 0.3, "unk": -2.0, "phrases:type": 0.5},
+    "phrases": [{"text": "new list", "weight": 2.0, "class": "type"}],
+    "mbr": "wer",
+    "confidences": True,
+}
+
+
+class RerankRequest(RerankSettings):
+    """Order lists of candidates by a weighted sum of features."""
+
+    model_config = with_examples(_EXAMPLE)
+
+    lists: list[CandidateListIn] = Field(min_length=1)
+    """Candidate lists, one or more."""
+
+    def items(self, limits: Limits) -> list[RerankItem]:
+        """Return the items to re-rank.
+
+        Raises:
+            InvalidInputError: there are too many candidates in all lists.
+        """
+        limits.check_count(sum(len(given.candidates) for given in self.lists), parameter="lists[].candidates")
+        return [given.item() for given in self.lists]
+
+
+class DocumentIn(WireModel):
+    """A document; other fields are ignored."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    text: str
+    """Text of the document."""
+
+
+class DocumentsRequest(TimedRequest):
+    """Order documents by the probability of a query after each, with the body of Jina's and Cohere's re-ranking."""
+
+    model_config = with_examples(
+        {
+            "query": "return a new list",
+            "documents": ["Sort the list in place.", "Copy the elements into a new list."],
+            "top_n": 1,
+        }
+    )
+
+    query: Annotated[str, Field(min_length=1)]
+    """Text to score after each document; a space separates them."""
+    documents: list[Annotated[TextOrObject[str, DocumentIn], text_or_object("text")]] = Field(min_length=1)
+    """Documents: strings, or objects with `text`."""
+    model: str | None = None
+    """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
+    top_n: Annotated[int, Field(ge=1)] | None = None
+    """Number of documents to report, best first; all if omitted."""
+    return_documents: bool = True
+    """False to omit the texts of the documents from the reply."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        """Drop null fields: Cohere's client sends options of other services as nulls."""
+        if not isinstance(given, dict):
+            return given
+        return {name: value for name, value in given.items() if value is not None}
+
+
+def rerank_items(
+    body: bytes, format_name: str, limits: Limits, *, reserved: Callable[[str], bool]
+) -> Iterator[RerankItem | InvalidInputError]:
+    """Parse lists lazily; yield an error for an invalid line.
+
+    Args:
+        body: JSON lines, or lists in another program's format.
+        format_name: one of `FORMAT_NAMES`.
+        limits: of one list.
+        reserved: true for names of computed features; another program's `lm` becomes `old_lm`.
+    """
+    items: Iterator[RerankItem | InvalidInputError]
+    if format_name == "jsonl":
+        items = parse_lines(body, lambda line: parse_json(CandidateListIn, line).item())
+    else:
+        items = _items_of(read_bytes(body, format_name, reserved=reserved))
+    first = next(items, InvalidInputError("the body has no lists"))
+    for item in chain([first], items):
+        try:
+            if isinstance(item, RerankItem):
+                limits.check_count(len(item.given.candidates), parameter="candidates")
+            yield item
+        except InvalidInputError as error:
+            yield error
+
+
+_MAX_PROBLEMS = 20
+"""Maximum problems in a list's line; further ones have lines of their own, which bounds work and memory of a step."""
+
+
+def _items_of(parsed: Iterable[ListOrBadLine]) -> Iterator[RerankItem | InvalidInputError]:
+    """Yield one item per list: its candidates' errors, which come before it, are its problems."""
+    problems: list[str] = []
+    for one in parsed:
+        if not isinstance(one, BadLine):
+            yield RerankItem(replace(one, problems=tuple(problems)))
+        elif one.loses_list:
+            yield InvalidInputError(str(one))
+        elif len(problems) < _MAX_PROBLEMS:
+            problems.append(str(one))
+            continue
+        else:
+            yield InvalidInputError(str(one))
+            continue
+        problems = []
+    yield from map(InvalidInputError, problems)
+
+
+def read_rerank_query(query: Mapping[str, str]) -> RerankSettings:
+    """Parse the settings in a query string.
+
+    `weights=lm=0.5,am=1`, `mixture=ngram=0.3,lstm=0.7` and `models=old=small@3` are pairs, `phrases` is
+    a JSON array, all other settings are plain values.
+
+    Raises:
+        InvalidInputError: a setting is unknown or invalid.
+    """
+    fields: dict[str, Any] = dict(query)
+    if "weights" in fields:
+        fields["weights"] = parse_weights(fields["weights"], parameter="weights")
+    fields = parse_models(fields)
+    if "phrases" in fields:
+        fields["phrases"] = parse_phrases(fields["phrases"])
+    return parse_query(RerankSettings, fields)
+
+
+def parse_models(query: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as in a body: the pairs of `mixture` and of `models` become lists of objects.
+
+    Raises:
+        InvalidInputError: one of the two is not pairs.
+    """
+    fields = dict(query)
+    if "mixture" in fields:
+        parts = parse_weights(fields["mixture"], parameter="mixture")
+        fields["mixture"] = [{"model": model, "weight": weight} for model, weight in parts.items()]
+    if "models" in fields:
+        named = parse_names(fields["models"], parameter="models")
+        fields["models"] = [{"name": name, "model": model} for name, model in named.items()]
+    return fields
+
+
+class _PhrasesIn(WireModel):
+    """Phrases alone."""
+
+    phrases: list[Phrase]
+
+
+def parse_phrases(text: str) -> list[Phrase]:
+    """Parse phrases like `[{"text": "Jaan Tamm", "weight": 2}]`.
+
+    Raises:
+        InvalidInputError: it is not a JSON array of phrases.
+    """
+    try:
+        return parse_json(_PhrasesIn, b'{"phrases":%b}' % text.encode()).phrases
+    except InvalidInputError as error:
+        if error.parameter is not None:
+            raise
+        raise InvalidInputError(
+            f"phrases takes a JSON array of objects with text, given {text[:80]!r}", parameter="phrases"
+        ) from None
+
+
+def parse_weights(text: str, *, parameter: str) -> dict[str, float]:
+    """Parse pairs like `lm=0.7,am=1`.
+
+    Raises:
+        InvalidInputError: a part is not NAME=NUMBER.
+    """
+    weights = {}
+    for name, value in parse_names(text, parameter=parameter).items():
+        try:
+            weights[name] = float(value)
+        except ValueError:
+            raise InvalidInputError(
+                f"{parameter} takes NAME=NUMBER,…, given {f'{name}={value}'!r}", parameter=parameter
+            ) from None
+    return weights
+
+
+def parse_names(text: str, *, parameter: str) -> dict[str, str]:
+    """Parse pairs like `old=small@3,new=lstm`.
+
+    Raises:
+        InvalidInputError: a part is not NAME=VALUE, or a name occurs twice.
+    """
+    values: dict[str, str] = {}
+    for part in text.split(","):
+        name, equals, value = part.rpartition("=")
+        name, value = name.strip(), value.strip()
+        if not equals or not name or not value:
+            raise InvalidInputError(
+                f"{parameter} takes NAME=VALUE,…, given {part.strip()[:80]!r}", parameter=parameter
+            )
+        if name in values:
+            raise InvalidInputError(f"{parameter} has {name[:80]!r} twice", parameter=parameter)
+        values[name] = value
+    return values

@@ -1,0 +1,430 @@
+"""Tuning of reranking weights on lists with references, for POST /v1/rerank/tune and `gramophone tune`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from functools import cached_property, partial
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, JsonValue
+from typing_extensions import override
+
+from models.calls import Work, map_in_steps
+from models.errors import InvalidInputError
+from models.normaliser import Writing
+from models.phrases import MAX_PHRASES, Phrase, PhraseList, is_phrase_feature
+from models.reranking.candidates import CandidateList
+from models.reranking.corrections import PhraseCorrection
+from models.reranking.features import (
+    CONSENSUS,
+    ListFeatures,
+    check_given,
+    feature_model,
+    is_derived,
+    needs_main_model,
+)
+from models.reranking.metrics import make_metric
+from models.reranking.metrics.metric import MAX_SAMPLES, NORMALISERS, UNCHANGED, Metric
+from models.reranking.ranking import Profile
+from models.reranking.tuning.correction_estimation import (
+    correct_by_fold,
+    count_corrections,
+    learn_corrections,
+)
+from models.reranking.tuning.cross_fitting import (
+    MAX_FEATURES,
+    TuningFigures,
+    TuningOutcome,
+    cross_fit,
+    list_prefix,
+    select_with_references,
+    tuning_data,
+)
+from models.reranking.tuning.fitting import (
+    MAX_EXPONENTS,
+    MAX_FOLDS,
+    MAX_RESAMPLES,
+    MAX_RESTARTS,
+    MAX_SEED,
+    MIN_SAMPLES,
+    TuningSettings,
+    assign_folds,
+)
+from models.reranking.tuning.problem import Ints
+from models.scoring.candidate_features import MAX_MODELS, ScoringModels, score_candidates, scoring_models
+from models.scoring.texts import Limits
+from service.hosting.loaded_model import LoadedModel
+from service.operations.constants import LISTS_AT_ONCE
+from service.operations.operation import Call, Cost, Operation
+from service.operations.rerank import MAX_COMPARED
+from service.operations.rerank_request import CandidateIn, Mixture, TunedModel, main_models
+from service.schemas import with_examples
+from service.schemas.replies import to_json
+from service.schemas.wire import (
+    LengthExponent,
+    Probability,
+    TimedRequest,
+    WireModel,
+    either,
+    schema_only,
+    shared_fields,
+)
+
+MAX_CANDIDATES = 65_536
+"""Maximum candidates of all lists of one request; the command line has no limit."""
+
+MAX_SEARCHES = 4096
+"""Maximum searches of one request: (folds + 1) · exponents · (restarts + resamples)."""
+
+_DEFAULTS = TuningSettings()
+
+
+class ReferredListIn(WireModel):
+    """The hypotheses for one input, in first-pass order, with references."""
+
+    candidates: list[CandidateIn] = Field(min_length=1)
+    """Candidates, each a complete sentence, as in /v1/rerank."""
+    reference: str | None = None
+    """Reference text; lists without a reference are not used."""
+    references: list[str] | None = Field(default=None, min_length=1)
+    """Several alternative references, instead of `reference`."""
+    context: str = ""
+    """Context before each candidate; read but not scored."""
+    continuation: str | None = None
+    """Text to score after each candidate instead of the candidate, which becomes context."""
+    id: str | None = None
+    """Client's id of the list; not used."""
+
+    _one_of = either("reference", "references", neither="")
+
+    def given(self) -> CandidateList:
+        """Convert the list to one of the operation."""
+        references = tuple(self.references or ()) if self.reference is None else (self.reference,)
+        return CandidateList(self.id, self.context, tuple(self.candidates), references, self.continuation)
+
+
+class TuneSettings(TimedRequest):
+    """Settings of tuning and of its evaluation."""
+
+    metric: Literal["wer", "cer", "bleu", "chrf"] = "wer"
+    """Metric to optimise."""
+    normaliser: Annotated[str, schema_only(enum=list(NORMALISERS))] = UNCHANGED
+    """Normalisation of texts before `wer` and `cer` compare words or characters: `none`, `lower` or
+    `lower-unpunctuated`."""
+    model: str | None = None
+    """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
+    mixture: Mixture | None = None
+    """Models whose probabilities are mixed at every token, instead of `model`."""
+    models: Annotated[list[TunedModel], schema_only(maxItems=MAX_MODELS)] = Field(default_factory=list)
+    """Further models, each with its own features."""
+    form: Writing = "asis"
+    """Form in which pretrained models read the texts, as in /v1/rerank."""
+    given_only: bool = False
+    """True to use no model: only given features, and features derived from them, get weights."""
+    features: Annotated[list[str], schema_only(minItems=1, maxItems=MAX_FEATURES)] | None = None
+    """Features that may get a weight. Default: `rank`, `rank:log`, the features given with every candidate (if
+    one seems to be a mean over the text, also times its length), `lm` and `unk` of each model, `words`, the features of
+    the phrases, and `correction` with corrections."""
+    phrases: Annotated[list[Phrase], schema_only(maxItems=MAX_PHRASES)] = Field(default_factory=list)
+    """Phrases that candidates may contain, as in /v1/rerank."""
+    length_exponents: Annotated[list[LengthExponent], schema_only(minItems=1, maxItems=MAX_EXPONENTS)] = (
+        Field(default_factory=lambda: list(_DEFAULTS.length_exponents))
+    )
+    """Length exponents of `lm` to choose from, the simplest first."""
+    corrections: bool = False
+    """True to learn corrections of systematic errors, which add corrected candidates to the lists. Each list is
+    corrected by what was learnt from the other folds."""
+    folds: Annotated[int, schema_only(minimum=2, maximum=MAX_FOLDS)] = _DEFAULTS.folds
+    """Number of folds for cross-validation; each fold is held out once."""
+    seed: Annotated[int, schema_only(minimum=0, maximum=MAX_SEED)] = _DEFAULTS.seed
+    """Seed of folds, random starts and resamples; equal seeds give equal replies."""
+    restarts: Annotated[int, schema_only(minimum=0, maximum=MAX_RESTARTS)] = _DEFAULTS.restarts
+    """Number of random starts of a search, in addition to a start from each feature alone."""
+    resamples: Annotated[int, schema_only(minimum=1, maximum=MAX_RESAMPLES)] = _DEFAULTS.resamples
+    """Number of resamples of the lists; the weights are the mean of the best weights of each."""
+    max_p_value: Probability = _DEFAULTS.max_p_value
+    """Maximum p-value of the gain on held-out lists for the weights to be accepted; 1 accepts any gain."""
+    bootstrap_samples: Annotated[int, schema_only(minimum=MIN_SAMPLES, maximum=MAX_SAMPLES)] = (
+        _DEFAULTS.bootstrap_samples
+    )
+    """Number of bootstrap samples that estimate the p-value."""
+
+    @cached_property
+    def search(self) -> TuningSettings:
+        """Settings of the search.
+
+        Raises:
+            InvalidInputError: a value is outside its limits.
+        """
+        return TuningSettings(**shared_fields(self, TuningSettings))
+
+    def metric_of(self, lists: Sequence[CandidateList]) -> Metric:
+        """Return the objective; some of the lists may have no references.
+
+        Raises:
+            InvalidInputError: the metric does not support the normaliser.
+        """
+        counts = {len(given.references) for given in lists if given.references}
+        return make_metric(
+            self.metric,
+            num_references=counts.pop() if len(counts) == 1 else None,
+            normaliser=self.normaliser,
+        )
+
+    def resolve_models(self, resolve: Callable[[str | None], LoadedModel]) -> ScoringModels[LoadedModel]:
+        """Find the scoring models.
+
+        Args:
+            resolve: finds a model by address.
+
+        Raises:
+            InvalidInputError: a mixture is invalid or given with a model, or models with `given_only`.
+        """
+        if self.given_only and (self.model is not None or self.mixture is not None or self.models):
+            raise InvalidInputError("given_only is true, but models are given", parameter="given_only")
+        main = [] if self.given_only else main_models(self.model, self.mixture)
+        extra = [(model.name, model.model) for model in self.models]
+        return scoring_models(main, extra, resolve, self.form)
+
+
+_EXAMPLE_LISTS: JsonValue = [
+    {
+        "candidates": [
+            {"text": first, "features": {"am": am}},
+            {"text": second, "features": {"am": am - 0.4}},
+        ],
+        "reference": right,
+    }
+    for first, second, right, am in (
+        ("return a knew list", "return a new list", "return a new list", -12.1),
+        ("the name of a file", "the naim of a file", "the name of a file", -13.0),
+        ("raise an hour", "raise an error", "raise an error", -8.3),
+        ("call this function", "call this funk shun", "call this function", -10.2),
+    )
+]
+
+
+class TuneRequest(TuneSettings):
+    """Find weights for re-ranking, and evaluate them on held-out lists."""
+
+    model_config = with_examples({"lists": _EXAMPLE_LISTS, "features": ["am", "lm"], "max_p_value": 1})
+
+    lists: list[ReferredListIn] = Field(min_length=1)
+    """Candidate lists as for /v1/rerank, with references."""
+
+
+@dataclass(frozen=True, slots=True)
+class TuneReply(TuningFigures):
+    """Tuned weights, and their evaluation.
+
+    Scores are in percent.
+
+    Attributes:
+        decision: `tuned`, or `first_pass` if the tuned weights are not accepted.
+        reason: explanation of the decision.
+        weights: weights by feature, found on all lists; `{"rank": 1}`, which preserves the order, for
+            `first_pass`.
+        length_exponent: length exponent of `lm`.
+        posterior_scale: scale of the posteriors.
+        metric: metric that was optimised.
+        signature: signature of the metric: its exact variant and settings.
+        baseline: score of the first candidates.
+        tried: score of the candidates chosen by weights that were found on other lists.
+        tuned: score of the returned weights: `tried`, or `baseline` for `first_pass`.
+        oracle: score of the best candidates, corrected ones included.
+        worst: score of the worst candidates.
+        significance: paired bootstrap of `tried` against `baseline`.
+        folds: results of each fold, whose weights were found on the other folds.
+        counts: numbers of lists and candidates.
+        posteriors: cross-entropy of the posteriors.
+        model: address of the model of `lm`, or the parts and weights of a mixture; null if no model was used.
+        models: addresses of further models by their names in features.
+        features: all features that could get a weight.
+        ignored_features: given features that some candidates lack.
+        profile: body for PUT /admin/profiles/{name}.
+    """
+
+    model: str | None
+    models: dict[str, str]
+    features: list[str]
+    ignored_features: list[str]
+    profile: dict[str, Any]
+
+
+def tune_reply(
+    tuned: TuningOutcome,
+    models: ScoringModels,
+    phrases: Sequence[Phrase] = (),
+    corrections: Sequence[PhraseCorrection] = (),
+) -> TuneReply:
+    """Return a tuning's result in wire format, with a profile created now.
+
+    Args:
+        tuned: the result.
+        models: scoring models.
+        phrases: phrases for the profile, if their features have a weight.
+        corrections: for the profile, unless it keeps the first pass.
+    """
+    reply = TuneReply(
+        **{field.name: getattr(tuned.figures, field.name) for field in fields(tuned.figures)},
+        model=models.main_address,
+        models={name: loaded.address for name, loaded in models.extra.items()},
+        features=list(tuned.data.problem.names),
+        ignored_features=list(tuned.data.ignored),
+        profile={},
+    )
+    values = asdict(reply)
+    del values["profile"]
+    reply.profile.update({name: values[name] for name in Profile.model_fields if name in values})
+    reply.profile["models"] = _models(reply.weights, models)
+    if models.form != "asis":
+        reply.profile["form"] = models.form
+    if any(map(is_phrase_feature, reply.weights)):
+        reply.profile["phrases"] = [phrase.model_dump() for phrase in phrases]
+    if corrections and reply.decision == "tuned":
+        reply.profile["corrections"] = [one.model_dump() for one in corrections]
+    reply.profile["figures"] = {
+        name: value for name, value in values.items() if name == "models" or name not in Profile.model_fields
+    }
+    reply.profile["created"] = datetime.now(UTC).isoformat(timespec="seconds")
+    return reply
+
+
+def _models(weights: Mapping[str, float], models: ScoringModels) -> list[dict[str, Any]]:
+    """Return the models that the weights require."""
+    needed = {
+        feature_model(name) or ""
+        for name in weights
+        if feature_model(name) is not None or needs_main_model(name)
+    }
+    main = [
+        {"address": part.address, "weight": weight}
+        for part, weight in zip(models.parts, models.mixture_weights, strict=True)
+        if "" in needed
+    ]
+    further = [
+        {"name": name, "address": loaded.address} for name, loaded in models.extra.items() if name in needed
+    ]
+    return [*main, *further]
+
+
+def tune(models: ScoringModels, request: TuneRequest, limits: Limits) -> Work[Any, TuneReply]:
+    """Score the candidates, search for weights, and evaluate them.
+
+    Raises:
+        InvalidInputError: there are too many candidates or searches, no list has references, a feature is
+            missing, a phrase is invalid, or lists are too few.
+        ContextLengthError: a candidate with its context is too long.
+    """
+    count = sum(len(wire.candidates) for wire in request.lists)
+    if count > MAX_CANDIDATES:
+        raise InvalidInputError(
+            f"lists[].candidates has {count} entries; at most {MAX_CANDIDATES} are accepted in one request: "
+            "use `gramophone tune` for more",
+            parameter="lists",
+        )
+    lists = yield from map_in_steps(
+        request.lists, ReferredListIn.given, size=lambda wire: len(wire.candidates)
+    )
+    search = request.search
+    searches = (search.folds + 1) * len(search.length_exponents) * (search.restarts + search.resamples)
+    if searches > MAX_SEARCHES:
+        raise InvalidInputError(
+            f"(folds + 1) · length_exponents · (restarts + resamples) is {searches}; at most {MAX_SEARCHES} "
+            "searches are accepted in one request",
+            parameter="restarts",
+        )
+    numbers, referenced = select_with_references(lists)
+    yield from _check(request.features or (), referenced, numbers, models)
+
+    def features_of(referenced: Sequence[CandidateList]) -> Work[Any, ListFeatures]:
+        phrases = PhraseList(request.phrases)
+        return (yield from score_candidates(models, referenced, limits, phrases=phrases)).features
+
+    _, reply = yield from tune_and_evaluate(request, models, lists, features_of, limits)
+    return reply
+
+
+def tune_and_evaluate(
+    settings: TuneSettings,
+    models: ScoringModels,
+    lists: Sequence[CandidateList],
+    features_of: Callable[[Sequence[CandidateList]], Work[Any, ListFeatures]],
+    limits: Limits,
+    *,
+    searched: Callable[[], None] = lambda: None,
+) -> Work[Any, tuple[TuningOutcome, TuneReply]]:
+    """Learn corrections if requested, search for weights and evaluate them.
+
+    Args:
+        settings: settings of tuning.
+        models: scoring models that the weights apply to.
+        lists: candidate lists; ignored without references.
+        features_of: work that computes candidates' features, of all lists with references.
+        limits: of one text with its context.
+        searched: called after each resample, at most `settings.search.num_resamples` times.
+
+    Raises:
+        InvalidInputError: no list has references, a feature is missing, or lists are too few.
+    """
+    metric, search = settings.metric_of(lists), settings.search
+    numbers, referenced = select_with_references(lists)
+    folds = assign_folds(referenced, folds=search.folds, seed=search.seed)
+    corrections: list[PhraseCorrection] = []
+    if settings.corrections:
+        counts = yield from count_corrections(referenced, folds)
+        corrected = yield from correct_by_fold(referenced, folds, counts, limits.max_tokens_per_sequence)
+        corrections = yield from learn_corrections(counts)
+        of_numbers = dict(zip(numbers.tolist(), corrected, strict=True))
+        lists, referenced = [of_numbers.get(n, one) for n, one in enumerate(lists)], tuple(corrected)
+    computed = yield from features_of(referenced)
+    data = yield from tuning_data(
+        lists, computed, metric, features=settings.features, length_exponents=search.length_exponents
+    )
+    yield None
+    tuned = yield from cross_fit(data, folds, search, searched=searched)
+    return tuned, tune_reply(tuned, models, settings.phrases, corrections)
+
+
+def _check(
+    features: Sequence[str], lists: Sequence[CandidateList], numbers: Ints, models: ScoringModels
+) -> Work[Any, None]:
+    """Reject lists invalid for tuning; `numbers` are their indices in the request, for messages."""
+    for begin in range(0, len(lists), LISTS_AT_ONCE):
+        batch, batch_numbers = lists[begin : begin + LISTS_AT_ONCE], numbers[begin : begin + LISTS_AT_ONCE]
+        check_given(batch, models=models.extra, place=partial(list_prefix, batch_numbers))
+        yield None
+    compares = any(name.startswith(CONSENSUS) and is_derived(name) for name in features)
+    longest = max(len(item.candidates) for item in lists)
+    if compares and longest > MAX_COMPARED:
+        raise InvalidInputError(
+            f"a list has {longest} candidates; at most {MAX_COMPARED} are accepted for {CONSENSUS} features",
+            parameter="features",
+        )
+
+
+class Tune(Operation[TuneReply]):
+    """Tune weights for /v1/rerank on lists with references, and estimate their gain on held-out lists.
+
+    If the gain over the first pass is not significant, the reply recommends the first pass. The request yields to all
+    other requests and takes seconds to minutes, so set `timeout_ms` and check the service's own limit.
+    """
+
+    request = TuneRequest
+
+    def __init__(self, call: Call, given: TuneRequest) -> None:
+        self.given = given
+        self._scoring = given.resolve_models(call.resolve)
+        super().__init__(call, *self._scoring.all)
+
+    @override
+    def cost(self) -> Cost:
+        return Cost(self.call.num_tokens, bulk=True)
+
+    @override
+    def run(self) -> Work[Any, TuneReply]:
+        return tune(self._scoring, self.given, self.call.limits)
+
+    @override
+    def reply(self, result: TuneReply) -> bytes:
+        return to_json(result)
