@@ -56,6 +56,8 @@ S = TypeVar("S", bound=str)
 T = TypeVar("T")
 W = TypeVar("W", bound=BaseModel)
 
+TextOrObject = Annotated[S, Tag("<text>")] | Annotated[T, Tag("<object>")]
+
 
 def schema_only(**keywords: Any) -> Any:
     """Return a field with JSON Schema keywords that the operation checks, not pydantic."""
@@ -159,8 +161,6 @@ Slots = Annotated[
     BeforeValidator(lambda value: from_json(value) if isinstance(value, str) else value),
 ]
 """Members by the name of their class; JSON in a query string."""
-
-TextOrObject = Annotated[S, Tag("<text>")] | Annotated[T, Tag("<object>")]
 
 
 def text_or_object(names: str) -> Discriminator:

@@ -15,7 +15,7 @@ PACKAGES = ("models", "service", "training", "clients/python/gramophone_client")
 
 # Lines by kind: folders, endings, maximum. A maximum is raised only in a commit that says why.
 LINE_LIMITS = {
-    "product": (("models", "service", "training"), (".py",), 74_920),
+    "product": (("models", "service", "training"), (".py",), 74_061),
     "Python of clients, site and examples": (
         ("clients/python", "deploy", "docs", "examples"),
         (".py",),
@@ -24,10 +24,10 @@ LINE_LIMITS = {
     "templates, scripts and styles": (
         ("models", "service", "docs", "examples"),
         (".css", ".html", ".jinja", ".js"),
-        3_786,
+        3_787,
     ),
 }
-MAX_MODULES = 290
+MAX_MODULES = 296
 MIN_MEDIAN_LINES = 180
 MAX_LINES = 800
 MAX_LONELY_SHARE = 0.35
