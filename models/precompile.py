@@ -31,6 +31,16 @@ from models.tokenizers import TOKENIZER_FILE, WordTokenizer
 
 _log = logging.getLogger(__name__)
 
+_INT8 = "models.neural.int8"
+
+_OUTPUT = (f"{_INT8}.output", f"{_INT8}.matrix")
+
+_NGRAM = (
+    ("models.ngram.top_k",),
+    ("models.ngram.scoring", "models.ngram.build", "models.ngram.model"),
+    ("models.ngram.lines",),
+)
+
 
 class KernelGroup(NamedTuple):
     """Kernels that one process compiles.
@@ -44,18 +54,11 @@ class KernelGroup(NamedTuple):
     version: int | None = None
 
 
-_INT8 = "models.neural.int8"
 DECODING = KernelGroup(("models.decoding.sampling", "models.decoding.beam_search", "models.decoding.batch"))
 """Kernels of generation, for models of every family."""
 
-_OUTPUT = (f"{_INT8}.output", f"{_INT8}.matrix")
 _RECURRENT = KernelGroup((f"{_INT8}.layers:run_recurrent_layer", *_OUTPUT))
 _FEED_FORWARD = KernelGroup((f"{_INT8}.layers:run_dense_layer", *_OUTPUT))
-_NGRAM = (
-    ("models.ngram.top_k",),
-    ("models.ngram.scoring", "models.ngram.build", "models.ngram.model"),
-    ("models.ngram.lines",),
-)
 _CACHE = KernelGroup(("models.cache.kernels",))
 WORDS = KernelGroup(("models.word_kernels",))
 """Kernels that map the words of many lines to ids."""

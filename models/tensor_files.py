@@ -26,6 +26,8 @@ import numpy as np
 from models.arrays import AnyArray
 from models.errors import MALFORMED_DATA_ERRORS, IntegrityError, ManifestError
 
+_log = logging.getLogger(__name__)
+
 Arrays: TypeAlias = dict[str, AnyArray]
 
 _DTYPES = {
@@ -40,6 +42,9 @@ _NAMES = {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
 _METADATA, _DIGEST = "__metadata__", "sha256"
 _MAX_HEADER_BYTES = 1 << 20
 _ALIGNMENT = 64  # bytes: a cache line
+
+_LOCK_FILE = ".lock"
+_UNFINISHED_FILE = ".unfinished"  # the lock is held, so one name suffices
 
 
 def map_tensors(path: Path) -> Arrays:
@@ -149,12 +154,6 @@ def _view(mapped: mmap.mmap, body: int, entry: dict[str, Any]) -> AnyArray:
     if begin % dtype.itemsize:
         raise ValueError(f"an array of {dtype} starts at byte {begin}, which is not aligned")
     return np.frombuffer(mapped, dtype=dtype, count=count, offset=begin).reshape(shape)
-
-
-_log = logging.getLogger(__name__)
-
-_LOCK_FILE = ".lock"
-_UNFINISHED_FILE = ".unfinished"  # the lock is held, so one name suffices
 
 
 class PackedWeightCache:

@@ -52,6 +52,12 @@ _UNK_TEXT = CONTROL_TOKENS[UNK]
 SPACE_MARK = "\u2581"
 BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 
+_PART_LENGTH = 1 << 13
+"""Characters of a long text that are encoded together."""
+
+_BETWEEN_WORDS = re.compile("(?<=[0-9A-Za-z]) (?=[0-9A-Za-z])")
+"""A single space that no normalisation changes."""
+
 
 class Members(NamedTuple):
     """Members of classes as tokens of an extended tokenizer.
@@ -421,13 +427,6 @@ class CharacterTokenizer(Tokenizer):
     def settings(self) -> dict[str, Any]:
         """Return the characters, and the Unicode form, if any."""
         return {**super().settings(), "tokens": list(self.vocabulary.ids)}
-
-
-_PART_LENGTH = 1 << 13
-"""Characters of a long text that are encoded together."""
-
-_BETWEEN_WORDS = re.compile("(?<=[0-9A-Za-z]) (?=[0-9A-Za-z])")
-"""A single space that no normalisation changes."""
 
 
 def read_piece_model(model: bytes) -> sentencepiece.SentencePieceProcessor:

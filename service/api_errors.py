@@ -47,6 +47,29 @@ from service.schemas.replies import ErrorBody
 CLIENT_GONE = 499
 """Status of a request whose client has disconnected, in log and metrics (as in nginx)."""
 
+_HTTP_CODES = {
+    405: "method_not_allowed",
+    408: "body_too_slow",
+    413: "body_too_large",
+    415: "unsupported_encoding",
+    429: "overloaded",
+}
+INTERNAL_ERROR = ErrorBody(
+    "the service failed on this request; see its log", "server_error", None, "internal_error"
+)
+"""Body of the reply to an unexpected error."""
+
+_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+RETRY_AFTER_S = 1.0
+"""Default value of `Retry-After` in seconds."""
+
+_MAX_MESSAGE_CHARACTERS = 1000
+_FOLDER_PATHS = re.compile(r"""(?<![\w.])/(?:[^\s/:;,'"()]+/)+""")
+"""Paths of folders, removed from messages to clients."""
+
+_BUCKET_URLS = re.compile(r"\b[a-z][a-z0-9+.-]*://(?:[^\s/]+/)+")
+"""URLs of folders in object stores."""
+
 
 class ErrorStatus(NamedTuple):
     """HTTP status and type of a class of errors."""
@@ -76,29 +99,6 @@ ERROR_STATUSES: dict[type[LanguageModelError], ErrorStatus] = {
     LanguageModelError: ErrorStatus(500, "server_error"),
 }
 """Status and type of each error class, also for its subclasses without their own."""
-
-_HTTP_CODES = {
-    405: "method_not_allowed",
-    408: "body_too_slow",
-    413: "body_too_large",
-    415: "unsupported_encoding",
-    429: "overloaded",
-}
-INTERNAL_ERROR = ErrorBody(
-    "the service failed on this request; see its log", "server_error", None, "internal_error"
-)
-"""Body of the reply to an unexpected error."""
-
-_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-RETRY_AFTER_S = 1.0
-"""Default value of `Retry-After` in seconds."""
-
-_MAX_MESSAGE_CHARACTERS = 1000
-_FOLDER_PATHS = re.compile(r"""(?<![\w.])/(?:[^\s/:;,'"()]+/)+""")
-"""Paths of folders, removed from messages to clients."""
-
-_BUCKET_URLS = re.compile(r"\b[a-z][a-z0-9+.-]*://(?:[^\s/]+/)+")
-"""URLs of folders in object stores."""
 
 
 def install_error_handlers(app: FastAPI) -> None:

@@ -45,6 +45,27 @@ _BASE_PATH = re.compile("^/+(v[12])/+")
 _LINGER_RESET = struct.pack("ii", 1, 0)
 """SO_LINGER with zero seconds: closing resets the connection."""
 
+_VERSIONS = frozenset({"0.9", "1.0", "1.1"})
+OLD_VERSIONS = frozenset({"0.9", "1.0"})
+"""HTTP versions without chunked encoding and without a required `Host` header."""
+
+_MAX_QUOTED_BYTES = 40
+_BLANK = b" \t"
+
+_FRAME_BYTES = 4
+"""Bytes between a header's name and value, and after the value."""
+
+_FRAMING_RATIO = 17
+"""Received bytes per byte of the body, itself included, that are not counted: chunks of one byte take six."""
+
+_GONE_POLL_S = 0.02
+"""Interval of the disconnection checks of half-closed connections."""
+
+_SENT_POLL_S = 0.05
+"""Interval of the checks of closing TLS connections for unsent bytes."""
+
+_INVALID = "Invalid HTTP request received."
+
 
 class SlowClients:
     """Connections with unsent bytes, oldest first.
@@ -113,14 +134,6 @@ def _unsent_bytes(transport: asyncio.Transport) -> int:
     return buffered + int(struct.unpack("i", queued)[0])
 
 
-_VERSIONS = frozenset({"0.9", "1.0", "1.1"})
-OLD_VERSIONS = frozenset({"0.9", "1.0"})
-"""HTTP versions without chunked encoding and without a required `Host` header."""
-
-_MAX_QUOTED_BYTES = 40
-_BLANK = b" \t"
-
-
 def head_error(num_hosts: int, codings: Sequence[bytes], version: str) -> tuple[int, str] | None:
     """Return the error status and message of a head, or None if it is valid.
 
@@ -143,21 +156,6 @@ def head_error(num_hosts: int, codings: Sequence[bytes], version: str) -> tuple[
     if previous:
         return HTTPStatus.NOT_IMPLEMENTED, f"{found}; only chunked is supported"
     return None
-
-
-_FRAME_BYTES = 4
-"""Bytes between a header's name and value, and after the value."""
-
-_FRAMING_RATIO = 17
-"""Received bytes per byte of the body, itself included, that are not counted: chunks of one byte take six."""
-
-_GONE_POLL_S = 0.02
-"""Interval of the disconnection checks of half-closed connections."""
-
-_SENT_POLL_S = 0.05
-"""Interval of the checks of closing TLS connections for unsent bytes."""
-
-_INVALID = "Invalid HTTP request received."
 
 
 class GuardedProtocol(HttpToolsProtocol):

@@ -32,6 +32,26 @@ _log = structlog.get_logger(__name__)
 _OTHER_FILES = 128
 """Descriptors for models, the registry and its connections, other workers and the log, with a margin."""
 
+_BACKLOG = 4096
+"""Connections that wait to be accepted, if the kernel allows as many; it makes clients of others wait a second."""
+
+_RETRY_S = 0.1
+_ACCEPTED_AT_ONCE = 256
+"""Maximum connections accepted in one turn of the event loop; the others wait where no limit sees them."""
+
+_CERTIFICATE = "GRAMOPHONE_TLS_CERTIFICATE"
+_KEY = "GRAMOPHONE_TLS_KEY"
+_NO_KEY = "it is not a private key in PEM format"
+
+_TLS_CLOSE_S = 600.0
+"""Maximum time from a TLS connection's closing to its end; `SlowClients` normally ends it much earlier."""
+
+_CANCEL_MARGIN_S = 2
+"""Seconds by which the server's drain timeout exceeds the engine's, at which the engine answers all clients."""
+
+_LAST_REQUESTS_S = 0.25
+"""Time for requests sent just before the server stops; closing their connections would lose them."""
+
 
 def reserve_descriptors(max_connections: int) -> int:
     """Raise the limit on file descriptors for `max_connections`; return how many connections fit.
@@ -51,14 +71,6 @@ def reserve_descriptors(max_connections: int) -> int:
     if capacity < max_connections:
         _log.warning("fewer connections than GRAMOPHONE_MAX_CONNECTIONS", room=capacity, max_open_files=soft)
     return min(capacity, max_connections)
-
-
-_BACKLOG = 4096
-"""Connections that wait to be accepted, if the kernel allows as many; it makes clients of others wait a second."""
-
-_RETRY_S = 0.1
-_ACCEPTED_AT_ONCE = 256
-"""Maximum connections accepted in one turn of the event loop; the others wait where no limit sees them."""
 
 
 class SocketListener:
@@ -119,11 +131,6 @@ class SocketListener:
         return True
 
 
-_CERTIFICATE = "GRAMOPHONE_TLS_CERTIFICATE"
-_KEY = "GRAMOPHONE_TLS_KEY"
-_NO_KEY = "it is not a private key in PEM format"
-
-
 def tls_context(settings: Settings) -> ssl.SSLContext | None:
     """Read the settings' certificate and key; return the TLS context, or None for plain HTTP.
 
@@ -165,16 +172,6 @@ def _readable(name: str, file: Path | None) -> Path:
 
 def _tls_error(name: str, value: object, reason: str) -> InvalidInputError:
     return InvalidInputError(f"{name} is {value}: {reason}", parameter=name)
-
-
-_TLS_CLOSE_S = 600.0
-"""Maximum time from a TLS connection's closing to its end; `SlowClients` normally ends it much earlier."""
-
-_CANCEL_MARGIN_S = 2
-"""Seconds by which the server's drain timeout exceeds the engine's, at which the engine answers all clients."""
-
-_LAST_REQUESTS_S = 0.25
-"""Time for requests sent just before the server stops; closing their connections would lose them."""
 
 
 class DrainingServer(uvicorn.Server):

@@ -25,6 +25,9 @@ _SERVICE_LINK = re.compile(
 Names = Annotated[tuple[str, ...], NoDecode]
 """Names in one variable; a validator splits them."""
 
+Duration = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+"""Finite time in seconds."""
+
 
 def _form(pattern: str, fault: str) -> AfterValidator:
     """Return a validator of the form of each name; the error begins with the name."""
@@ -46,9 +49,6 @@ _DICTIONARIES = _form(r"[A-Za-z0-9][A-Za-z0-9._-]*=.+\.dic", "is not a dictionar
 _ORIGINS = _form(
     r"\*|[a-z][a-z0-9+.-]*://[^/\s,]+", "is not an origin; use scheme://host, scheme://host:port or *"
 )
-
-Duration = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-"""Finite time in seconds."""
 
 
 class Settings(BaseSettings):

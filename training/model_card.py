@@ -28,6 +28,24 @@ _IRREGULARITIES = {
     "unlisted_pieces": "pieces of the SentencePiece model are not in the file; they count as <unk>",
 }
 
+_NO_HITS = {"tokens": 0, "share": 0.0, "logprob": None, "perplexity": None}
+_DISCOUNTS = {1: ("D",), 3: ("D1", "D2", "D3+")}
+_IN_TABLES = {"valid", "test", "ngrams", "discounts", "fallback_orders", "parts", "weights", "context"}
+_IN_NOTES = {"base", "data", "arpa", "normalisation", "overlap", *FITTED}
+
+_FAMILIES = {
+    "ngram": "An n-gram",
+    "feed-forward": "A feed-forward",
+    "elman": "An Elman",
+    "lstm": "An LSTM",
+    "gru": "A GRU",
+    "mingru": "A minGRU",
+    "mixture": "A mixture",
+    "cache": "A cache-augmented",
+    "pretrained": "A pretrained",
+}
+_CONTEXTS = {"sentence": "alone, after `<s>`", "stream": "in the context of the sentences before it"}
+
 
 def card_notes(metrics: Mapping[str, Any]) -> Iterator[str]:
     """Yield irregularities of an imported file, and the deviation of row sums from 1."""
@@ -114,12 +132,6 @@ def ngram_bars(counts: Sequence[int], text: str, hits: Sequence[Mapping[str, Any
     return pictures
 
 
-_NO_HITS = {"tokens": 0, "share": 0.0, "logprob": None, "perplexity": None}
-_DISCOUNTS = {1: ("D",), 3: ("D1", "D2", "D3+")}
-_IN_TABLES = {"valid", "test", "ngrams", "discounts", "fallback_orders", "parts", "weights", "context"}
-_IN_NOTES = {"base", "data", "arpa", "normalisation", "overlap", *FITTED}
-
-
 def ngram_columns(
     metrics: Mapping[str, Any], hits: Sequence[Mapping[str, Any]]
 ) -> tuple[dict[str, list[str]], list[str]]:
@@ -174,20 +186,6 @@ def _text(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{key.replace('_', ' ')} {_text(v)}" for key, v in value.items())
     return ", ".join(map(_text, value)) or "none"
-
-
-_FAMILIES = {
-    "ngram": "An n-gram",
-    "feed-forward": "A feed-forward",
-    "elman": "An Elman",
-    "lstm": "An LSTM",
-    "gru": "A GRU",
-    "mingru": "A minGRU",
-    "mixture": "A mixture",
-    "cache": "A cache-augmented",
-    "pretrained": "A pretrained",
-}
-_CONTEXTS = {"sentence": "alone, after `<s>`", "stream": "in the context of the sentences before it"}
 
 
 def model_card_files(

@@ -23,6 +23,9 @@ from models.language_model import LanguageModel
 from models.vocabulary import UNK
 from models.words import is_identifier, match_case, split_affixes, surrounding_words, word_forms
 
+_MAX_RUN = 1024
+"""Maximum characters to the nearest white space on one side of a span."""
+
 
 class Slot(NamedTuple):
     """Span that may be wrong: a word, two neighbouring words, or a span that the caller gave.
@@ -119,10 +122,6 @@ def corrections_from(found: Sequence[Correction]) -> Corrections:
         np.array(edits, dtype=np.int64),
         np.array(texts, dtype=object),
     )
-
-
-_MAX_RUN = 1024
-"""Maximum characters to the nearest white space on one side of a span."""
 
 
 def token_replacer(

@@ -36,6 +36,9 @@ _ISSUE_CHARACTERS = 1024
 _MAX_BATCH_TOKENS = 512
 """Maximum tokens of a batch of several sentences, whose states before all tokens are in memory."""
 
+MIN_SUGGESTION_PROBABILITY = 1e-5
+"""Minimum probability of suggestions after the first; others are mostly not words."""
+
 
 class Checker:
     """Checker for the models with one tokenizer.
@@ -139,10 +142,6 @@ def _spans_by_sentence(
             )
         found.setdefault(index, []).append(span)
     return found
-
-
-MIN_SUGGESTION_PROBABILITY = 1e-5
-"""Minimum probability of suggestions after the first; others are mostly not words."""
 
 
 class Suggestion(NamedTuple):

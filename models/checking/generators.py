@@ -48,6 +48,18 @@ _RIGHT_TOKENS = 5
 _DICTIONARY_SHARE = 0.5
 """Prior share of each dictionary among unknown words."""
 
+_RIGHT_PIECES = 8
+_RIGHT_CHARACTERS = 20
+_ALPHABET_SIZE = 40
+_MAX_SEARCHED_WORDS = 32
+"""Maximum words searched per batch (about 500 tokens), by descending surprisal."""
+_MAX_SPELLINGS, _MAX_SPELLINGS_BESIDE_WORDS, _MAX_WORDS = 96, 32, 48
+"""Maximum strings tried near each, by the probability of their characters; fewer if the tokenizer lists
+words; and maximum words of that list, by frequency."""
+_CHARACTER_MODEL_FACTOR = 4
+"""Character models have no pieces to rank strings by, so this many times more are tried near fewer
+words, by the same factor; 500 characters are about a quarter as much text as 500 pieces."""
+
 
 class WordCandidateGenerator(CandidateGenerator):
     """Proposes vocabulary words of letters, with the typed word's punctuation."""
@@ -258,19 +270,6 @@ def _exclude_given(words: Corrections, additions: Corrections, vocab_size: int) 
         return words
     given = additions.slots[single] * vocab_size + additions.tokens[additions.offsets[single]]
     return words.select(np.flatnonzero(~np.isin(words.slots * vocab_size + words.tokens, given)))
-
-
-_RIGHT_PIECES = 8
-_RIGHT_CHARACTERS = 20
-_ALPHABET_SIZE = 40
-_MAX_SEARCHED_WORDS = 32
-"""Maximum words searched per batch (about 500 tokens), by descending surprisal."""
-_MAX_SPELLINGS, _MAX_SPELLINGS_BESIDE_WORDS, _MAX_WORDS = 96, 32, 48
-"""Maximum strings tried near each, by the probability of their characters; fewer if the tokenizer lists
-words; and maximum words of that list, by frequency."""
-_CHARACTER_MODEL_FACTOR = 4
-"""Character models have no pieces to rank strings by, so this many times more are tried near fewer
-words, by the same factor; 500 characters are about a quarter as much text as 500 pieces."""
 
 
 class SubwordCandidateGenerator(CandidateGenerator):

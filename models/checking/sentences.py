@@ -42,6 +42,21 @@ MAX_SENTENCE_TOKENS = 512
 _UNICODE_SPACE = re.compile(rf"[^\S{ASCII_WHITESPACE}]")
 _AFTER_SIGN = re.compile(r"[^\w\s]\w")
 
+_END_OF_LINE = np.array([EOS], dtype=np.int64)
+
+MAX_CHARACTERS = 255
+"""The most frequent characters have their own counts; others share one."""
+
+_OTHER_CHARACTERS = 1 << 16
+"""Approximate number of rare characters that share one count."""
+
+_ADDED_COUNT = 0.1
+_END = 0
+_OTHER = 1
+
+_MIN_PART_LENGTH = 2
+"""Minimum letters on both sides of a missing space."""
+
 
 class Word(NamedTuple):
     """A word of a text.
@@ -373,20 +388,6 @@ def _origins(word: str, form: str) -> Int64s:
     return kept[plain if len(plain) == len(form) else np.minimum(np.arange(len(form)), len(kept) - 1)]
 
 
-_END_OF_LINE = np.array([EOS], dtype=np.int64)
-
-
-MAX_CHARACTERS = 255
-"""The most frequent characters have their own counts; others share one."""
-
-_OTHER_CHARACTERS = 1 << 16
-"""Approximate number of rare characters that share one count."""
-
-_ADDED_COUNT = 0.1
-_END = 0
-_OTHER = 1
-
-
 class SpellingModel:
     """P(characters of a word and its end), by a character bigram model with add-k smoothing.
 
@@ -427,10 +428,6 @@ class SpellingModel:
         indices = self._indices[np.minimum(codes, len(self._indices) - 1)]
         ended = np.insert(indices, np.cumsum(lengths), _END)  # after each word
         return np.append(_END, ended)[:-1] * self._size + ended
-
-
-_MIN_PART_LENGTH = 2
-"""Minimum letters on both sides of a missing space."""
 
 
 def one_edit_strings(word: str, letters: str) -> list[str]:

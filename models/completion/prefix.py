@@ -35,6 +35,23 @@ _NOT_CLOSING = frozenset("&*@#\\\u00a1\u00bf")
 _JOINED = re.compile(rf"\w[{JOINERS}]$")
 _WORD_AFTER_SPACE = re.compile(r"(?<!\S)\S+")
 
+MAX_TAKEN_BYTES = 48
+"""Maximum bytes taken back from a prompt: tokenisations multiply with the length."""
+
+EDIT_PENALTY = 0.01
+"""Factor of a prefix's probability per edit."""
+
+FIRST_LETTER_PENALTY = 0.1
+"""Additional factor if the first letter differs, because it is rarely mistyped."""
+
+LETTER_PROBABILITY = 0.1
+"""Assumed probability of a letter in a word, without a model call: 1 / perplexity."""
+
+LETTERS_PER_EDIT = 2
+"""Minimum letters of a prefix per edit."""
+
+_MAX_MATCHES = 256
+
 
 class PrefixSplit(NamedTuple):
     """Text split into context and prefix.
@@ -104,10 +121,6 @@ def begun_members(tokens: TokenTrie, text: str, last_word: int, *, ignore_case: 
         if ids.size:
             return start, ids
     return last_word, NO_TOKENS
-
-
-MAX_TAKEN_BYTES = 48
-"""Maximum bytes taken back from a prompt: tokenisations multiply with the length."""
 
 
 def take_back(tokenizer: Tokenizer, tokens: TokenTrie, text: str) -> tuple[list[int], bytes]:
@@ -186,21 +199,6 @@ def join_words(phrase: str) -> str:
     for word in words:
         joined += " " * needs_space(joined, word) + word
     return joined
-
-
-EDIT_PENALTY = 0.01
-"""Factor of a prefix's probability per edit."""
-
-FIRST_LETTER_PENALTY = 0.1
-"""Additional factor if the first letter differs, because it is rarely mistyped."""
-
-LETTER_PROBABILITY = 0.1
-"""Assumed probability of a letter in a word, without a model call: 1 / perplexity."""
-
-LETTERS_PER_EDIT = 2
-"""Minimum letters of a prefix per edit."""
-
-_MAX_MATCHES = 256
 
 
 class CorrectedPrefix(NamedTuple):

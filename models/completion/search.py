@@ -23,6 +23,26 @@ from models.completion.token_trie import TokenTrie, fold_case
 from models.language_model import LanguageModel
 from models.words import JOINERS
 
+Masses: TypeAlias = Float64s
+"""Probabilities, not logarithms [n]."""
+
+_WORD_PROBABILITY = 0.25
+"""Assumed probability of a phrase's best next word. Smaller: more phrases, more model calls."""
+
+_KEPT_LEADERS = 4
+"""Number of texts, per text of the result, from which the best of a length are selected."""
+
+_ROWS_PER_CUT = 32
+"""Number of nodes with children, per expanded row, at which children are cut: cutting visits all."""
+
+_ROWS_AT_ONCE = 16
+"""Maximum expanded rows before other work runs, for single words; each takes 0.1 ms."""
+
+_MIN_PRUNED_CHILDREN = 1 << 14
+"""Maximum number of children without pruning; each takes a hundred bytes."""
+
+_SPACE = b" "
+
 
 class ScoredCompletion(NamedTuple):
     """Word or phrase that may continue the text.
@@ -134,25 +154,6 @@ class MassTable:
         live = self.live
         unexplored = max(self.open + self.cut, 0.0)
         return SearchResult(tuple(completions), live, unexplored / live if live > 0 else 0.0)
-
-
-Masses: TypeAlias = Float64s
-"""Probabilities, not logarithms [n]."""
-
-_WORD_PROBABILITY = 0.25
-"""Assumed probability of a phrase's best next word. Smaller: more phrases, more model calls."""
-
-_KEPT_LEADERS = 4
-"""Number of texts, per text of the result, from which the best of a length are selected."""
-
-_ROWS_PER_CUT = 32
-"""Number of nodes with children, per expanded row, at which children are cut: cutting visits all."""
-
-_ROWS_AT_ONCE = 16
-"""Maximum expanded rows before other work runs, for single words; each takes 0.1 ms."""
-
-_MIN_PRUNED_CHILDREN = 1 << 14
-"""Maximum number of children without pruning; each takes a hundred bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,9 +330,6 @@ class Frontier:
         """Return the most probable children without an ended word, without removing them."""
         words = (siblings.left() for _, _, siblings in self._heap if not siblings.num_words)
         return list(islice(merge(*words, key=lambda child: -child.mass), limit))
-
-
-_SPACE = b" "
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,10 @@ from models.words import FIRST_STAND_IN, JOINERS, is_word_character
 MAX_LETTERS = 32
 """Maximum letters of a token that are compared."""
 
+_LAST_REPLACED = 0xFFFD  # the last plane has two private-use characters less than the first has characters
+
+JOINER_BYTES = frozenset(joiner.encode() for joiner in JOINERS)
+
 
 class LetterTable:
     """Tokens and their letters.
@@ -66,9 +70,6 @@ class LetterTable:
         return table
 
 
-_LAST_REPLACED = 0xFFFD  # the last plane has two private-use characters less than the first has characters
-
-
 def as_one_word(text: str) -> str:
     """Replace characters that end words, such as spaces, by private-use characters that do not.
 
@@ -85,9 +86,6 @@ def restore_words(text: str) -> str:
     if text.isascii():
         return text
     return "".join(c if c < FIRST_STAND_IN else chr(ord(c) - ord(FIRST_STAND_IN)) for c in text)
-
-
-JOINER_BYTES = frozenset(joiner.encode() for joiner in JOINERS)
 
 
 class WordState(NamedTuple):

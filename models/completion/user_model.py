@@ -35,6 +35,16 @@ _LARGEST_UNIT = 1e9
 _MIN_COUNT = 1e-12
 """Minimum count; a count of 1 decays to it within forty half-lives."""
 
+_SENTENCE_BREAK = re.compile(r"(?<=[.!?…])\s+|[\r\n]+")
+"""Sentence boundaries; a full stop inside a number or an address is not one."""
+
+_SENTENCE_END = re.compile(r"([.!?…][\"'\u2019”»)\]]*|[\r\n])\s*\Z")
+_LOOKBACK_CHARACTERS = 256
+"""Number of characters before a word in which the previous word is searched."""
+
+_WORDS_PER_STEP = 1024
+"""Words that are compared or rated before other work runs, about a millisecond."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserModelLimits:
@@ -199,14 +209,6 @@ def _group_pairs(flat: Iterable[tuple[str, str, float]]) -> dict[str, dict[str, 
     return followers
 
 
-_SENTENCE_BREAK = re.compile(r"(?<=[.!?…])\s+|[\r\n]+")
-"""Sentence boundaries; a full stop inside a number or an address is not one."""
-
-_SENTENCE_END = re.compile(r"([.!?…][\"'\u2019”»)\]]*|[\r\n])\s*\Z")
-_LOOKBACK_CHARACTERS = 256
-"""Number of characters before a word in which the previous word is searched."""
-
-
 def split_word_sequences(text: str, context: str | None = None) -> list[WordSequence]:
     """Split a text into sentences that have words.
 
@@ -349,10 +351,6 @@ def _fold(word: str, *, ignore_case: bool) -> str:
     """Return a word with plain apostrophes, case-folded if case is ignored."""
     plain = word.replace("\u2019", "'")
     return plain.casefold() if ignore_case else plain
-
-
-_WORDS_PER_STEP = 1024
-"""Words that are compared or rated before other work runs, about a millisecond."""
 
 
 def _divide(words: Iterable[str]) -> Iterator[list[str]]:

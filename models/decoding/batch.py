@@ -19,6 +19,8 @@ from models.kernels.compilation import kernel
 _MASK = (1 << 64) - 1
 _GAMMA, _MULTIPLIER_1, _MULTIPLIER_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
+_INITIAL_CAPACITY = 16
+
 
 def row_seed(seed: int, *numbers: int) -> int:
     """Derive a row's seed from the request's and numbers such as the indices of its prompt and choice."""
@@ -54,9 +56,6 @@ def _fill_uniforms(seeds: Any, num_drawn: Any, numbers: Any) -> None:
         value = (value ^ (value >> np.uint64(30))) * np.uint64(_MULTIPLIER_1)
         value = (value ^ (value >> np.uint64(27))) * np.uint64(_MULTIPLIER_2)
         numbers[row] = np.float64((value ^ (value >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53
-
-
-_INITIAL_CAPACITY = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)

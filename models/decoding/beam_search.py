@@ -26,6 +26,8 @@ from models.vocabulary import EOS
 
 _INTS, _DOUBLES = types.int64[::1], types.float64[::1]
 
+_EMPTY_TAIL = Tail()
+
 
 @kernel(
     types.void(LOG_PROBS_TYPE, ROWS_TYPE, _INTS, _DOUBLES, _INTS, _DOUBLES, BUFFERS_TYPE, _INTS, _DOUBLES)
@@ -68,9 +70,6 @@ class HypothesisNode(NamedTuple):
     token: int
     logprob: float
     top: TopTokens | None
-
-
-_EMPTY_TAIL = Tail()
 
 
 @dataclass(slots=True)

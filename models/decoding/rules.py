@@ -16,6 +16,34 @@ from models.arrays import AnyArray, Bools, Float64s, FloatArray, Int32s, Int64s,
 from models.decoding.parameters import DecodingParameters
 from models.phrases import NO_TOKEN_PHRASES, PhraseAutomaton
 
+_MAX_VALUES = 1 << 20
+"""Maximum number of values that are kept (8 MiB)."""
+
+Nodes: TypeAlias = tuple[int, int]
+"""Node of the banned and of the weighted sequences after the generated tokens."""
+
+TEMPERATURE, TOP_K, TYPICAL_P, TOP_P, MIN_P, REPETITION, PRESENCE, FREQUENCY, END_AFTER = range(9)
+"""Columns of `KernelRows.rules`: temperature 0 is greedy, top-k 0 off, END_AFTER the minimum before `</s>`."""
+
+SUM_BLOCK = 512
+"""Entries per block of the weight sums."""
+
+HISTOGRAM_BUCKETS = 2048
+"""Buckets of the histogram of keys."""
+
+_MAX_WIDTHS = 32
+"""Vocabulary sizes with buffers per thread; the oldest buffers are dropped."""
+
+_thread_buffers = threading.local()
+
+_MIN_BLOCK_TEMPERATURE = 0.05
+"""Minimum temperature for drawing by blocks; below it, weights underflow in single precision."""
+
+_UNLIMITED = 1 << 31
+"""More tokens than in any vocabulary."""
+
+_NO_IDS = np.zeros(0, np.int32)
+
 
 class BannedSequences(PhraseAutomaton[int]):
     """Automaton over generated tokens to find those that would complete a banned sequence."""
@@ -33,12 +61,6 @@ class BannedSequences(PhraseAutomaton[int]):
 
 
 _NOTHING_BANNED = BannedSequences()
-
-_MAX_VALUES = 1 << 20
-"""Maximum number of values that are kept (8 MiB)."""
-
-Nodes: TypeAlias = tuple[int, int]
-"""Node of the banned and of the weighted sequences after the generated tokens."""
 
 
 class TokenBias:
@@ -99,16 +121,6 @@ class TokenBias:
         return self._weighted.taken_back(nodes[1])
 
 
-TEMPERATURE, TOP_K, TYPICAL_P, TOP_P, MIN_P, REPETITION, PRESENCE, FREQUENCY, END_AFTER = range(9)
-"""Columns of `KernelRows.rules`: temperature 0 is greedy, top-k 0 off, END_AFTER the minimum before `</s>`."""
-
-SUM_BLOCK = 512
-"""Entries per block of the weight sums."""
-
-HISTOGRAM_BUCKETS = 2048
-"""Buckets of the histogram of keys."""
-
-
 class KernelRows(NamedTuple):
     """R rows with their rules. Rows may share parts of the arrays that have spans.
 
@@ -157,13 +169,6 @@ class KernelBuffers(NamedTuple):
     sums: Float64s
 
 
-_MAX_WIDTHS = 32
-"""Vocabulary sizes with buffers per thread; the oldest buffers are dropped."""
-
-
-_thread_buffers = threading.local()
-
-
 def buffers_for(width: int) -> KernelBuffers:
     """Return this thread's buffers for rows of V entries, which fit the processor's inner caches."""
     by_width: dict[str, KernelBuffers] = vars(_thread_buffers)  # those of this thread
@@ -183,15 +188,6 @@ def buffers_for(width: int) -> KernelBuffers:
             np.zeros(padded // SUM_BLOCK),
         )
     return buffers
-
-
-_MIN_BLOCK_TEMPERATURE = 0.05
-"""Minimum temperature for drawing by blocks; below it, weights underflow in single precision."""
-
-_UNLIMITED = 1 << 31
-"""More tokens than in any vocabulary."""
-
-_NO_IDS = np.zeros(0, np.int32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

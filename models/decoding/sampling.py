@@ -41,6 +41,32 @@ _IMPOSSIBLE = np.float32(-np.inf)
 _MAX_SCORE = np.float32(3e38)
 """Limit for scores under extreme penalties; an infinite one would make all other weights 0."""
 
+_LANES = 64
+_LOWEST = np.float32(-np.inf)
+_ZERO = np.float32(0)
+_NEGLIGIBLE = np.float32(-87)  # exp(-87) is negligible beside exp(0) in single precision
+_MIN_TEMPERATURE = 1e-30
+
+_FLOATS, _TABLE = types.float32[::1], types.float32[:, ::1]
+_DOUBLES, _INTEGERS, _FLAGS = types.float64[::1], types.int64[::1], types.boolean[::1]
+_IDS, _SPANS = types.int32[::1], types.int64[:, ::1]
+
+ROWS_TYPE = tuple_type(
+    KernelRows, types.float64[:, ::1], _IDS, _FLOATS, _SPANS, _IDS, _SPANS, types.int32[:, ::1], _INTEGERS
+)
+BUFFERS_TYPE = tuple_type(KernelBuffers, *[_FLOATS] * 3, *[_IDS] * 3, *[_DOUBLES] * 2)
+LOG_PROBS_TYPE = types.Array(types.float32, 2, "C", readonly=True)
+
+UNDETERMINED = -1
+"""Result if too little weight is possible to draw from."""
+
+_MIN_SHARE = 1e-12
+"""Minimum share of possible tokens in the total weight; below, single precision is too coarse."""
+_NEGLIGIBLE_SUM = 1e-30  # rounding error of a block sum whose tokens are all impossible
+_ONE = np.float32(1)
+
+_NO_LOG_PROBS = np.zeros((0, 0), np.float32)
+
 
 @numba.njit(nogil=True)
 def adjust_scores(scores: Any, row: Any, rows: Any, counts: Any) -> None:
@@ -83,23 +109,6 @@ def adjust_scores(scores: Any, row: Any, rows: Any, counts: Any) -> None:
 def penalise_repetition(score: Any, penalty: Any) -> Any:
     """Apply the repetition penalty to the score of a seen token."""
     return min(score / penalty, _MAX_SCORE) if score > 0 else score * penalty
-
-
-_LANES = 64
-_LOWEST = np.float32(-np.inf)
-_ZERO = np.float32(0)
-_NEGLIGIBLE = np.float32(-87)  # exp(-87) is negligible beside exp(0) in single precision
-_MIN_TEMPERATURE = 1e-30
-
-_FLOATS, _TABLE = types.float32[::1], types.float32[:, ::1]
-_DOUBLES, _INTEGERS, _FLAGS = types.float64[::1], types.int64[::1], types.boolean[::1]
-_IDS, _SPANS = types.int32[::1], types.int64[:, ::1]
-
-ROWS_TYPE = tuple_type(
-    KernelRows, types.float64[:, ::1], _IDS, _FLOATS, _SPANS, _IDS, _SPANS, types.int32[:, ::1], _INTEGERS
-)
-BUFFERS_TYPE = tuple_type(KernelBuffers, *[_FLOATS] * 3, *[_IDS] * 3, *[_DOUBLES] * 2)
-LOG_PROBS_TYPE = types.Array(types.float32, 2, "C", readonly=True)
 
 
 class ChosenTokens(NamedTuple):
@@ -218,15 +227,6 @@ def _choose_rows(log_probs: Any, rows: Any, draws: Any, buffers: Any, tokens: An
         own[row] = log_probs[row, tokens[row]]
 
 
-UNDETERMINED = -1
-"""Result if too little weight is possible to draw from."""
-
-_MIN_SHARE = 1e-12
-"""Minimum share of possible tokens in the total weight; below, single precision is too coarse."""
-_NEGLIGIBLE_SUM = 1e-30  # rounding error of a block sum whose tokens are all impossible
-_ONE = np.float32(1)
-
-
 def sample_by_blocks(model: BlockSampler[Any], state: Any, batch: SequenceBatch) -> ChosenTokens:
     """Draw one token per row at its temperature; for rows that are `RuleTable.unfiltered`.
 
@@ -323,9 +323,6 @@ class TokenChoices(NamedTuple):
     chosen: ChosenTokens
     full_rows: TokenIds
     log_probs: FloatArray
-
-
-_NO_LOG_PROBS = np.zeros((0, 0), np.float32)
 
 
 def choose_next_tokens(

@@ -6,6 +6,9 @@ from typing import NamedTuple
 from models.tokenizers import Tokenizer
 from models.vocabulary import UNK
 
+_PRECEDING = ("a", "e", "s", ".")
+"""Characters before a text that is tokenised in the middle of a word."""
+
 
 class StopStrings:
     """Filter that passes text up to the first stop string.
@@ -86,10 +89,6 @@ class StopBytes:
         text = tail.raw + raw
         stopped = any(stop in text for stop in self._stops)
         return Tail(text[max(0, len(text) - self._kept) :], begun, stopped)
-
-
-_PRECEDING = ("a", "e", "s", ".")
-"""Characters before a text that is tokenised in the middle of a word."""
 
 
 def spellings(tokenizer: Tokenizer, text: str) -> list[tuple[int, ...]]:

@@ -28,6 +28,9 @@ from models.states import concatenate_states, materialize
 from models.text_model import TextModel
 from models.vocabulary import EOS
 
+_NEGLIGIBLE = math.log(1e-6)
+"""Share of the mass found below which a tokenisation is omitted, in natural logarithms."""
+
 
 def sample_prompts(task: DecodeTask, prompts: Sequence[Prompt]) -> Work[Any, list[Continuation]]:
     """Sample `num_samples` continuations of each prompt.
@@ -84,10 +87,6 @@ def _extend(task: DecodeTask, rows: Sequence[Continuation], generated: Generated
         pieces.append(Piece(one.choice, text, token, ended))
     if task.emit is not None:
         yield from task.emit(pieces)
-
-
-_NEGLIGIBLE = math.log(1e-6)
-"""Share of the mass found below which a tokenisation is omitted, in natural logarithms."""
 
 
 @dataclass(slots=True, eq=False)

@@ -10,6 +10,9 @@ import numpy as np
 from models.arrays import FloatArray
 from models.language_model import TopTokens
 
+TokenChoice: TypeAlias = int | tuple[int, ...]
+"""Tokens to report at each position: how many of the most probable, or ids; 0 and () for none."""
+
 
 def top_tokens(log_probs: FloatArray, k: int) -> TopTokens:
     """Rank the k most probable tokens; equal ones are in order of id.
@@ -23,10 +26,6 @@ def top_tokens(log_probs: FloatArray, k: int) -> TopTokens:
     order = np.argsort(-log_probs[candidates], kind="stable")[:k]
     ids = candidates[order]
     return TopTokens(ids, log_probs[ids])
-
-
-TokenChoice: TypeAlias = int | tuple[int, ...]
-"""Tokens to report at each position: how many of the most probable, or ids; 0 and () for none."""
 
 
 def top_tokens_of_rows(log_probs: FloatArray, k: TokenChoice) -> TopTokens:

@@ -50,6 +50,15 @@ S_co = TypeVar("S_co", bound=TextState, default=TextState, covariant=True)
 MAX_MODELS = 8
 """Maximum number of parts of a mixture, and of further models."""
 
+ScoreMode = Literal["normalised", "unnormalised"]
+"""Kind of `lm` score: a log-probability, or a self-normalised model's score without its normalising sum."""
+
+TokenScores: TypeAlias = tuple[TokenIds, Float64s]
+"""Tokens [T] of one candidate in text order, and their log-probabilities by the main model [T]."""
+
+_TextScores: TypeAlias = tuple[RaggedTexts, Float64s]
+"""Scores of U texts by a model or a mixture: their ids, and the log-probability of each id."""
+
 
 @dataclass(frozen=True, slots=True)
 class ScoringModels(Generic[M_co]):
@@ -138,10 +147,6 @@ def _check_compatible(first: TextModel, part: TextModel, index: int) -> None:
         )
 
 
-ScoreMode = Literal["normalised", "unnormalised"]
-"""Kind of `lm` score: a log-probability, or a self-normalised model's score without its normalising sum."""
-
-
 class StartStates(NamedTuple, Generic[S_co]):
     """States before candidates.
 
@@ -152,10 +157,6 @@ class StartStates(NamedTuple, Generic[S_co]):
 
     of_lists: Sequence[int | None] = ()
     of_models: Sequence[Sequence[S_co]] = ()
-
-
-TokenScores: TypeAlias = tuple[TokenIds, Float64s]
-"""Tokens [T] of one candidate in text order, and their log-probabilities by the main model [T]."""
 
 
 class CandidateScores(NamedTuple):
@@ -173,10 +174,6 @@ class CandidateScores(NamedTuple):
         """Return `tokens` with rows counted from `first`."""
         tokens = self.tokens
         return None if tokens is None else lambda row: tokens(first + row)
-
-
-_TextScores: TypeAlias = tuple[RaggedTexts, Float64s]
-"""Scores of U texts by a model or a mixture: their ids, and the log-probability of each id."""
 
 
 NO_START_STATES: StartStates = StartStates()

@@ -33,6 +33,8 @@ _GROUPS = {
     "by_position_since_start": "position since the start",
 }
 
+_POSITIONS = {"next_word": "before a word's first letter", "any_letter": "before any letter"}
+
 
 def show_evaluation(result: Mapping[str, Any]) -> None:
     """Print an evaluation of one model, or of two side by side, with all optional parts of the result."""
@@ -181,9 +183,6 @@ def _cells(figures: Mapping[str, Any]) -> list[str]:
     corrected = figures["correction_accuracy"]
     shares = [f"{figures['precision']:.1%}", f"{figures['recall']:.1%}", f"{figures['f0_5']:.3f}"]
     return [*shares, "" if corrected is None else f"{corrected:.1%}"]
-
-
-_POSITIONS = {"next_word": "before a word's first letter", "any_letter": "before any letter"}
 
 
 def show_autocomplete_evaluation(result: Mapping[str, Any]) -> None:

@@ -18,6 +18,15 @@ _console = Console()
 _BAR_WIDTH = 30
 _WORDS = frozenset({"", "family", "aliases", "created", "split", "remarks"})
 
+_STYLES = {"unknown_word": "bold red underline", "real_word": "bold yellow underline"}
+_MIN_SHOWN = 0.005
+"""Minimum probability of suggestions after the first."""
+
+_KINDS = {"unknown_word": "unknown word", "real_word": "wrong word"}
+
+_MIN_PROBABILITY = 5e-4
+"""Minimum unexplored mass to show; a smaller one would be rounded to 0."""
+
 
 def print_table(
     headings: Sequence[str], rows: Iterable[Sequence[str | Text]], *, folded: bool = False
@@ -112,13 +121,6 @@ def _visible(token: str) -> str:
     return token.replace("\n", "⏎").replace(" ", "▁")
 
 
-_STYLES = {"unknown_word": "bold red underline", "real_word": "bold yellow underline"}
-_MIN_SHOWN = 0.005
-"""Minimum probability of suggestions after the first."""
-
-_KINDS = {"unknown_word": "unknown word", "real_word": "wrong word"}
-
-
 def show_check(text: str, reply: Mapping[str, Any]) -> None:
     """Print each line with issues, its issues and suggestions, then the totals."""
     console = Console(highlight=False)
@@ -163,10 +165,6 @@ def _totals(reply: Mapping[str, Any]) -> Text:
 
 def _counted(count: int, name: str) -> str:
     return f"{count:,} {name}{'' if count == 1 else 's'}"
-
-
-_MIN_PROBABILITY = 5e-4
-"""Minimum unexplored mass to show; a smaller one would be rounded to 0."""
 
 
 def show_completions(text: str, reply: dict[str, Any]) -> None:

@@ -18,6 +18,9 @@ from models.checkpoint.load import Checkpoint
 from models.checkpoint.manifest import CHAMPION, Version
 from models.text_model import TextModel
 
+_MAX_TAGS = 1 << 24
+_TAGS = itertools.count(secrets.randbelow(_MAX_TAGS))
+
 
 class LoadState(StrEnum):
     """Loading state of a model."""
@@ -38,10 +41,6 @@ class ModelUse:
 
     in_flight: int = 0
     last_s: float | None = None
-
-
-_MAX_TAGS = 1 << 24
-_TAGS = itertools.count(secrets.randbelow(_MAX_TAGS))
 
 
 @dataclass(frozen=True, eq=False)

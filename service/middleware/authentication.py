@@ -17,6 +17,13 @@ from service.middleware.guarded_request import GuardedRequest
 from service.middleware.limits import header
 from service.schemas.replies import ErrorBody
 
+_BEARER = b"bearer "
+_CHALLENGE = {"www-authenticate": 'Bearer realm="gramophone"'}
+_ADMIN_WITHOUT_KEYS = (
+    f"this request requires a key with the scope {KeyScope.ADMIN}, but the service has no keys: "
+    "see GRAMOPHONE_API_KEYS_FILE"
+)
+
 
 class AccessTable:
     """Routes by path, and the key scopes that they require.
@@ -38,14 +45,6 @@ class AccessTable:
             return path
         found = ((pattern.fullmatch(path), route) for pattern, route in self._patterns)
         return next((route for match, route in found if match and all(match.groups())), None)
-
-
-_BEARER = b"bearer "
-_CHALLENGE = {"www-authenticate": 'Bearer realm="gramophone"'}
-_ADMIN_WITHOUT_KEYS = (
-    f"this request requires a key with the scope {KeyScope.ADMIN}, but the service has no keys: "
-    "see GRAMOPHONE_API_KEYS_FILE"
-)
 
 
 class Authentication:

@@ -26,6 +26,8 @@ from service.schemas.replies import to_json
 from service.schemas.suggestions import AutocompleteReply, CompletionCandidate
 from service.schemas.wire import TextOrObject, WireModel, shared_fields, text_or_object
 
+_log = structlog.get_logger(__name__)
+
 _ROWS_FOR_CORRECTIONS = 32
 """Rows that take as long as the search for mistyped prefixes."""
 
@@ -39,6 +41,12 @@ _MAX_ENTRY_CHARACTERS = 200
 
 EntryText = Annotated[str, StringConstraints(min_length=1, max_length=_MAX_ENTRY_CHARACTERS, pattern=r"\S")]
 """A word, or several separated by spaces."""
+
+_TOKENS_PER_ROW = 6
+"""Work of a row of a search, of which a keystroke reads hundreds without being bulk: a user is waiting."""
+
+_CACHED_BODY_BYTES = 4096
+"""Maximum body size in bytes for which cached predictions are looked up."""
 
 
 class WeightedEntry(WireModel):
@@ -165,14 +173,6 @@ def autocomplete(
     address = max(zip(weights, models, strict=True), key=itemgetter(0))[1].loaded.address
     by_model = shares(weights, models)
     return AutocompleteReply(address, given_prefix, typed.start, candidates, ranking.unexplored, by_model)
-
-
-_log = structlog.get_logger(__name__)
-_TOKENS_PER_ROW = 6
-"""Work of a row of a search, of which a keystroke reads hundreds without being bulk: a user is waiting."""
-
-_CACHED_BODY_BYTES = 4096
-"""Maximum body size in bytes for which cached predictions are looked up."""
 
 
 class Autocomplete(ModelsOperation[AutocompleteReply]):

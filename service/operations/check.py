@@ -37,6 +37,8 @@ from service.schemas.suggestions import (
 )
 from service.schemas.wire import TextOrObject, WireModel, either, text_or_object
 
+_log = structlog.get_logger(__name__)
+
 DEFAULT_THRESHOLD = 0.5
 MAX_DICTIONARY = 10_000
 _MAX_SUGGESTIONS = 20
@@ -47,6 +49,8 @@ OneLine = Annotated[str, StringConstraints(max_length=MAX_CHARACTERS, pattern=r"
 """A text without line breaks, because each line is a sentence."""
 
 DictionaryWord = Annotated[str, StringConstraints(min_length=1, max_length=MAX_CHARACTERS)]
+
+T = TypeVar("T")
 
 
 class WeightedSuggestion(WireModel):
@@ -257,10 +261,6 @@ def check(
     by_model = shares(mean.tolist(), models)
     reply = CheckReply(address, threshold, precision, words, issues, bits, per_word, by_model, calibrated_on)
     return reply, num_tokens
-
-
-T = TypeVar("T")
-_log = structlog.get_logger(__name__)
 
 
 class Check(ModelsOperation[tuple[CheckReply, list[int]]]):

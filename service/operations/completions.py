@@ -66,11 +66,16 @@ from service.schemas.wire import (
     schema_only,
 )
 
+_log = structlog.get_logger(__name__)
+
 DEFAULT_MAX_TOKENS = 16
 MAX_LOGPROBS = 20
 MAX_LOGPROB_TOKEN_IDS = 128
 OBJECT_TYPE = "text_completion"
 _SEEDS = 1 << 64
+
+_MAX_NAMES_LOGGED, _MAX_NAME_CHARACTERS = 20, 64
+_FINGERPRINT_CHARACTERS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -539,11 +544,6 @@ def _score_prompts(
             offsets = prompt.entries.text_offset
             starts = loaded.tokenizer.token_starts(prompt.text).tolist()
             offsets[: len(starts)] = starts[: len(offsets)]
-
-
-_log = structlog.get_logger(__name__)
-_MAX_NAMES_LOGGED, _MAX_NAME_CHARACTERS = 20, 64
-_FINGERPRINT_CHARACTERS = 12
 
 
 class Completions(ChoicesOperation):

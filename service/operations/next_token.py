@@ -51,6 +51,14 @@ from service.schemas.replies import (
 )
 from service.schemas.wire import ModelRequest, OneOrMoreContexts, TokenId, named_contexts
 
+RankedTokens: TypeAlias = tuple[TopTokens, float | None]
+"""The most probable or the requested tokens after a context, and the entropy of the distribution if requested."""
+
+MAX_NEXT_WORDS = 100
+"""Maximum number of words to rank."""
+
+R = TypeVar("R")
+
 
 class NextTokenRequest(ModelRequest):
     """Predict the next tokens or words after one or more contexts."""
@@ -91,10 +99,6 @@ class NextTokenRequest(ModelRequest):
                 "one_of", "give one of top_k, candidates and token_ids; unit 'word' accepts only top_k"
             )
         return self
-
-
-RankedTokens: TypeAlias = tuple[TopTokens, float | None]
-"""The most probable or the requested tokens after a context, and the entropy of the distribution if requested."""
 
 
 def rank_next_tokens(
@@ -238,10 +242,6 @@ def score_next_texts(
     return [NextTextResult(scored[first : first + len(texts)]) for first in range(0, len(scored), len(texts))]
 
 
-MAX_NEXT_WORDS = 100
-"""Maximum number of words to rank."""
-
-
 def rank_next_words(
     loaded: TextModel, request: NextTokenRequest, limits: Limits
 ) -> Work[Any, list[NextWordResult]]:
@@ -282,9 +282,6 @@ def rank_next_words(
         ]
         ranked.append(NextWordResult(words[: request.top_k], found.unexplored_mass))
     return ranked
-
-
-R = TypeVar("R")
 
 
 class _AfterContexts(Operation[R]):

@@ -76,6 +76,21 @@ from service.schemas.wire import parse_json
 
 _HANDLE_SEPARATOR = ","
 
+_WORK_PER_CORRECTED = 512
+"""Work of correcting a candidate, in characters read."""
+
+MAX_COMPARED = 1000
+"""Maximum candidates of a list if all pairs are compared, for risks, agreement and confidences."""
+
+_FilteredList: TypeAlias = tuple[CandidateList, Int64s]
+"""A list, possibly without duplicates or with corrected candidates, and the original indices of its candidates."""
+
+_BATCH_CANDIDATES = 128
+"""Candidates in one chunk; other requests run between chunks."""
+
+_DOCUMENTS, _LISTS = (re.compile(rb'"(?:%b)"\s*:' % names) for names in (b"documents|query", b"lists"))
+"""Names of fields in JSON; within a string, the quotation marks are escaped."""
+
 
 def store_sessions(
     starts: StartStates[StoredState], turns: Sequence[Turn | None], state_store: OwnedStateStore
@@ -178,17 +193,6 @@ def _commit_ids(
         ids = np.append(ids, EOS)
     limits.check_length(before.num_tokens + len(ids), parameter=f"{name}commit")
     return ids
-
-
-_WORK_PER_CORRECTED = 512
-"""Work of correcting a candidate, in characters read."""
-
-MAX_COMPARED = 1000
-"""Maximum candidates of a list if all pairs are compared, for risks, agreement and confidences."""
-
-
-_FilteredList: TypeAlias = tuple[CandidateList, Int64s]
-"""A list, possibly without duplicates or with corrected candidates, and the original indices of its candidates."""
 
 
 class RankedList(NamedTuple):
@@ -424,10 +428,6 @@ def rank_documents(loaded: TextModel, request: DocumentsRequest, limits: Limits)
     return DocumentsReply(f"rerank-{uuid.uuid4().hex}", "list", loaded.address, results, usage)
 
 
-_BATCH_CANDIDATES = 128
-"""Candidates in one chunk; other requests run between chunks."""
-
-
 def rerank_reply_chunks(lists: Sequence[RankedList], job: RerankJob, limits: Limits) -> Iterator[bytes]:
     """Yield the JSON of a reply.
 
@@ -526,10 +526,6 @@ def _correction_posteriors(ranked: RankedList) -> dict[tuple[str, str], float]:
         for pair in {(correction.heard, correction.written) for correction in corrections_of(candidate)}:
             posteriors[pair] += posterior
     return posteriors
-
-
-_DOCUMENTS, _LISTS = (re.compile(rb'"(?:%b)"\s*:' % names) for names in (b"documents|query", b"lists"))
-"""Names of fields in JSON; within a string, the quotation marks are escaped."""
 
 
 class Rerank(LinesOperation[RerankItem, RankedList]):

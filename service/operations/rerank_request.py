@@ -62,6 +62,18 @@ _ANOTHER_LIST: JsonValue = {
     ],
 }
 
+_EXAMPLE: JsonValue = {
+    "lists": [{"id": "utt-1", "context": "how do I", "candidates": _CANDIDATES}],
+    "models": [{"model": "ngram", "name": "old", "weight": -0.2}],
+    "weights": {"lm": 0.7, "am": 1.0, "words": 0.3, "unk": -2.0, "phrases:type": 0.5},
+    "phrases": [{"text": "new list", "weight": 2.0, "class": "type"}],
+    "mbr": "wer",
+    "confidences": True,
+}
+
+_MAX_PROBLEMS = 20
+"""Maximum problems in a list's line; further ones have lines of their own, which bounds work and memory of a step."""
+
 
 class Turn(NamedTuple):
     """Session parameters of a list.
@@ -304,16 +316,6 @@ class RerankJob:
         return self.settings.mbr is not None or self.settings.confidences or any(consensus)
 
 
-_EXAMPLE: JsonValue = {
-    "lists": [{"id": "utt-1", "context": "how do I", "candidates": _CANDIDATES}],
-    "models": [{"model": "ngram", "name": "old", "weight": -0.2}],
-    "weights": {"lm": 0.7, "am": 1.0, "words": 0.3, "unk": -2.0, "phrases:type": 0.5},
-    "phrases": [{"text": "new list", "weight": 2.0, "class": "type"}],
-    "mbr": "wer",
-    "confidences": True,
-}
-
-
 class RerankRequest(RerankSettings):
     """Order lists of candidates by a weighted sum of features."""
 
@@ -396,10 +398,6 @@ def rerank_items(
             yield item
         except InvalidInputError as error:
             yield error
-
-
-_MAX_PROBLEMS = 20
-"""Maximum problems in a list's line; further ones have lines of their own, which bounds work and memory of a step."""
 
 
 def _items_of(parsed: Iterable[ListOrBadLine]) -> Iterator[RerankItem | InvalidInputError]:

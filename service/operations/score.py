@@ -59,6 +59,11 @@ from service.schemas.wire import (
     text_or_object,
 )
 
+_MAX_ID_CHARACTERS = 200
+
+QualityOutcome: TypeAlias = tuple[TextQualityResult, int, int]
+"""Quality of a text, with the numbers of tokens scored by the two models."""
+
 
 class Detail(StrEnum):
     """Level of detail of a reported score."""
@@ -345,9 +350,6 @@ def word_scores(loaded: TextModel, given: TokenIds, log_probs: npt.NDArray[np.fl
     return words
 
 
-_MAX_ID_CHARACTERS = 200
-
-
 class QualityLine(WireModel):
     """One text to score."""
 
@@ -403,10 +405,6 @@ class QualityRequest(QualitySettings, TimedRequest):
             else given.item(f"texts[{index}]")
             for index, given in enumerate(self.texts)
         ]
-
-
-QualityOutcome: TypeAlias = tuple[TextQualityResult, int, int]
-"""Quality of a text, with the numbers of tokens scored by the two models."""
 
 
 def quality(

@@ -50,6 +50,20 @@ from service.schemas.wire import OneOrMoreContexts, TimedRequest, TokenId, WireM
 _STATES_PER_STEP = 512
 _NO_LOG_PROBS = np.zeros(0, dtype=np.float32)
 
+Handle = Annotated[str, Field(min_length=1, max_length=200)]
+"""Handle of a state, opaque to clients."""
+
+_STATE = "1f0e2d3c.a1b2c3.kJ9dXw0hT2mQvB7s"
+"""Handle in the examples: returned by the example that opens a state, and used in the other requests."""
+
+R = TypeVar("R")
+
+_BULK_STATES = 512
+"""Maximum continuations or states of a request that is not bulk."""
+
+_HANDLE_BYTES = 128
+"""Approximate body bytes per state with a following word; such a body is little work."""
+
 
 def continue_states(
     loaded: TextModel, previous: Sequence[StoredState], texts: Sequence[TokenIds], want: Want
@@ -180,13 +194,6 @@ def _score_and_advance(
         result = yield from Read(model, state, tokens[:, 1:], lengths - 1, want)
         scores[:, 1:], state = result.log_probs, result.state
     return scores, state
-
-
-Handle = Annotated[str, Field(min_length=1, max_length=200)]
-"""Handle of a state, opaque to clients."""
-
-_STATE = "1f0e2d3c.a1b2c3.kJ9dXw0hT2mQvB7s"
-"""Handle in the examples: returned by the example that opens a state, and used in the other requests."""
 
 
 class OpenStatesRequest(TimedRequest):
@@ -437,14 +444,6 @@ def stored_states(
         return StoredState(before.loaded, materialize(states[index]), num_tokens, last, before.phrases, node)
 
     return (yield from map_in_steps(range(len(states)), build, size=lambda _: 0))
-
-
-R = TypeVar("R")
-_BULK_STATES = 512
-"""Maximum continuations or states of a request that is not bulk."""
-
-_HANDLE_BYTES = 128
-"""Approximate body bytes per state with a following word; such a body is little work."""
 
 
 class OpenStates(Operation[list[OpenedState]]):

@@ -17,6 +17,8 @@ from service.schemas import with_examples
 from service.schemas.replies import ModelReply, to_json
 from service.schemas.wire import TokenId, WireModel
 
+R = TypeVar("R")
+
 
 class TokenizeRequest(WireModel):
     """Tokenise a text; unknown fields are ignored."""
@@ -148,9 +150,6 @@ def tokenizer_info(loaded: TextModel, limits: Limits) -> Work[Any, TokenizerInfo
         add_bos_token=True,
         add_eos_token=False,
     )
-
-
-R = TypeVar("R")
 
 
 class _Tokenisation(Operation[R]):

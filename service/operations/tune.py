@@ -78,6 +78,22 @@ MAX_SEARCHES = 4096
 
 _DEFAULTS = TuningSettings()
 
+_EXAMPLE_LISTS: JsonValue = [
+    {
+        "candidates": [
+            {"text": first, "features": {"am": am}},
+            {"text": second, "features": {"am": am - 0.4}},
+        ],
+        "reference": right,
+    }
+    for first, second, right, am in (
+        ("return a knew list", "return a new list", "return a new list", -12.1),
+        ("the name of a file", "the naim of a file", "the name of a file", -13.0),
+        ("raise an hour", "raise an error", "raise an error", -8.3),
+        ("call this function", "call this funk shun", "call this function", -10.2),
+    )
+]
+
 
 class ReferredListIn(WireModel):
     """The hypotheses for one input, in first-pass order, with references."""
@@ -185,23 +201,6 @@ class TuneSettings(TimedRequest):
         main = [] if self.given_only else main_models(self.model, self.mixture)
         extra = [(model.name, model.model) for model in self.models]
         return scoring_models(main, extra, resolve, self.form)
-
-
-_EXAMPLE_LISTS: JsonValue = [
-    {
-        "candidates": [
-            {"text": first, "features": {"am": am}},
-            {"text": second, "features": {"am": am - 0.4}},
-        ],
-        "reference": right,
-    }
-    for first, second, right, am in (
-        ("return a knew list", "return a new list", "return a new list", -12.1),
-        ("the name of a file", "the naim of a file", "the name of a file", -13.0),
-        ("raise an hour", "raise an error", "raise an error", -8.3),
-        ("call this function", "call this funk shun", "call this function", -10.2),
-    )
-]
 
 
 class TuneRequest(TuneSettings):

@@ -68,6 +68,74 @@ AddressInPath = Annotated[
 
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Response]])
 
+_SCHEMAS = "#/components/schemas/"
+_ATTRIBUTE = re.compile(r"^ {4}(\w+): (.*?)(?=^ {4}\w|\Z)", re.DOTALL | re.MULTILINE)
+_CLAUSE_END = re.compile(r"[.:;](?:\s|$)")
+_REJECTED = ("invalid_value", "unsupported_parameter", "invalid_api_key", "model_not_found", "overloaded")
+_ERRORS = {
+    "4XX": ("invalid or rejected request", _REJECTED),
+    "5XX": ("the service cannot process the request now", ("not_ready", "deadline_exceeded")),
+}
+"""Description and example codes of errors, by status."""
+_BINARY_HEADERS = {
+    "x-shape": {"description": "Number of rows and columns, such as `2,4000`.", "schema": {"type": "string"}},
+    "x-model": {"description": "Address of the model version.", "schema": {"type": "string"}},
+}
+_BINARY_SCHEMA = {
+    "type": "string",
+    "format": "binary",
+    "description": "Little-endian float32, row by row.",
+}
+
+INTRODUCTION = """\
+Next tokens, probabilities of texts, the best of several candidates, completions, probable errors.
+
+- **Models** are named `name`, `name@7` or `name@champion`; every reply reports the version as `name@version`. A
+  request without a model uses the default model.
+- **Log-probabilities** are natural logarithms; a probability of zero is `-9999` and makes a perplexity `null`.
+- **Errors** have one shape, `{"error": {"message", "type", "param", "code"}}`; `code` is stable, `param` names the
+  field.
+- **Keys**: if the service has keys, send `Authorization: Bearer KEY`. `/admin/…` always requires a key.
+- **Limits**: requests over a limit get status 400, 408, 413, 415, 429, 431 or 503, with `Retry-After` if a retry can
+  succeed.
+- **JSON lines**: if an endpoint accepts `application/x-ndjson`, options are in the query string, and the reply has a
+  line per line of the body, in order; an invalid line only affects its own reply line, which has `error`.
+"""
+"""Description of the API, in Markdown."""
+
+_NO_KEY = ErrorBody(
+    "a key is required: send `Authorization: Bearer KEY`", "authentication_error", None, "invalid_api_key"
+)
+_EXAMPLE_ERRORS = (
+    _NO_KEY,
+    *map(
+        error_body,
+        (
+            InvalidInputError("top_k is 0: input should be greater than or equal to 1", parameter="top_k"),
+            UnsupportedParameterError(
+                "model backward@1 reads from right to left; it can score and re-rank, but not predict next tokens",
+                parameter="model",
+            ),
+            ModelNotFoundError("there is no model 'nobody'; this service has: lstm@1, mixture@1, ngram@1"),
+            OverloadedError("1024 requests are queued or running, the maximum of this service"),
+            NotReadyError("model mixture@1 is still being loaded"),
+            DeadlineExceededError("the request did not finish within 100 ms"),
+        ),
+    ),
+)
+ERROR_EXAMPLES: Json = {str(body.code): {"value": json.loads(error_json(body))} for body in _EXAMPLE_ERRORS}
+"""Example errors of any operation, by code."""
+
+SECURITY_SCHEMES: Json = {
+    "key": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "Key from `gramophone keys create`, with the scope that the operation requires. Without keys, "
+        "everything except administration is open.",
+    }
+}
+"""Security scheme of API keys."""
+
 
 class Lines(NamedTuple):
     """JSON-lines variant: a reply line per body line, with options in the query string.
@@ -202,26 +270,6 @@ class EndpointRouter(APIRouter):
         self.endpoint(method, path, body=operation.request, operation=operation, **described)(handler)
 
 
-_SCHEMAS = "#/components/schemas/"
-_ATTRIBUTE = re.compile(r"^ {4}(\w+): (.*?)(?=^ {4}\w|\Z)", re.DOTALL | re.MULTILINE)
-_CLAUSE_END = re.compile(r"[.:;](?:\s|$)")
-_REJECTED = ("invalid_value", "unsupported_parameter", "invalid_api_key", "model_not_found", "overloaded")
-_ERRORS = {
-    "4XX": ("invalid or rejected request", _REJECTED),
-    "5XX": ("the service cannot process the request now", ("not_ready", "deadline_exceeded")),
-}
-"""Description and example codes of errors, by status."""
-_BINARY_HEADERS = {
-    "x-shape": {"description": "Number of rows and columns, such as `2,4000`.", "schema": {"type": "string"}},
-    "x-model": {"description": "Address of the model version.", "schema": {"type": "string"}},
-}
-_BINARY_SCHEMA = {
-    "type": "string",
-    "format": "binary",
-    "description": "Little-endian float32, row by row.",
-}
-
-
 def _alternatives(kind: Any) -> tuple[Any, ...]:
     """Return the types of a body or reply."""
     return get_args(kind) or (() if kind is None else (kind,))
@@ -304,56 +352,6 @@ def _schema_of(media_type: str, reply: Any) -> Json:
 def _one_of(reply: type, description: str) -> Json:
     alternatives = [{"$ref": _SCHEMAS + kind.__name__} for kind in (reply, ErrorReply)]
     return {"anyOf": alternatives, "description": description}
-
-
-INTRODUCTION = """\
-Next tokens, probabilities of texts, the best of several candidates, completions, probable errors.
-
-- **Models** are named `name`, `name@7` or `name@champion`; every reply reports the version as `name@version`. A
-  request without a model uses the default model.
-- **Log-probabilities** are natural logarithms; a probability of zero is `-9999` and makes a perplexity `null`.
-- **Errors** have one shape, `{"error": {"message", "type", "param", "code"}}`; `code` is stable, `param` names the
-  field.
-- **Keys**: if the service has keys, send `Authorization: Bearer KEY`. `/admin/…` always requires a key.
-- **Limits**: requests over a limit get status 400, 408, 413, 415, 429, 431 or 503, with `Retry-After` if a retry can
-  succeed.
-- **JSON lines**: if an endpoint accepts `application/x-ndjson`, options are in the query string, and the reply has a
-  line per line of the body, in order; an invalid line only affects its own reply line, which has `error`.
-"""
-"""Description of the API, in Markdown."""
-
-_NO_KEY = ErrorBody(
-    "a key is required: send `Authorization: Bearer KEY`", "authentication_error", None, "invalid_api_key"
-)
-_EXAMPLE_ERRORS = (
-    _NO_KEY,
-    *map(
-        error_body,
-        (
-            InvalidInputError("top_k is 0: input should be greater than or equal to 1", parameter="top_k"),
-            UnsupportedParameterError(
-                "model backward@1 reads from right to left; it can score and re-rank, but not predict next tokens",
-                parameter="model",
-            ),
-            ModelNotFoundError("there is no model 'nobody'; this service has: lstm@1, mixture@1, ngram@1"),
-            OverloadedError("1024 requests are queued or running, the maximum of this service"),
-            NotReadyError("model mixture@1 is still being loaded"),
-            DeadlineExceededError("the request did not finish within 100 ms"),
-        ),
-    ),
-)
-ERROR_EXAMPLES: Json = {str(body.code): {"value": json.loads(error_json(body))} for body in _EXAMPLE_ERRORS}
-"""Example errors of any operation, by code."""
-
-SECURITY_SCHEMES: Json = {
-    "key": {
-        "type": "http",
-        "scheme": "bearer",
-        "description": "Key from `gramophone keys create`, with the scope that the operation requires. Without keys, "
-        "everything except administration is open.",
-    }
-}
-"""Security scheme of API keys."""
 
 
 router = EndpointRouter()

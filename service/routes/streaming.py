@@ -35,6 +35,9 @@ HEARTBEAT_S = 10.0
 _HEARTBEAT = b": \n\n"
 _NO_BUFFERING = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
+L = TypeVar("L")
+T = TypeVar("T")
+
 
 class EventStream(ClosingStream):
     """JSON documents as server-sent events with heartbeat comments, then `[DONE]`.
@@ -83,10 +86,6 @@ async def _events(payloads: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes
         yield b"data: " + error_json(error_body(error)) + b"\n\n"
     else:
         yield b"data: [DONE]\n\n"
-
-
-L = TypeVar("L")
-T = TypeVar("T")
 
 
 async def lines_response(

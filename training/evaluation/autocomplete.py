@@ -49,6 +49,27 @@ from training.evaluation.autocomplete_metrics import (
 from training.evaluation.evaluate import Context
 from training.progress import Progress
 
+UNKNOWN_MARK = "<unk>"
+"""Placeholder for rare words in some corpora; never offered, and no word of a model."""
+
+_MARK = re.compile(rf"(?<!\S){UNKNOWN_MARK}(?!\S)")
+_NOT_SPACE = re.compile(r"\S+")
+
+_SEED = 1
+
+_BATCH_LINES = 32
+"""Number of lines typed in parallel, so model calls have many rows."""
+
+_NO_LIMITS = Limits(max_texts=1, max_tokens_per_sequence=sys.maxsize, max_new_tokens=1)
+DEFAULTS = RankingSettings()
+"""Settings of a request that sets none."""
+
+DEFAULT_WORDS = 2_000
+"""Minimum number of typed words: measures keystroke savings to about a percentage point."""
+
+_TIMED_KEYSTROKES = 400
+_WARMUP_KEYSTROKES = 20  # caches are cold at first
+
 
 class TypingContexts:
     """Model states of several texts, and the next-token distribution of each.
@@ -101,13 +122,6 @@ class TypingContexts:
         return self._log_probs[number]
 
 
-UNKNOWN_MARK = "<unk>"
-"""Placeholder for rare words in some corpora; never offered, and no word of a model."""
-
-_MARK = re.compile(rf"(?<!\S){UNKNOWN_MARK}(?!\S)")
-_NOT_SPACE = re.compile(r"\S+")
-
-
 def typing_line(tokenizer: Tokenizer, text: str) -> TypingLine:
     """Split a line into the model's own words.
 
@@ -132,9 +146,6 @@ def typing_line(tokenizer: Tokenizer, text: str) -> TypingLine:
     return TypingLine(text, spelled, num_keys, tuple(words))
 
 
-_SEED = 1
-
-
 def sample_lines(texts: Sequence[str], words: int, *, consecutive: bool = False) -> list[str]:
     """Sample lines until they have `words` white-space words, without `<unk>` marks.
 
@@ -154,14 +165,6 @@ def sample_lines(texts: Sequence[str], words: int, *, consecutive: bool = False)
         chosen.append(number)
         count += sum(word != UNKNOWN_MARK for word in texts[number].split())
     return [texts[number] for number in sorted(chosen)]
-
-
-_BATCH_LINES = 32
-"""Number of lines typed in parallel, so model calls have many rows."""
-
-_NO_LIMITS = Limits(max_texts=1, max_tokens_per_sequence=sys.maxsize, max_new_tokens=1)
-DEFAULTS = RankingSettings()
-"""Settings of a request that sets none."""
 
 
 class Typist:
@@ -286,13 +289,6 @@ def _completion_rank(
     ]
     ends = [0 if is_word_character(line.text[end : end + 1] or " ") else end for end in ends]
     return CompletionRank(rank, probability, tuple(max(ends[:n], default=0) for n in LIST_LENGTHS))
-
-
-DEFAULT_WORDS = 2_000
-"""Minimum number of typed words: measures keystroke savings to about a percentage point."""
-
-_TIMED_KEYSTROKES = 400
-_WARMUP_KEYSTROKES = 20  # caches are cold at first
 
 
 def autocomplete_figures(

@@ -36,6 +36,20 @@ _SEED = 1
 _RESAMPLES = 1_000
 _PERCENTILES = (2.5, 97.5)
 
+LIST_LENGTHS = (1, 3)
+"""Numbers of completions shown to the typist."""
+
+_NO_EXTRA_KEY = frozenset(("", " ", *".,;:!?)]}"))
+"""Characters after a completion that take no key to delete its space.
+
+Punctuation replaces it in `autocomplete.js`.
+"""
+
+MAX_PHRASE_WORDS = 5
+"""Maximum number of words of a compared phrase."""
+COVERAGES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0)
+_MAX_LETTERS = 10
+
 
 class Ratio(NamedTuple):
     """Metric as a ratio of two sums over lines.
@@ -124,10 +138,6 @@ class TypingLine(NamedTuple):
     words: tuple[WordSpan, ...]
 
 
-LIST_LENGTHS = (1, 3)
-"""Numbers of completions shown to the typist."""
-
-
 class CompletionRank(NamedTuple):
     """Completion list before one keystroke.
 
@@ -141,13 +151,6 @@ class CompletionRank(NamedTuple):
     rank: int
     probability: float
     ends: tuple[int, ...] = (0,) * len(LIST_LENGTHS)
-
-
-_NO_EXTRA_KEY = frozenset(("", " ", *".,;:!?)]}"))
-"""Characters after a completion that take no key to delete its space.
-
-Punctuation replaces it in `autocomplete.js`.
-"""
 
 
 class TypedLine(NamedTuple):
@@ -177,12 +180,6 @@ class TypedLine(NamedTuple):
             reached = end + (following == " ")
             keys, offset = (keys + cost, reached) if reached - offset > cost else (keys + 1, offset + 1)
         return keys
-
-
-MAX_PHRASE_WORDS = 5
-"""Maximum number of words of a compared phrase."""
-COVERAGES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0)
-_MAX_LETTERS = 10
 
 
 class Ranks(NamedTuple):

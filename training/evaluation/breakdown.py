@@ -42,6 +42,9 @@ _POWERS_OF_TWO = 2 ** np.arange(62)
 TokenGroups: TypeAlias = list[dict[str, Any]]
 """Groups of a text's predicted tokens: figures of `group_figures`, and the `name`, such as `10-99`."""
 
+_SampledText: TypeAlias = tuple[TokenIds, TokenIds, TokenIds]
+"""Context tokens before a text, at least one; its tokens; number of tokens read before each sampled prediction [n]."""
+
 DEFAULT_SAMPLE = 4096
 """Number of sampled positions: measures a mean of a few bits to a few hundredths."""
 
@@ -127,10 +130,6 @@ class EvaluationOptions(NamedTuple):
     context: Context = "sentence"
     window: int = DEFAULT_WINDOW_TOKENS
     sample: int = DEFAULT_SAMPLE
-
-
-_SampledText: TypeAlias = tuple[TokenIds, TokenIds, TokenIds]
-"""Context tokens before a text, at least one; its tokens; number of tokens read before each sampled prediction [n]."""
 
 
 def sample_positions(num_tokens: int, most: int) -> TokenIds:

@@ -36,6 +36,37 @@ from gramophone_client.types import ErrorBody, ErrorReply, GenerateReply
 __version__ = "0.1.0"
 """Version of the client; its first number is that of the services it can use."""
 
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
+
+R = TypeVar("R")
+
+_RETRIED_STATUSES = frozenset({429, 503})
+_MAX_RETRY_DELAY_S = 30.0
+MAX_LINE_BYTES = 64 << 20
+"""Maximum bytes of a line of a reply; a line with more is an error."""
+MAX_REPLY_BYTES = 2 << 30
+"""Maximum bytes of a reply without lines; one with more is an error."""
+MAX_ERROR_BYTES = 1 << 16
+"""Bytes that are read of an unsuccessful reply."""
+LAST_EVENT = b"data: [DONE]"
+"""Last line of an event stream, unless an error precedes it."""
+
+Contexts: TypeAlias = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]
+
+Slots: TypeAlias = Mapping[str, Sequence[str] | Mapping[str, float]]
+"""Members of the model's classes, such as `{"city": ["Ulm"]}` for the token `$city`."""
+
+Phrase = TypedDict(
+    "Phrase", {"text": str, "weight": NotRequired[float], "class": NotRequired[str]}
+)  # `class` cannot be a field of a class
+"""Phrase, such as a name that the model does not know."""
+
+NamedText: TypeAlias = str | Mapping[str, Any]
+"""A string, or a mapping with `text` and `id`."""
+
+DictionaryEntry: TypeAlias = str | Mapping[str, Any]
+"""A string, or a mapping with `text` and `weight`."""
+
 
 class GramophoneError(Exception):
     """Base class of the client's errors.
@@ -122,9 +153,6 @@ _ERRORS_BY_CODE: dict[str | None, type[GramophoneError]] = {
 }
 
 
-_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
-
-
 def response_error(response: httpx.Response, content: bytes) -> GramophoneError:
     """Return the error of an unsuccessful response, given its content."""
     try:
@@ -181,19 +209,6 @@ def check_version(response: httpx.Response) -> None:
             f"{__version__} needs a service of version {major}; install the client of the service's version"
         )
         raise VersionError(_client_error(message, "version_error"), status=response.status_code)
-
-
-R = TypeVar("R")
-_RETRIED_STATUSES = frozenset({429, 503})
-_MAX_RETRY_DELAY_S = 30.0
-MAX_LINE_BYTES = 64 << 20
-"""Maximum bytes of a line of a reply; a line with more is an error."""
-MAX_REPLY_BYTES = 2 << 30
-"""Maximum bytes of a reply without lines; one with more is an error."""
-MAX_ERROR_BYTES = 1 << 16
-"""Bytes that are read of an unsuccessful reply."""
-LAST_EVENT = b"data: [DONE]"
-"""Last line of an event stream, unless an error precedes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,13 +371,6 @@ def read_floats(content: bytes, headers: Mapping[str, str]) -> "list[memoryview[
     return [memoryview(values).cast("B").cast("f", (batch, width))]
 
 
-Contexts: TypeAlias = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]
-
-
-Slots: TypeAlias = Mapping[str, Sequence[str] | Mapping[str, float]]
-"""Members of the model's classes, such as `{"city": ["Ulm"]}` for the token `$city`."""
-
-
 class _ModelOptions(TypedDict, total=False):
     model: str
     slots: Slots
@@ -375,12 +383,6 @@ class ScoreOptions(_ModelOptions, total=False):
     eos: bool
     detail: str
     ngram_lengths: bool
-
-
-Phrase = TypedDict(
-    "Phrase", {"text": str, "weight": NotRequired[float], "class": NotRequired[str]}
-)  # `class` cannot be a field of a class
-"""Phrase, such as a name that the model does not know."""
 
 
 class GenerateOptions(_ModelOptions, total=False):
@@ -413,10 +415,6 @@ class GenerateOptions(_ModelOptions, total=False):
     logprobs: bool | int
     token_healing: bool
     timeout_ms: int
-
-
-NamedText: TypeAlias = str | Mapping[str, Any]
-"""A string, or a mapping with `text` and `id`."""
 
 
 class _Span(TypedDict):
@@ -514,10 +512,6 @@ class ContinuationOptions(TypedDict):
     token_ids: NotRequired[Sequence[int]]
     eos: NotRequired[bool]
     keep: NotRequired[bool]
-
-
-DictionaryEntry: TypeAlias = str | Mapping[str, Any]
-"""A string, or a mapping with `text` and `weight`."""
 
 
 class AutocompleteOptions(_ModelOptions, total=False):

@@ -74,6 +74,8 @@ _HEAD_BYTES = 1 << 16
 
 _NO_SCORES: Mapping[str, Path] = MappingProxyType({})
 
+_NAMES = {media_type: name for name, one in FORMATS.items() for media_type in one.media_types}
+
 
 class _ReferenceEntry(NamedTuple):
     """Reference with its line number, from 1, its id, maybe empty, and its text."""
@@ -319,9 +321,6 @@ def format_by_name(name: str, *, to_write: bool = False) -> Format:
             f"{field} is {shorten(name)!r}; it must be one of {', '.join(names)}", parameter="format"
         )
     return FORMATS[name]
-
-
-_NAMES = {media_type: name for name, one in FORMATS.items() for media_type in one.media_types}
 
 
 def format_name_of_media_type(content_type: str) -> str | None:

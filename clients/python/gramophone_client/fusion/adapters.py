@@ -40,6 +40,9 @@ _USUAL_LENGTH = 6
 
 _PARAMETERS = ("alpha", "beta", "unk_score_offset", "score_boundary")
 
+_END = -1
+"""Index of the end of a text in flashlight's tree of states."""
+
 
 class PyCTCDecodeLM:
     """`AbstractLanguageModel` of pyctcdecode over a service; for one thread at a time.
@@ -142,10 +145,6 @@ class PyCTCDecodeLM:
     def _is_word_prefix(self, beginning: str) -> bool:
         index = bisect_left(self._sorted, beginning)
         return index < len(self._sorted) and self._sorted[index].startswith(beginning)
-
-
-_END = -1
-"""Index of the end of a text in flashlight's tree of states."""
 
 
 class TorchaudioLM:

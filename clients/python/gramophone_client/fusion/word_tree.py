@@ -25,6 +25,14 @@ from gramophone_client.types import AdvancedState
 _MAX_HANDLES = 1000
 """Maximum handles freed in one request; the default limit of the service."""
 
+_BATCH_WORDS = 1000
+_CONTROL_TOKENS = 3
+
+_UNKNOWN_WORD = "\0"
+"""Placeholder of all words unknown to a model."""
+
+_EOS = 2
+
 
 class ReleasedHandles:
     """Queues of handles to free, by process; any thread may add one, including the garbage collector's.
@@ -89,10 +97,6 @@ class StateHandle:
         self._dropped.add(self.handle)
 
 
-_BATCH_WORDS = 1000
-_CONTROL_TOKENS = 3
-
-
 class WordEstimate(NamedTuple):
     """Estimate of a word by a model.
 
@@ -126,10 +130,6 @@ def probe_words(known: Sequence[str]) -> list[str]:
 def _widened(word: str) -> str:
     """Replace ASCII characters by the full-width ones, which NFKC changes back."""
     return "".join(chr(ord(c) + 0xFEE0) if "!" <= c <= "~" else c for c in word)
-
-
-_UNKNOWN_WORD = "\0"
-"""Placeholder of all words unknown to a model."""
 
 
 class WordNode:
@@ -331,9 +331,6 @@ class WordTree(_StateTree):
 def _trials(handle: str, words: Iterable[str]) -> list[ContinuationOptions]:
     """Return continuations of a state by each word, to be scored only."""
     return [{"state": handle, "text": word, "keep": False} for word in words]
-
-
-_EOS = 2
 
 
 class TokenNode:
