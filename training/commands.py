@@ -17,6 +17,7 @@ from models.checkpoint.manifest import check_name, version_address
 from models.checkpoint.precision import FLOAT32, check_precision
 from models.checkpoint.registry import Address, open_registry
 from models.checkpoint.registry_interface import Registry
+from models.completion.prefix import MAX_EDITS
 from models.completion.ranking import RankingSettings
 from models.errors import InvalidInputError, ModelNotFoundError, require_package
 from models.files import atomic_writer
@@ -452,6 +453,8 @@ def run_evaluate_autocomplete(
     models = _load_models(store, (address, against or None), slots, device=device, precision=precision)
     texts = _held_out_texts(corpus, "sentence", unit, progress)
     second = models[1] if against else None
+    if fuzzy > MAX_EDITS:
+        raise InvalidInputError.of("fuzzy", f"is {fuzzy}; at most {MAX_EDITS} errors in a word are corrected")
     settings = RankingSettings(ignore_case=casing == "ignore", fuzzy=fuzzy)
     result = autocomplete_figures(
         models[0],

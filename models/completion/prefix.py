@@ -47,6 +47,9 @@ FIRST_LETTER_PENALTY = 0.1
 LETTER_PROBABILITY = 0.1
 """Assumed probability of a letter in a word, without a model call: 1 / perplexity."""
 
+MAX_EDITS = 2
+"""Maximum typing errors that completions correct in a prefix."""
+
 LETTERS_PER_EDIT = 2
 """Minimum letters of a prefix per edit."""
 

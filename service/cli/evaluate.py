@@ -71,7 +71,9 @@ class _EvaluateOptions(NamedTuple):
     ] = "exact"
     fuzzy: Annotated[
         int,
-        typer.Option(min=0, max=2, help="Autocomplete: `fuzzy` of the requests; the typist makes no errors."),
+        typer.Option(
+            min=0, help="Autocomplete: `fuzzy` of the requests, up to 2; the typist makes no errors."
+        ),
     ] = 0
     learn: Annotated[
         bool,

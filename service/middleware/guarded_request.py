@@ -66,7 +66,7 @@ class GuardedRequest:
     """
 
     __slots__ = (
-        "_body", "_limit", "_models", "_receive", "_send", "fields", "is_complete", "is_received", "num_received",
+        "_limit", "_models", "_parts", "_receive", "_send", "fields", "is_complete", "is_received", "num_received",
         "owner", "request_id", "scope", "status",
     )  # fmt: skip
 
@@ -80,7 +80,7 @@ class GuardedRequest:
         self.status = 0
         self.is_complete = self.is_received = False
         self.num_received = 0
-        self._body: bytes | None = None
+        self._parts: list[bytes] = []
         self._limit, self._receive, self._send = limit, receive, send
         self._models: list[LoadedModel] = []
         state = scope.setdefault("state", {})
@@ -101,6 +101,7 @@ class GuardedRequest:
             self._limit.held.receive(self.owner, len(body), before=self.num_received)
             if self._limit.log_bodies and body and not self.num_received:
                 self.annotate(body=body[:_SHOWN_BYTES].decode(errors="replace"))
+            self._parts.append(body)
             self.num_received += len(body)
             self._limit.check_size(self.num_received)
             if not self.is_received:
@@ -108,21 +109,18 @@ class GuardedRequest:
         return message
 
     async def body(self) -> bytes:
-        """Return the complete body.
+        """Return the complete body, also if parts of it were received before.
 
         Raises:
             ClientDisconnect: the client has disconnected before its end.
             HTTPException: see `receive`.
         """
-        if self._body is None:
-            parts = []
-            while not self.is_received:
-                message = await self.receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientDisconnect
-                parts.append(message.get("body", b""))
-            self._body = parts[0] if len(parts) == 1 else b"".join(parts)
-        return self._body
+        while not self.is_received:
+            if (await self.receive())["type"] == "http.disconnect":
+                raise ClientDisconnect
+        if len(self._parts) != 1:
+            self._parts = [b"".join(self._parts)]
+        return self._parts[0]
 
     async def send(self, message: Message) -> None:
         """Send a part of the reply, with the headers of all replies."""

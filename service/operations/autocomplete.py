@@ -9,7 +9,7 @@ from pydantic import Field, StringConstraints
 from typing_extensions import override
 
 from models.calls import Work
-from models.completion.prefix import join_words, needs_space, split_prefix
+from models.completion.prefix import MAX_EDITS, join_words, needs_space, split_prefix
 from models.completion.ranking import RankingSettings, rank_completions
 from models.completion.user_model import UserModel
 from models.errors import UsersUnavailableError
@@ -89,7 +89,7 @@ class AutocompleteRequest(ModelsRequest):
     """Sort key: the probability, or the probability times the characters saved."""
     casing: Literal["exact", "ignore"] = "exact"
     """`ignore` matches the typed prefix in any case; models of lower-cased text always do."""
-    fuzzy: int = Field(default=0, ge=0, le=2)
+    fuzzy: int = Field(default=0, ge=0, le=MAX_EDITS)
     """Maximum typing errors in the prefix to correct; also limited to one per two letters of the prefix."""
     dictionary: list[DictionaryEntry] = Field(default_factory=list, max_length=MAX_LIST)
     """Additional words and phrases to offer, known to the model or not."""

@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from service.engine.metrics import MetricsSource
 from service.http_client import ExchangeError
+from service.middleware.guarded_request import guarded
 from service.workers.peers import (
     METRICS_PATH,
     REFRESH_PATH,
@@ -85,10 +86,7 @@ class Broadcast(PeerMiddleware):
         return merge_expositions([*(texts[number] for number in sorted(texts)), generate_latest(pool)])
 
     async def _change(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body, receive = await self.read_body(scope, receive)
-        if body is None:
-            await self.app(scope, receive, send)
-            return
+        body = await guarded(scope).body()
         # one change at a time: conflicting ones could end differently in different workers
         async with self.pool.lock_changes():
             if _ALIASES_SEGMENT in scope["path"]:

@@ -96,7 +96,7 @@ def test_a_run_goes_on_after_failures_and_fails(run):
     assert last.endswith("2 done, 1 left out, 2 FAILED")
 
 
-def test_what_is_left_out_is_told_and_no_failure(run):
+def test_omitted_benchmarks_are_reported_without_failure(run):
     status, rows, _ = run("--only", "bench_a", "bench_c", "bench_e")
     assert status == 0
     assert rows["bench_a"].endswith("3.5 x the peer")

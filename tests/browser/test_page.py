@@ -109,7 +109,7 @@ def test_the_tab_is_remembered_in_the_address(open_page):
     expect(page.get_by_role("tab", name="Write")).to_have_attribute("aria-selected", "true")
 
 
-def test_whoever_wants_less_motion_gets_none(open_page):
+def test_reduced_motion_disables_animations(open_page):
     page = open_page("#write", reduced_motion="reduce")
     assert page.evaluate("getComputedStyle(document.querySelector('main > section')).animationName") == "none"
 
@@ -215,7 +215,7 @@ def test_lines_are_tried_on_the_api_page(open_page):
     assert reply.text_content().count('"logprob"') == 2
 
 
-def test_what_is_wrong_with_a_body_is_told_on_the_api_page(open_page):
+def test_invalid_body_is_explained_on_the_api_page(open_page):
     page = open_page(SCORING, allowed=f"status of 400|{SWAGGER_WARNING}")
     expect(tried(page, '{"texts": []}')).to_contain_text("texts is []")
 

@@ -31,7 +31,7 @@ def test_a_restart_is_survived(open_page, registry):
         expect(editor(page)).to_have_value("return the number ")
 
 
-def test_what_was_being_loaded_a_moment_ago_is_asked_for_once_more(open_page):
+def test_503_while_loading_is_retried_once(open_page):
     page, asked = open_page("#write", allowed="status of 503"), []
 
     def refuse(route):

@@ -154,7 +154,7 @@ def test_a_slider_does_not_bring_back_a_list_that_was_taken_away(rerank_page):
     expect(texts(rerank_page)).to_have_count(0)
 
 
-def test_what_the_page_computes_is_what_the_service_answers(rerank_page):
+def test_totals_of_the_page_equal_those_of_the_service(rerank_page):
     expect(texts(rerank_page)).to_have_count(3)
     weigh(rerank_page, "lm", 0.3)
     weigh(rerank_page, "words", 0.7)

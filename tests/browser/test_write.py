@@ -120,7 +120,7 @@ def test_enter_without_a_choice_begins_a_line(page):
     expect(editor(page)).to_have_value("return the n\n")
 
 
-def test_what_was_accepted_can_be_undone(page):
+def test_accepted_completion_can_be_undone(page):
     write(page, "return the nu")
     expect(completions(page)).to_be_visible()
     page.keyboard.press("Tab")
@@ -217,7 +217,7 @@ def test_a_text_is_kept_when_the_page_is_loaded_again(page):
     expect(editor(page)).to_have_value("the dog ran after")
 
 
-def test_what_the_user_wrote_is_offered_to_the_user(page):
+def test_words_of_the_user_are_completed(page):
     page.locator("summary", has_text="Options").first.click()
     page.get_by_text("Your own words").click()
     page.get_by_label("user", exact=True).fill("eva")

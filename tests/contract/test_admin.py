@@ -168,7 +168,7 @@ def test_three_loads_at_once_are_done_one_after_the_other(started, admin, monkey
         ({"model": "main", "now": True}, 400, "unknown parameter 'now'"),
     ],
 )
-def test_what_cannot_be_loaded_is_refused_with_the_reason(admin, registry, body, status, says):
+def test_load_of_an_invalid_version_is_refused_with_the_reason(admin, registry, body, status, says):
     answer = admin.post("/admin/models/load", json=body)
     assert answer.status_code == status
     assert says in answer.json()["error"]["message"]
@@ -220,7 +220,7 @@ def test_the_default_is_not_unloaded(admin):
     assert "GRAMOPHONE_DEFAULT_MODEL" in answer.json()["error"]["message"]
 
 
-def test_what_is_not_hosted_cannot_be_unloaded(admin):
+def test_unload_of_a_model_that_is_not_hosted_is_404(admin):
     assert admin.post("/admin/models/unload", json={"model": "other"}).status_code == 404
 
 

@@ -188,7 +188,7 @@ def test_a_beginning_is_told_where_no_word_was_found(http):
         ({"text": "a " * 1100}, "text"),
     ],
 )
-def test_what_is_wrong_is_named(http, body, parameter):
+def test_invalid_parameter_is_named(http, body, parameter):
     assert refused(http, **body)["param"] == parameter
 
 

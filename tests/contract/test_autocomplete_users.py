@@ -29,7 +29,7 @@ def test_accepted_words_are_offered_though_the_model_does_not_know_them(client):
     assert told(client.autocomplete("the ze")) == {}
 
 
-def test_what_followed_a_word_before_is_more_probable_after_it(client):
+def test_accepted_word_pairs_raise_the_probability_of_the_second_word(client):
     client.users.accept("cid", SENTENCE)
     after_zebra, elsewhere = (
         {one.text: one.probability for one in client.autocomplete(text, user="cid", limit=100).completions}[
@@ -40,7 +40,7 @@ def test_what_followed_a_word_before_is_more_probable_after_it(client):
     assert after_zebra > elsewhere
 
 
-def test_what_is_accepted_after_a_context_is_more_probable_after_it(client):
+def test_accepted_context_raises_the_probability_after_its_last_word(client):
     client.users.accept("cor", "zebra", context="see the ")
     client.users.accept("cor", "zoo", context="")
     client.users.accept("cor", "zoom")
@@ -97,7 +97,7 @@ def test_a_user_is_forgotten(client):
         ([UserWord(text="a", count=1)], [UserPair(previous="", text="a", count=1)] * 2, "pairs[1]"),
     ],
 )
-def test_what_cannot_be_restored_is_named(client, words, pairs, parameter):
+def test_invalid_word_or_pair_of_a_restore_is_named(client, words, pairs, parameter):
     with pytest.raises(BadRequestError) as caught:
         client.users.restore("gus", words, pairs)
     assert caught.value.param == parameter
@@ -117,7 +117,7 @@ def test_accepted_texts_have_a_length(client, text):
     assert caught.value.param == "text"
 
 
-def test_who_was_not_heard_of_for_longest_is_forgotten_and_words_are_bounded(registry):
+def test_least_recent_user_is_evicted_and_words_are_bounded(registry):
     settings = Settings(registry=registry.root, models=("mixture",), max_users=2, max_user_words=3)
     with running(settings) as server, Client(server.url) as client:
         for user in ("a", "b", "a", "c"):

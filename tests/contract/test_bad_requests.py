@@ -98,7 +98,7 @@ def test_a_wrong_value_is_named_with_its_limit(http, path, body, parameter, said
         b'\xef\xbb\xbf{"context":"a"}',
     ],
 )
-def test_what_is_not_json_in_utf8_is_refused(http, content):
+def test_body_that_is_not_json_in_utf8_is_refused(http, content):
     error = error_of(http.post(NEXT, content=content), 400)
     assert len(error["message"]) < 300
 
@@ -212,7 +212,7 @@ def test_errors_are_plain_json(http):
 
 
 @pytest.mark.parametrize("field", ["x" * 50_000, "é" * 20_000])
-def test_what_is_said_of_a_long_name_is_short(http, field):
+def test_error_about_a_long_field_name_is_short(http, field):
     error = error_of(http.post(NEXT, json={"context": "a", field: 1}), 400)
     assert len(error["message"]) < 1100
     assert len(error["param"]) < 1100

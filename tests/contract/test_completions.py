@@ -57,7 +57,7 @@ LM_EVAL = {"temperature": 0, "max_tokens": 1, "logprobs": 1, "seed": 1234, "echo
 
 
 @pytest.mark.parametrize("model", ["mixture", "chars", "slow"])
-def test_what_the_evaluation_harness_asks(http, model):
+def test_request_of_the_evaluation_harness_is_answered(http, model):
     ids = [[1, 5, 4, 12], [3], [1], [7, 8, 9, 2, 1, 4]]
     choices = ask(http, model=model, prompt=ids, **LM_EVAL)["choices"]
     assert [choice["index"] for choice in choices] == [0, 1, 2, 3]

@@ -135,7 +135,7 @@ def test_the_end_of_the_sentence_and_the_limit_are_told_apart(http):
     assert ask(http, model="chars", max_tokens=3)["choices"][0]["finish_reason"] == "length"
 
 
-def test_what_is_wrong_before_the_first_event_has_its_status(http):
+def test_error_before_the_first_event_has_an_error_status(http):
     response = http.post("/v1/generate", json={"prompt": [999], "stream": True})
     assert response.status_code == 400
     assert response.json()["error"]["param"] == "prompt[0]"
@@ -242,7 +242,7 @@ def test_no_alternatives_are_not_no_logprobs(http):
         ({"n": 64, "max_tokens": 1000, "logprobs": 20}, "max_tokens", "a reply has at most 131072"),
     ],
 )
-def test_what_is_beyond_a_limit_is_refused_by_field_limit_and_value(http, body, param, message):
+def test_value_beyond_a_limit_is_refused_with_field_limit_and_value(http, body, param, message):
     response = http.post("/v1/generate", json=body)
     assert response.status_code == 400
     error = response.json()["error"]
@@ -298,7 +298,7 @@ def test_a_silent_stream_shows_that_it_is_alive(http, server, monkeypatch):
 
 
 @pytest.mark.usefixtures("frequent_heartbeats")
-def test_what_goes_wrong_after_a_heartbeat_is_an_event(http, server, monkeypatch):
+def test_error_after_a_heartbeat_is_an_event(http, server, monkeypatch):
     model = server.app.state.services.host.resolve("slow").model
     monkeypatch.setattr(model, "delay_s", 0.1)
     threading.Timer(0.25, monkeypatch.setattr, (model, "fails", True)).start()

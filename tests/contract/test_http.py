@@ -56,19 +56,19 @@ def test_http_1_0_has_no_chunks(server, path, body, kind, end, more):
 
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
 @pytest.mark.parametrize("tokens", [1, 20])  # answered before and after the check for a closed connection
-def test_who_sends_no_more_is_answered(server, version, tokens):
+def test_half_closed_connection_is_answered(server, version, tokens):
     (got,) = half_closed(server, post("/v1/generate", generate(tokens), version=version))
     assert (got.status, got.headers["connection"]) == (200, "close")
     assert json.loads(got.body)["usage"]["completion_tokens"] == tokens
 
 
-def test_who_sends_no_more_gets_all_of_a_stream(server):
+def test_half_closed_connection_gets_the_whole_stream(server):
     (got,) = half_closed(server, post("/v1/generate", generate(20, stream=True)))
     assert got.body.count(b"data: ") == 22
     assert got.body.endswith(b"0\r\n\r\n")
 
 
-def test_who_sends_no_more_gets_all_answers(server):
+def test_half_closed_connection_gets_all_pipelined_replies(server):
     """With a body that fills the buffers, and pipelined requests behind it."""
     large = post("/v1/generate", json.dumps(generate(20)).encode() + b" " * 90_000)
     got = half_closed(server, large + post("/v1/generate", generate(5)) + post("/nowhere", {}))
@@ -81,7 +81,7 @@ def test_who_sends_no_more_gets_all_answers(server):
     ids=["garbage", "fault", "part"],
 )
 @pytest.mark.parametrize("close", [False, True])
-def test_what_is_wrong_after_a_request_takes_nothing_of_its_answer(server, after, close):
+def test_invalid_bytes_after_a_request_leave_its_reply_complete(server, after, close):
     """The connection closes after the reply."""
     if not close and after.endswith(b"hos"):
         after += b"t\r\n\r\n"

@@ -242,7 +242,7 @@ def test_a_service_that_is_away_is_said_once():
         (("small", "--dictionary", "a.dic"), "a.dic: cannot be read: No such file or directory"),
     ],
 )
-def test_what_is_missing_or_contradictory_is_said(words, said):
+def test_missing_or_contradictory_options_exit_with_a_message(words, said):
     done = subprocess.run((*GRAMOPHONE, "lsp", *words), capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert said in done.stderr

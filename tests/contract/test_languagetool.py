@@ -129,7 +129,7 @@ def test_parts_of_a_text_with_markup_are_read_in_steps():
     assert len(steps) > 50
 
 
-def test_what_markup_is_read_as_has_the_position_of_the_markup():
+def test_interpretation_of_markup_has_the_offsets_of_the_markup():
     marked = AnnotatedText(
         [Annotation(text="a"), Annotation(markup="&eacute;", interpretAs="é"), Annotation(text="b")]
     )

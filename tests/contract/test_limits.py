@@ -135,7 +135,7 @@ def test_a_large_body_does_not_count_as_head(url):
         assert answer(connection).status == 200
 
 
-def test_what_is_no_http_is_refused_in_our_shape(url):
+def test_bytes_that_are_not_http_get_a_bad_http_error(url):
     told = asked(url, b"hello\r\n\r\n")
     assert (told.status, told.error["code"]) == (400, "bad_http")
 
@@ -184,7 +184,7 @@ def test_trailers_do_not_pass_for_headers(url):
     assert asked(url, chunked(b"content-encoding: gzip\r\n\r\n")).status == 200
 
 
-def test_what_goes_wrong_after_the_answer_is_not_answered_again(url):
+def test_invalid_chunk_after_the_reply_gets_no_second_reply(url):
     """The client would take a second reply for the reply to its next request."""
     with connect(url) as connection:
         connection.sendall(b"POST /nowhere HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n")
@@ -259,13 +259,13 @@ def submitted(monkeypatch):
 
 
 @pytest.mark.parametrize(("path", "body"), HEAVY.values(), ids=HEAVY)
-def test_what_asks_for_much_gives_way(http, submitted, path, body):
+def test_heavy_request_is_bulk(http, submitted, path, body):
     assert http.post(f"/v1/{path}", json=body).status_code == 200
     assert [job.options.bulk for job in submitted] == [True]
 
 
 @pytest.mark.parametrize(("path", "body"), LIGHT.values(), ids=LIGHT)
-def test_what_asks_for_little_does_not(http, submitted, path, body):
+def test_light_request_is_interactive(http, submitted, path, body):
     assert http.post(f"/v1/{path}", json=body).status_code == 200
     assert [job.options.bulk for job in submitted] == [False]
 

@@ -102,7 +102,7 @@ def test_a_backward_model_re_ranks(ngram_http):
         ("/v1/rerank", {"lists": [{"context": "w4", "candidates": [{"text": "w3"}]}]}, "context"),
     ],
 )
-def test_what_comes_next_is_not_asked_of_a_backward_model(ngram_http, path, body, param):
+def test_next_token_of_a_backward_model_is_refused(ngram_http, path, body, param):
     response = ngram_http.post(path, json={**body, "model": "backward"})
     assert response.status_code == 400
     error = response.json()["error"]
@@ -200,7 +200,7 @@ def cached_http(cached_registry, request):
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_what_is_written_scores_as_it_was_told(cached_http, model):
+def test_generated_tokens_score_as_reported(cached_http, model):
     options = {"prompt": PROMPT, "model": model, "max_tokens": 20, "logprobs": True}
     texts = [ask(cached_http, "/v1/generate", seed=seed, **options)["choices"][0] for seed in range(12)]
     written = max(texts, key=lambda text: len(text["token_ids"]))  # most end early

@@ -57,7 +57,7 @@ def test_an_empty_context_is_the_start_of_a_sentence(http):
     assert best == int(MODEL.table[BOS].argmax())
 
 
-def test_what_cannot_come_next_is_finite(http):
+def test_impossible_token_has_a_finite_log_probability(http):
     candidates = ask(http, context="the", top_k=13)["results"][0]["candidates"]
     assert candidates[-1] == {"id": BOS, "text": "<s>", "logprob": -9999.0}
 
@@ -91,7 +91,7 @@ def refused(http, **body):
 
 
 @pytest.mark.parametrize("context", ["", "the", "the cat", "the cat "])
-def test_where_tokens_are_words_both_are_told_alike(http, context):
+def test_next_words_equal_next_tokens_of_a_word_tokenizer(http, context):
     tokens = http.post("/v1/next-token", json={"context": context, "top_k": 10}).json()["results"][0]
     told = [c for c in tokens["candidates"] if not c["text"].startswith("<")]
     (words,) = next_words(http, context=context, top_k=5)
@@ -210,7 +210,7 @@ def test_a_control_symbol_alone_is_its_id(http, symbol, token):
 
 
 @pytest.mark.parametrize("model", ["mixture", "chars"])
-def test_what_was_tokenised_comes_back(http, model):
+def test_detokenize_reverses_tokenize(http, model):
     text = "the cat sat" if model == "mixture" else "a naïve é."
     tokens = tokenize(http, text, model=model, add_special_tokens=False)["tokens"]
     reply = http.post("/detokenize", json={"tokens": tokens, "model": model})
@@ -223,7 +223,7 @@ def test_control_tokens_spell_nothing(http):
     assert reply.json() == {"prompt": "the"}
 
 
-def test_what_there_is_to_know_of_a_tokenizer(http, server):
+def test_tokenizer_info_describes_the_tokenizer(http, server):
     info = http.get("/tokenizer_info").json()
     assert (info["bos_token"], info["eos_token"], info["unk_token"]) == ("<s>", "</s>", "<unk>")
     assert (info["bos_token_id"], info["eos_token_id"], info["unk_token_id"]) == (1, 2, 0)

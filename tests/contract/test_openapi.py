@@ -417,7 +417,7 @@ def beyond(document):
                     yield f"{place} {bound} {node[bound]}", field, example._replace(body=body)
 
 
-def test_what_is_beyond_a_stated_bound_is_refused_by_its_name(served, openapi):
+def test_value_beyond_a_documented_bound_is_refused_by_name(served, openapi):
     asker, tried, accepted = Asker(served[1], openapi), set(), []
     asker.ask(next(one for one in examples_in(openapi) if one.path == OPENS_STATES))
     for bound, field, example in beyond(openapi):
@@ -435,7 +435,7 @@ def test_what_is_beyond_a_stated_bound_is_refused_by_its_name(served, openapi):
     assert stated == tried
 
 
-def test_what_has_no_stated_bound_has_a_reason(openapi):
+def test_fields_without_a_documented_bound_have_a_reason(openapi):
     free, reasons = set(), set()
     for _, schema in asked(openapi):
         for place, path, node in nodes(openapi["components"]["schemas"], schema, ""):

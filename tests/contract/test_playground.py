@@ -93,7 +93,7 @@ def test_nothing_of_the_page_is_markup_made_of_text():
 
 
 @pytest.mark.parametrize("path", ["/", "/static/main.js"])
-def test_what_a_browser_has_is_not_sent_again(told, path):
+def test_matching_etag_gets_304(told, path):
     first = told.get(path)
     assert first.headers["cache-control"] == "no-cache"
     again = told.get(path, headers={"if-none-match": f'"other", W/{first.headers["etag"]}'})
@@ -279,7 +279,7 @@ def test_without_the_setting_no_origin_is_named(http):
 
 
 @pytest.mark.parametrize("origin", ["app.example.org", "https://app.example.org/", "https://a.org/x", "a b"])
-def test_what_is_no_origin_is_refused_at_the_start(origin):
+def test_invalid_origin_is_refused_at_start(origin):
     with pytest.raises(ValidationError, match="not an origin"):
         Settings(cors_origins=(origin,))
 

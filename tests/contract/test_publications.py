@@ -129,7 +129,7 @@ def statuses(client):
 
 
 @pytest.mark.parametrize("publication", PUBLICATIONS)
-def test_what_was_answered_before_a_publication_is_answered_after_it(registry, publication):
+def test_requests_succeed_after_a_publication(registry, publication):
     with serving(registry) as (server, client):
         assert set(statuses(client).values()) == {200}
         PUBLICATIONS[publication](registry)

@@ -239,7 +239,7 @@ def read(server):
     return httpx.get(f"{server.url}/metrics").text
 
 
-def test_what_runs_is_told_by_its_version(watching):
+def test_build_info_has_the_version(watching):
     version = importlib.metadata.version("gramophone-lm")
     assert value(read(watching), f'gramophone_build_info{{version="{version}"}}') == 1
 
@@ -280,7 +280,7 @@ def test_memory_in_use_is_below_what_there_is(watching):
         'jobs_ended_total{how="deadline"}',
     ],
 )
-def test_what_has_not_happened_yet_counts_nought(watching, series):
+def test_counters_start_at_zero(watching, series):
     assert value(read(watching), f"gramophone_{series}") == 0
 
 

@@ -179,7 +179,7 @@ def test_forks_go_their_own_ways(states_http, model):
 
 
 @pytest.mark.parametrize("model", PARTS)
-def test_what_comes_next_is_what_next_token_says(states_http, model):
+def test_next_of_states_equals_next_token(states_http, model):
     contexts, ids = ["w3 w5", "w9", ""], [2, 9, 5, 0]
     states = opened(states_http, context=contexts, model=model)
     binary = {"accept": "application/octet-stream"}

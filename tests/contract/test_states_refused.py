@@ -110,7 +110,7 @@ def test_a_wrong_continuation_is_named_and_leaves_the_state_as_it_was(http, body
     assert http.post(FREE, json={"states": [state]}).json()["freed"] == 1
 
 
-def test_what_is_asked_about_must_be_in_the_vocabulary(http):
+def test_ids_outside_the_vocabulary_are_refused(http):
     state = opened(http)
     body = {"continuations": [{"state": state}], "next_token_ids": [13]}
     assert error_of(http.post(ADVANCE, json=body), 400)["param"] == "next_token_ids[0]"
@@ -122,7 +122,7 @@ def test_what_is_asked_about_must_be_in_the_vocabulary(http):
 
 @pytest.mark.parametrize("content", [b"", b"null", b"[]", b'{"states":["\\ud800"]}', b"[" * 50_000])
 @pytest.mark.parametrize("path", [OPEN, ADVANCE, NEXT, FREE])
-def test_what_is_not_json_in_utf8_is_refused(http, path, content):
+def test_body_that_is_not_json_in_utf8_is_refused(http, path, content):
     assert len(error_of(http.post(path, content=content), 400)["message"]) < 300
 
 
@@ -233,7 +233,7 @@ def test_a_store_full_of_one_keys_states_takes_those_of_another_up_to_its_share(
                     client.states.open("the")
 
 
-def test_what_fails_keeps_nothing_and_frees_nothing(registry):
+def test_failed_advance_stores_and_frees_no_state(registry):
     with started(registry) as server, Client(server.url) as client:
         (state,) = (kept.state for kept in client.states.open("the").states)
         model = server.app.state.services.host.resolve("lm").model

@@ -80,7 +80,7 @@ def test_old_versions_are_refused(tls):
 
 
 @pytest.mark.parametrize("sent", [LAST, b"\0garbage" * 100, b"", b"\x16\x03\x01\x02\x00"])
-def test_what_is_no_handshake_is_closed_and_others_are_answered(tls, secure, caplog, sent):
+def test_invalid_handshake_closes_only_its_connection(tls, secure, caplog, sent):
     caplog.set_level(logging.WARNING)
     with connect(tls[0].url) as plain:
         plain.sendall(sent)

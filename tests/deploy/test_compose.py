@@ -48,7 +48,7 @@ def test_a_container_has_limits_and_room_for_temporary_files(services, name):
 
 
 @pytest.mark.parametrize("name", SERVING)
-def test_what_serves_is_watched_and_started_again(services, name):
+def test_serving_containers_restart_and_have_a_health_check(services, name):
     assert services[name]["restart"] == "unless-stopped"
     # the service uses its image's health check
     assert name == "service" or services[name]["healthcheck"]["test"][0] == "CMD"
@@ -61,7 +61,7 @@ def test_an_image_that_is_not_ours_is_pinned_to_a_release(services, name):
 
 
 @pytest.mark.parametrize("name", SERVING)
-def test_what_needs_no_key_is_for_this_machine_alone(services, name):
+def test_ports_are_bound_to_localhost(services, name):
     assert {port["host_ip"] for port in services[name]["ports"]} == {"127.0.0.1"}
 
 

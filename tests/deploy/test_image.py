@@ -126,7 +126,7 @@ def test_the_user_is_a_number_that_is_not_root():
     "path",
     ["keys", ".env", ".git/config", "registry/ngram/versions/1/ngram.bin", "service/__pycache__/app.pyc"],
 )
-def test_what_is_no_part_of_the_program_is_not_sent_to_the_build(path):
+def test_secrets_data_and_caches_are_not_in_the_build_context(path):
     assert not is_sent(Path(path), ignored())
 
 

@@ -79,7 +79,7 @@ def test_services_and_budgets_select_pods_of_one_component(overlay, kind):
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_what_is_mounted_is_there(overlay):
+def test_mounted_volumes_exist(overlay):
     kinds = {
         "persistentVolumeClaim": ("PersistentVolumeClaim", "claimName"),
         "configMap": ("ConfigMap", "name"),

@@ -63,7 +63,7 @@ def test_an_undamaged_checkpoint_answers_as_the_model_it_was_made_from(checkpoin
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_whoever_may_read_one_file_may_read_all(checkpoints, name):
+def test_files_of_a_version_have_one_mode(checkpoints, name):
     """One user may train into a registry and another serve from it."""
     assert len({path.stat().st_mode for path in files_of(checkpoints / name)}) == 1
 

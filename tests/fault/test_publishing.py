@@ -39,7 +39,7 @@ def test_the_champion_is_the_old_or_the_new_version_after_every_kill(report):
     assert report["alias"][-1][1] == report["alias"][-1][0]
 
 
-def test_what_killed_publishers_left_behind_was_cleared_by_the_last_one(report):
+def test_leftovers_of_killed_publishers_are_removed_by_the_next(report):
     assert report["left"] == []
 
 
@@ -100,7 +100,7 @@ def test_every_publisher_got_a_number_of_its_own_each_time(outcome):
     assert numbers == there == list(range(1, VERSIONS + 1))
 
 
-def test_what_was_published_under_a_number_is_what_is_loaded_by_it(outcome):
+def test_concurrently_published_versions_are_loaded_unchanged(outcome):
     published, watched, _ = outcome
     seeds = {number: seed for told in published for number, seed in told.items()}
     assert watched["seen"] == seeds

@@ -76,7 +76,7 @@ def test_a_store_that_trickles_is_not_waited_for_without_end(server, opened, mon
         (lambda _: b"", "was received with 0 bytes"),
     ],
 )
-def test_what_a_lying_store_sends_is_refused_and_not_kept(server, opened, change, told):
+def test_altered_download_is_refused_and_not_cached(server, opened, change, told):
     registry = opened()
     server.fault = altering(server, change)
     with pytest.raises(IntegrityError, match=told):
@@ -207,6 +207,6 @@ def test_a_publisher_killed_at_any_request_leaves_all_versions_whole(killed):
     assert sorted(counts) == counts
 
 
-def test_what_killed_publishers_left_is_swept_when_it_is_old(killed):
+def test_sweep_removes_only_old_leftovers_of_killed_publishers(killed):
     assert killed[-1]["swept_young"] == 0
     assert killed[-1]["swept_old"] >= 1

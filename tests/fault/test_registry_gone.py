@@ -127,7 +127,7 @@ def test_a_profile_that_is_gone_with_its_registry_is_not_taken_for_unknown(root)
     assert profiles.read("p") == profile("p")
 
 
-def test_what_failed_while_the_store_was_gone_is_tried_at_once_when_it_is_back(tmp_path, monkeypatch):
+def test_failed_load_is_retried_at_once_when_the_store_is_back(tmp_path, monkeypatch):
     """At any age of the failure: the wait between tries grows to ten minutes."""
 
     def vanish(*_):

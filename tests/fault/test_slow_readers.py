@@ -83,7 +83,7 @@ def test_a_stream_that_nobody_reads_frees_its_slot_and_its_connection(service):
     assert service.serves_newcomers()
 
 
-def test_who_reads_slowly_but_steadily_has_all(service):
+def test_slow_steady_reader_gets_the_whole_reply(service):
     length = len(httpx.post(f"{service.url}/v1/score", json=LARGE, timeout=60).content)
     with asking(service.url, "/v1/score", LARGE) as connection:
         received, began_s, rests = bytearray(), time.monotonic(), 0

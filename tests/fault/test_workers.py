@@ -86,7 +86,7 @@ def test_a_killed_worker_is_missed_by_its_own_requests_only(registry, tmp_path):
         assert counted["1"] == 3
 
 
-def test_what_a_killed_worker_knew_is_told_to_be_gone(registry, tmp_path):
+def test_states_of_a_killed_worker_are_reported_as_lost(registry, tmp_path):
     with running_workers(registry, tmp_path, GRAMOPHONE_MODELS="main") as workers:
         clients = [workers.client(number) for number in (0, 1)]
         opened = clients[0].post("/v1/states", json={"context": ["the"]}).json()["states"][0]["state"]
@@ -244,9 +244,7 @@ def temporary():
         yield folder
 
 
-def test_what_a_service_that_was_killed_whole_has_left_is_swept_by_the_next(
-    hanging_registry, tmp_path, temporary
-):
+def test_folders_of_a_killed_service_are_removed_by_the_next(hanging_registry, tmp_path, temporary):
     settings = {"GRAMOPHONE_MODELS": "main", "TMPDIR": temporary}
     with running_workers(hanging_registry, tmp_path, program=poisoned_program(), **settings) as alive:
         with running_workers(

@@ -25,7 +25,7 @@ REFUSED = {HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND}
 @ASKS_A_KEY.given(scheme=SCHEMES, guess=GUESSES)
 @ASKS_A_KEY.parametrize()
 @drawn
-def test_what_is_no_key_opens_nothing(case, scheme, guess, guarded_asker):
+def test_invalid_key_is_unauthorized(case, scheme, guess, guarded_asker):
     answer = guarded_asker.ask(case, {"authorization": (scheme + guess).strip()})
     assert answer.status_code == HTTPStatus.UNAUTHORIZED
     assert answer.json()["error"]["code"] == "invalid_api_key"

@@ -128,6 +128,6 @@ def client(keys, tmp_path):
         yield client
 
 
-def test_what_is_kept_is_what_was_said(client):
+def test_user_words_follow_any_sequence_of_requests(client):
     steps = hypothesis.settings(settings, stateful_step_count=25)
     run_state_machine_as_test(lambda: Sessions(client), settings=steps)

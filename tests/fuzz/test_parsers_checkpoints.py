@@ -201,7 +201,7 @@ def test_a_manifest_that_is_nested_too_deeply_to_be_written_is_refused(manifest)
     ],
     ids=["as wide as it is high", "no number", "infinite", "no text"],
 )
-def test_what_was_once_loaded(process, tmp_path, name, content):
+def test_content_that_was_once_loaded_is_refused(process, tmp_path, name, content):
     copy = tmp_path / "lstm"
     shutil.copytree(checkpoints()[1] / "lstm", copy)
     parser = Parser(process, "load_and_ask", copy / name, (copy / name).read_bytes())

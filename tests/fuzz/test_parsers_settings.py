@@ -205,7 +205,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("function", "content"), REFUSED)
-def test_what_was_once_no_clear_error(tmp_path, function, content):
+def test_content_that_once_gave_an_unclear_error_is_refused(tmp_path, function, content):
     path = tmp_path / FILES[function][0]
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(content)

@@ -232,7 +232,7 @@ def test_completions_go_on_from_the_prefix_the_likeliest_first(model):
 
 
 @row("POST /v1/autocomplete", "POST /v1/autocomplete/users/{user}/accepted")
-def test_what_a_user_accepted_is_offered_by_any_model(model):
+def test_accepted_words_are_completed_with_any_model(model):
     model.post(ACCEPTED, {"text": "catamaran", "context": "A"}, user="ann")
     reply = model.ask(AUTOCOMPLETE, text="The cat", limit=20, user="ann", user_weight=0.9)
     offered = {one["text"]: one["source"] for one in reply["completions"]}

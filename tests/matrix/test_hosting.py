@@ -29,7 +29,7 @@ def test_models_are_listed_as_they_are(model):
     "GET /v1/models/{address}/files",
     "GET /v1/models/{address}/files/{name:path}",
 )
-def test_what_was_published_beside_a_model_is_told(model):
+def test_published_card_and_files_are_served(model):
     address = model.cell.model
     card = model.send("GET /v1/models/{address}/card", address=address).text
     files = model.send("GET /v1/models/{address}/files", address=address).json()["data"]

@@ -164,7 +164,7 @@ def test_a_text_after_a_state_scores_as_after_a_context(model):
 
 
 @row("POST /v1/states", "POST /v1/states/next")
-def test_what_comes_next_after_states_is_what_comes_next_after_their_texts(model):
+def test_next_of_states_equals_next_of_their_texts(model):
     contexts = ["", "The cat", TEXTS[2]]
     states = [one["state"] for one in model.ask(OPEN, context=contexts)["states"]]
     rows = model.rows(contexts)
@@ -200,7 +200,7 @@ def test_tokens_are_those_that_are_scored(model):
 
 
 @row("POST /detokenize")
-def test_what_tokens_spell_has_these_tokens(model):
+def test_detokenized_text_has_the_same_tokens(model):
     for text in TEXTS if model.cell.tokens in LOSSLESS else TEXTS[:1]:
         tokens = model.ask("/tokenize", prompt=text, add_special_tokens=False)["tokens"]
         spelled = model.ask("/detokenize", tokens=tokens)["prompt"]

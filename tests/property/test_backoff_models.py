@@ -69,7 +69,7 @@ def assert_same(got, expected):
 
 @pytest.mark.parametrize("threshold", THRESHOLDS)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_what_goes_and_what_stays_is_by_the_definition(seed, threshold):
+def test_entropy_pruning_equals_its_definition(seed, threshold):
     """Random models whose n-grams may lack suffixes, like those of pruned models."""
     orders = backoff.to_orders(backoff.random_model(seed, order=3 + seed % 2))
     model = backoff.from_orders(orders)

@@ -119,7 +119,7 @@ def test_company_changes_no_answer(name, requests):
     some=st.lists(st.lists(st.integers(3, 4), min_size=1, max_size=6), min_size=2, max_size=12),
     contexts=st.lists(st.integers(0, 2), min_size=12, max_size=12),
 )
-def test_what_texts_share_is_scored_once_and_the_same(name, some, contexts):
+def test_shared_beginnings_are_scored_once_with_equal_results(name, some, contexts):
     model = (EXACT | NEAR)[name]
     used, numbers = np.unique(contexts[: len(some)], return_inverse=True)
     tokens, lengths = pad_sequences(some)
@@ -189,7 +189,7 @@ def alone(call):
 
 @settings(max_examples=150, deadline=None)
 @given(kind=st.sampled_from(sorted(KINDS)), moves=moves)
-def test_whoever_joins_is_told_what_it_is_told_alone(kind, moves):
+def test_calls_in_a_batch_are_answered_as_alone(kind, moves):
     pool, here, answers = start_batch(KINDS[kind]([[3]])), [], {}
     for move, given_ in [*moves, *[("go on", 1000)] * 30]:
         if move == "join":

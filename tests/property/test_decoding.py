@@ -127,7 +127,7 @@ def test_a_row_is_given_the_same_token_whoever_is_beside_it(log_probs, given_, n
 
 
 @given(rows, parameters, st.lists(draws, min_size=3, max_size=3))
-def test_what_the_model_said_is_never_written(log_probs, given_, numbers):
+def test_sampling_does_not_change_the_log_probabilities(log_probs, given_, numbers):
     before = log_probs.copy()
     log_probs.flags.writeable = False
     choose_tokens(log_probs, made(given_, 3, prompt=np.arange(3)).rows(), np.array(numbers))
@@ -161,7 +161,7 @@ sequence_weights = st.dictionaries(
 
 
 @given(sequence_weights, st.lists(st.integers(0, 3), max_size=12))
-def test_what_is_added_and_taken_back_along_a_text_is_the_weight_of_its_sequences(weights, text):
+def test_phrase_biases_along_a_text_sum_to_the_weights_of_its_phrases(weights, text):
     automaton = PhraseAutomaton(list(weights), list(weights.values()))
     biases = TokenBias([(3, 0.25)], phrases=automaton)
     nodes, total = biases.START, 0.0

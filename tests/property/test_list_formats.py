@@ -175,7 +175,7 @@ garbage = st.lists(pieces, max_size=12).map(b"".join)
 
 @pytest.mark.parametrize("name", FORMAT_NAMES)
 @given(garbage)
-def test_whatever_the_bytes_lines_are_served_or_complained_of(name, body):
+def test_any_bytes_give_lists_or_bad_lines(name, body):
     for item in FORMATS[name].read(SourceLines("body", [body], FORMATS[name], **beam_size(name))):
         if isinstance(item, BadLine):
             assert 1 <= item.number <= body.count(b"\n") + 1
@@ -198,7 +198,7 @@ def test_damage_between_replies_loses_no_reply(parts):
 
 
 @given(garbage)
-def test_whatever_the_file_errors_are_the_projects(body):
+def test_any_file_gives_lists_or_a_format_error(body):
     stream = io.BytesIO(body)
     with contextlib.suppress(FormatError, InvalidInputError):
         list(read_lists(stream))

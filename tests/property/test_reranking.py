@@ -156,7 +156,7 @@ def test_a_candidate_given_twice_is_one_with_the_mass_of_both(candidates, utilit
 
 
 @given(st.lists(short_texts, min_size=1, max_size=7, unique=True), utilities, st.data())
-def test_where_one_candidate_has_all_mass_none_is_better(candidates, utility, data):
+def test_certain_candidate_has_the_greatest_expected_utility(candidates, utility, data):
     certain = data.draw(st.integers(0, len(candidates) - 1))
     expected = run_to_completion(expected_utilities(candidates, np.eye(len(candidates))[certain], utility))
     assert expected[certain] == expected.max()
@@ -204,7 +204,7 @@ def test_an_edit_distance_lies_between_the_difference_of_lengths_and_the_longer(
 
 
 @given(names, metric_texts, st.lists(metric_texts, min_size=1, max_size=3))
-def test_what_is_counted_of_a_text_does_not_depend_on_its_company(name, text, references):
+def test_metric_statistics_do_not_depend_on_the_batch(name, text, references):
     metric = make_metric(name)
     alone = metric.statistics([text], references)[0]
     np.testing.assert_array_equal(metric.statistics(["b c", text, text], references)[1:], [alone, alone])

@@ -106,7 +106,7 @@ def test_bucketed_weights_are_used_as_the_definition_says(texts, other, order, p
 
 @given(texts=sentences, order=orders, k=st.floats(1e-3, 10))
 @settings(max_examples=15, deadline=None)
-def test_what_is_added_can_be_any_number(texts, order, k):
+def test_add_k_equals_the_reference_for_any_k(texts, order, k):
     assert_same(*both("add-k", texts, order=order, k=k), all_contexts(order))
 
 

@@ -74,7 +74,7 @@ def test_a_folder_may_be_called_anything_and_is_no_pattern(engine, tmp_path, nam
     assert engine.rows("SELECT w1 FROM one") == [(0,)]
 
 
-def test_what_spark_cannot_do_is_told_with_the_first_cause_in_one_line(engine, tmp_path):
+def test_failure_of_spark_has_its_first_cause_in_one_line(engine, tmp_path):
     stage = Stage("one", "SELECT raise_error('the dog ate it') AS w1", (), "counting words")
     with pytest.raises(RegistryError, match=r"Spark failed counting words: .*the dog ate it") as failed:
         engine.write(stage, tmp_path, SILENT)

@@ -159,7 +159,7 @@ def test_an_upgrade_is_no_way_round(locked, path):
     connection.close()
 
 
-def test_what_workers_ask_of_one_another_is_behind_no_port(locked):
+def test_internal_routes_of_workers_are_behind_no_port(locked):
     """Its paths are unknown from outside; `test_workers_shared` requests one from a service of two workers."""
     paths = [
         value for value in vars(peers).values() if isinstance(value, str) and value.startswith(PEER_PREFIX)

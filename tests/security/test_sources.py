@@ -143,7 +143,7 @@ def test_every_library_of_the_image_is_pinned_to_a_version():
 
 
 @pytest.mark.parametrize("requirement", MADE_FROM)
-def test_what_pyproject_asks_for_is_pinned_within_its_bounds(requirement):
+def test_pins_satisfy_the_bounds_of_pyproject(requirement):
     asked = Requirement(requirement)
     assert asked.specifier.contains(sbom.pins()[sbom.normalised(asked.name)])
 
@@ -166,7 +166,7 @@ def test_every_library_has_a_package_url_and_nearly_all_a_licence():
     assert sum("licenses" not in one for one in BILL["components"]) <= 3
 
 
-def test_what_the_program_needs_is_in_its_place():
+def test_sbom_lists_the_dependencies_of_the_program():
     (own,) = (one for one in BILL["dependencies"] if one["ref"] == BILL["metadata"]["component"]["bom-ref"])
     needed = {sbom.normalised(ref.partition("==")[0]) for ref in own["dependsOn"]}
     assert {sbom.normalised(Requirement(line).name) for line in PROJECT["dependencies"]} <= needed
@@ -263,6 +263,6 @@ def test_every_attack_names_a_test(row):
     assert "::test_" in row.rpartition(" | ")[2]
 
 
-def test_what_is_not_held_off_is_told():
+def test_threats_not_defended_against_are_documented():
     assert len(ROWS) > 20
     assert THREATS.partition("### Not defended against")[2].count("\n- **") >= 8

@@ -179,7 +179,7 @@ SMUGGLED = [
 
 
 @pytest.mark.parametrize("request_bytes", SMUGGLED)
-def test_what_could_be_read_in_two_ways_is_refused_and_the_connection_closed(locked, request_bytes):
+def test_smuggled_request_is_refused_and_the_connection_closed(locked, request_bytes):
     with connect(locked.url) as connection:
         connection.sendall(request_bytes + b"GET /health/live HTTP/1.1\r\nhost: a\r\n\r\n")
         received = b"".join(iter(lambda: connection.recv(65536), b""))

@@ -168,7 +168,7 @@ def test_a_stream_under_way_is_finished(start):
         assert child.wait(timeout=10) == -signal.SIGTERM
 
 
-def test_what_takes_longer_than_the_drain_is_told_so(start):
+def test_requests_longer_than_the_drain_get_a_draining_error(start):
     answers = []
     endless = {**STREAM, "max_tokens": 100_000}
     with start(1) as (child, url), httpx.stream("POST", f"{url}/v1/generate", json=endless) as stream:

@@ -235,7 +235,7 @@ def test_after_a_hang_up_all_workers_show_the_renewed_certificate(registry, tmp_
         ({"GRAMOPHONE_PROT": "8000"}, "did you mean GRAMOPHONE_PORT?"),
     ],
 )
-def test_what_cannot_be_followed_is_told_in_one_line_at_once(registry, settings, reason):
+def test_invalid_setting_ends_the_start_with_one_line(registry, settings, reason):
     ours = {
         "GRAMOPHONE_WORKERS": "2",
         "GRAMOPHONE_REGISTRY": str(registry.root),

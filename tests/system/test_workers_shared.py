@@ -163,7 +163,7 @@ def test_a_client_that_hangs_up_ends_its_work_at_the_other_worker(workers):
     wait_for(lambda: sum(workers.metric("gramophone_num_requests_running").values()) == 0, seconds=5)
 
 
-def test_what_will_be_refused_is_refused_where_it_comes(registry, tmp_path, key):
+def test_invalid_requests_are_refused_by_the_receiving_worker(registry, tmp_path, key):
     settings = {"GRAMOPHONE_API_KEYS": key.key.line, "GRAMOPHONE_MAX_BODY_BYTES": "1000"}
     good = {"authorization": f"Bearer {key.secret}"}
     with running_workers(registry, tmp_path, GRAMOPHONE_MODELS="mixture", **settings) as two:
@@ -253,12 +253,12 @@ def test_a_body_that_nobody_asked_for_does_not_spoil_an_answer(admin_clients):
 
 
 @pytest.mark.parametrize("name", ["a%00b", "%2e%2e", 300 * "x"])
-def test_what_can_be_no_model_has_no_aliases(admin_clients, name):
+def test_alias_of_an_invalid_model_name_is_404(admin_clients, name):
     answer = admin_clients[0].put(f"/admin/models/{name}/aliases/new", json={"version": 1})
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
 
 
-def test_what_is_wrong_is_refused_as_by_a_lone_process(admin_clients):
+def test_error_of_workers_equals_that_of_one_process(admin_clients):
     answer = admin_clients[0].post("/admin/models/load", json={"model": "nothing"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
     assert "worker" not in answer.text

@@ -57,7 +57,7 @@ def test_a_profile_stores_phrases_and_those_of_the_request_replace_them(rerank, 
     assert not any("phrases:name" in c["features"] for c in replaced)
 
 
-def test_what_the_request_says_goes_first(rerank, texts):
+def test_options_of_the_request_override_the_profile(rerank, texts):
     asked = {"weights": {"lm": 1.0}, "length_exponent": 0.0, "posterior_scale": 1.0, "model": "new"}
     reply = rerank(texts("w3 w5", "w9"), profile="tuned", **asked)
     assert reply == rerank(texts("w3 w5", "w9"), **asked)
@@ -210,7 +210,7 @@ def test_profiles_are_listed_read_and_removed(admin):
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
-def test_who_may_only_ask_may_not_touch_profiles(caller, method):
+def test_inference_key_cannot_access_profiles(caller, method):
     assert caller.request(method, "/admin/profiles/contract", json=ABOUT).status_code == 403
 
 

@@ -104,7 +104,7 @@ def test_features_without_a_weight_may_differ_between_candidates(rerank):
         ({"bad*words": 1.0}, "lists[0].candidates[0].features", "has no 'bad'"),
     ],
 )
-def test_what_cannot_be_weighed_is_named(refused, weights, param, said):
+def test_invalid_weight_or_feature_is_named(refused, weights, param, said):
     candidates = [
         {"text": "w3", "features": {"am": 1.0, "big": 1e13}},
         {"text": "w5", "features": {"big": 1.0}},
@@ -198,7 +198,7 @@ def test_the_list_may_vote_by_a_consensus_feature(rerank, texts, by_index):
         ({"length_exponent": 5}, "length_exponent"),
     ],
 )
-def test_what_makes_no_sense_is_refused(refused, texts, options, param):
+def test_invalid_options_are_refused(refused, texts, options, param):
     assert refused(texts("w3"), **options)["param"] == param
 
 

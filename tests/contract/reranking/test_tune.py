@@ -49,7 +49,7 @@ def test_noise_keeps_the_first_pass_and_its_profile_asks_no_model(tune):
     assert (reply["tuned"], reply["profile"]["models"]) == (reply["baseline"], [])
 
 
-def test_what_is_given_alone_can_be_tuned_without_a_model(tune):
+def test_given_features_are_tuned_without_a_model(tune):
     reply = tune(made_lists(), given_only=True)
     assert (reply["model"], reply["decision"]) == (None, "tuned")
     assert set(reply["features"]) <= {"rank", "rank:log", "good", "good*words", "good*characters", "words"}
@@ -118,7 +118,7 @@ def test_corrections_that_do_not_help_are_not_in_the_profile(tune):
         ({"save": "x"}, "save"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(tune, options, param):
+def test_invalid_tuning_options_are_named(tune, options, param):
     error = tune(
         made_lists(10), status=400, **{"model": "new", **options} if "given_only" not in options else options
     )

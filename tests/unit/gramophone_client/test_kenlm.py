@@ -69,7 +69,7 @@ def test_a_context_is_as_long_as_the_model_reads(model):
 
 
 @pytest.mark.parametrize("word", ["", "a b", " a", "\t"])
-def test_what_is_no_word_is_unknown(model, word):
+def test_string_that_is_no_word_is_unknown(model, word):
     state = kenlm.State()
     assert model.BaseFullScore(after(model), word, state).oov
     assert word not in model

@@ -169,7 +169,7 @@ def test_the_end_is_asked_for_with_the_last_word_or_alone(client):
     assert client.calls[2:] == [[("dog", "")]]
 
 
-def test_what_is_dropped_is_freed_with_the_next_question(client):
+def test_dropped_state_is_freed_with_the_next_request(client):
     tree = WordTree(client, companions=0)
     text = tree.start()
     for word in ("the", "cat", "sat"):
@@ -191,7 +191,7 @@ def test_more_is_dropped_than_one_request_may_free(client):
     assert client.kept == {}
 
 
-def test_what_could_not_be_freed_is_dropped_still(client):
+def test_state_is_dropped_after_a_failed_free(client):
     tree = WordTree(client, companions=0)
     text = tree.start()
     first = tree.extend(text, "the")

@@ -261,7 +261,7 @@ def test_a_checkpoint_loads_on_the_device_and_reproduces_its_scores(
 @pytest.mark.parametrize(
     ("device", "message"), [("cuda:1", "torch sees 1 CUDA devices"), ("cuda", "requires the CPU")]
 )
-def test_what_the_device_cannot_do_is_refused(checkpoints, device, message):
+def test_unavailable_device_or_precision_is_refused(checkpoints, device, message):
     with pytest.raises(InvalidInputError, match=message):
         load_checkpoint(checkpoints / "lstm", device=device, precision="int8")
 

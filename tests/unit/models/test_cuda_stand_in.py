@@ -63,7 +63,7 @@ def test_tensors_of_the_cpu_and_of_the_device_do_not_mix(here, there, operation,
         mix(here, there)
 
 
-def test_what_cuda_mixes_is_mixed(cuda, here, there):
+def test_scalars_and_indices_of_the_host_mix_with_device_tensors(cuda, here, there):
     """Scalars are arguments of operations; indices are copied."""
     with cuda.measured() as report:
         assert torch.equal((there * torch.tensor(2.0)).inner, here * 2)

@@ -35,7 +35,7 @@ def read(data, size=-1):
 
 
 @pytest.mark.parametrize("suffix", ["", *PACKERS])
-def test_what_is_written_is_read(tmp_path, suffix):
+def test_written_file_is_read(tmp_path, suffix):
     with atomic_writer(tmp_path / f"f{suffix}") as write:
         write(CONTENT[:7])
         write(CONTENT[7:])
@@ -73,7 +73,7 @@ def test_a_bomb_is_unpacked_bit_by_bit():
 
 @pytest.mark.parametrize("suffix", PACKERS)
 @pytest.mark.parametrize(("size", "is_text"), [(MAX_EXPANSION // 3, True), (MAX_EXPANSION * 3, False)])
-def test_what_no_text_shrinks_to_is_refused(monkeypatch, suffix, size, is_text):
+def test_compressed_file_beyond_the_maximum_expansion_is_refused(monkeypatch, suffix, size, is_text):
     monkeypatch.setattr(files, "_UNCHECKED_BYTES", 0)
     packed = PACKERS[suffix](CONTENT[:5000])
     padded = packed + PACKERS[suffix](b"a" * (5000 * size - 5000))
@@ -151,7 +151,7 @@ def same(one, other):
     return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
 
 
-def test_what_was_made_once_is_not_made_again(shelf, tmp_path):
+def test_cached_arrays_are_reused(shelf, tmp_path):
     first = shelf.get_or_make("a", make)
     again = PackedWeightCache(tmp_path, "key").get_or_make("a", refuse)
     assert same(first, make())
@@ -172,7 +172,7 @@ def test_arrays_begin_at_cache_lines(shelf):
     assert all(array.ctypes.data % 64 == 0 for array in shelf.get_or_make("a", make).values())
 
 
-def test_what_is_written_to_an_array_is_seen_by_nobody_else(shelf):
+def test_writes_to_a_mapped_array_are_private(shelf):
     mine, other = shelf.get_or_make("a", make), shelf.get_or_make("a", refuse)
     mine["scales"][:] = 9
     assert same(other, make())
@@ -200,7 +200,7 @@ def test_a_damaged_file_is_made_anew(shelf, tmp_path, caplog, damage):
     assert same(shelf.get_or_make("a", refuse), make())
 
 
-def test_who_has_a_file_keeps_it_when_it_is_made_anew(shelf, tmp_path):
+def test_mapped_arrays_survive_a_replaced_file(shelf, tmp_path):
     before = shelf.get_or_make("a", make)
     (path,) = tmp_path.glob("key.*")
     path.unlink()
@@ -227,7 +227,7 @@ def test_without_a_folder_everybody_has_its_own(shelf, tmp_path, caplog):
     assert "weights are not shared between processes" in caplog.text
 
 
-def test_what_nobody_has_any_more_goes_when_the_next_is_laid(shelf, tmp_path):
+def test_unused_files_are_removed_with_the_next_write(shelf, tmp_path):
     kept = shelf.get_or_make("kept", make)
     PackedWeightCache(tmp_path, "key").get_or_make("left", make)
     shelf.get_or_make("next", make)
@@ -235,7 +235,7 @@ def test_what_nobody_has_any_more_goes_when_the_next_is_laid(shelf, tmp_path):
     assert same(kept, make())
 
 
-def test_what_a_killed_process_did_not_finish_is_written_over(shelf, tmp_path):
+def test_unfinished_file_of_a_killed_process_is_overwritten(shelf, tmp_path):
     (tmp_path / ".unfinished").write_bytes(b"\0" * 100_000)
     assert same(shelf.get_or_make("a", make), make())
     assert not (tmp_path / ".unfinished").exists()

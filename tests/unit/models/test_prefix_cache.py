@@ -39,7 +39,7 @@ def test_other_ids_of_the_same_hash_are_not_found(monkeypatch):
     assert known.longest_match(np.array([1, 5]))[0] == 2
 
 
-def test_what_was_used_least_recently_goes_first():
+def test_least_recently_used_entry_is_evicted():
     state = families.model("lstm").initial_state(1)
     known = PrefixCache(3 * (state_bytes(state) + 600))
     for last in (1, 2, 3):
@@ -84,7 +84,7 @@ def test_the_size_of_a_cached_distribution_counts_its_state_and_its_row():
     assert min(sizes) > len("the cat")
 
 
-def test_what_is_larger_than_the_whole_is_not_kept():
+def test_entry_larger_than_the_prefix_cache_is_not_kept():
     state = families.model("lstm").initial_state(1)
     known = PrefixCache(state_bytes(state) + 1000)
     known.put(np.array([1]), state)

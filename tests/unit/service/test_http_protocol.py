@@ -73,5 +73,5 @@ def test_folders_are_not_told(error, told):
     assert error_body(error).message == told
 
 
-def test_what_the_client_itself_said_stays():
+def test_paths_given_by_the_client_are_not_hidden():
     assert error_body(InvalidInputError("stop is '/a/b/c'")).message == "stop is '/a/b/c'"

@@ -65,7 +65,7 @@ def test_a_pair_makes_a_context_and_no_pair_makes_none(folder):
         ("locked/certificate.pem", "locked/key.pem", rf"{KEY} is \S+/key.pem: it is encrypted"),
     ],
 )
-def test_what_cannot_be_used_is_named(folder, certificate, key, told):
+def test_unusable_certificate_or_key_is_named(folder, certificate, key, told):
     with pytest.raises(InvalidInputError, match=f"^{told}") as refused:
         context(folder, certificate, key)
     assert "\n" not in str(refused.value)

@@ -14,7 +14,7 @@ def test_each_setting_is_read_from_its_variable(monkeypatch):
     assert (settings.port, settings.models) == (8123, ("ngram", "lstm@3"))
 
 
-def test_what_is_given_goes_before_the_environment(monkeypatch):
+def test_arguments_override_the_environment(monkeypatch):
     monkeypatch.setenv("GRAMOPHONE_PORT", "8123")
     assert read_settings(port=9000, host=None).port == 9000
 
@@ -106,7 +106,7 @@ def test_variables_of_a_cluster_are_passed_over(monkeypatch, service):
         ("PORT_HTTP", "8000", "GRAMOPHONE_PORT_HTTP .*not a setting"),
     ],
 )
-def test_what_no_cluster_sets_is_refused(monkeypatch, name, value, told):
+def test_invalid_settings_like_those_of_clusters_are_refused(monkeypatch, name, value, told):
     monkeypatch.setenv(f"GRAMOPHONE_{name}", value)
     with pytest.raises(InvalidInputError, match=told):
         read_settings()

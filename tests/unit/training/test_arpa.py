@@ -52,7 +52,7 @@ def test_an_imported_model_answers_as_its_file_says(registry, small):
     assert log10.tolist() == pytest.approx([-0.2, -0.1, -0.25 - 0.1 - 1.5, -0.6], abs=1e-6)
 
 
-def test_where_a_model_came_from_is_kept(registry, small):
+def test_provenance_of_an_import_names_its_file(registry, small):
     provenance = json_of(imported(registry, small), "provenance")
     assert provenance["source"] == {
         "format": "ARPA",
@@ -125,7 +125,7 @@ def test_one_wrong_weight_of_a_long_context_is_seen():
     assert not row_sum_facts(NGramModel(build_automaton(orders), vocabulary))["normalised"]
 
 
-def test_what_is_exported_is_imported_as_the_same_model(registry, tmp_path):
+def test_exported_arpa_is_imported_as_the_same_model(registry, tmp_path):
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("the cat sat on the mat\na dog lay on a rug\n" * 20)
     run_train("ngram", name="t", registry=registry.root, corpus=[corpus], assignments=["ngram.order=3"])

@@ -35,7 +35,7 @@ def test_a_plain_line_says_how_far_how_fast_and_how_long(capsys, monkeypatch):
     assert re.fullmatch(r"reading text: done in 0\.0 s · half way soon", last)
 
 
-def test_what_was_done_before_counts_for_no_rate(capsys, monkeypatch):
+def test_resumed_progress_does_not_count_for_the_rate(capsys, monkeypatch):
     """The remaining time of a run resumed at 90 % uses only the current rate."""
     clock = iter([0.0, 1.0, 61.0])
     monkeypatch.setattr("training.console.time.monotonic", lambda: next(clock))

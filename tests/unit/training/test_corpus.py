@@ -92,7 +92,7 @@ def test_lines_longer_than_a_chunk_and_across_chunks_stay_whole(tmp_path):
         (b"x" * (1 << 20) + b"\n" + b"y" * 100 + b"\xfe\n", f"byte {(1 << 20) + 101} is 0xfe"),
     ],
 )
-def test_what_is_no_text_is_refused_with_file_and_byte(tmp_path, content, problem):
+def test_invalid_text_is_refused_with_file_and_byte(tmp_path, content, problem):
     path = tmp_path / "corpus.txt"
     path.write_bytes(content)
     with pytest.raises(FormatError, match=problem) as caught:

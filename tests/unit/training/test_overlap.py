@@ -31,7 +31,7 @@ def counts(facts):
     return facts["sentences"]["total"], facts["sentences"]["seen"]
 
 
-def test_what_is_seen_is_what_sets_of_words_say():
+def test_overlap_equals_sets_of_sentences_and_n_grams():
     held_out, training = texts(0, 60), texts(1, 900)
     held_out += training[5:9] * 2  # repeated sentences count repeatedly
     facts = overlap(held_out, training)

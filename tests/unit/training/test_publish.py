@@ -218,7 +218,7 @@ def test_an_imported_model_has_an_origin_instead_of_a_training():
     assert files.keys() == {"MODEL_CARD.md", "ngrams.png"}
 
 
-def test_what_was_fitted_on_the_validation_text_makes_no_held_out_figures_of_it():
+def test_figures_on_text_that_fitted_discounts_are_not_held_out():
     text, _ = card({**NGRAM, "discounts_fitted_on": ["dev.txt"], "test": FIGURES})
     assert "## Held-out figures" not in text
     said = "not held out: the discounts were fitted on this text (dev.txt); figures on test are held out."

@@ -218,7 +218,7 @@ def test_held_out_perplexity_is_close_to_that_of_the_dynamic_mixture_and_below_e
     assert figures[0] < min(figures[2:])
 
 
-def test_what_is_listed_has_the_dynamic_mixtures_probability():
+def test_listed_n_grams_have_the_probability_of_the_dynamic_mixture():
     parts, held_out = halves(), families.corpus(300, seed=8)
     static, facts = mix_statically(
         parts, families.tokenizer().vocabulary, held_out, NGramSettings(), progress=Progress()

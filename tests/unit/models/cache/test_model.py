@@ -189,7 +189,7 @@ def test_unknown_words_and_ends_are_remembered():
     assert state.histories[0].tokens.tolist() == [0, EOS]
 
 
-def test_what_a_state_holds_is_bounded_however_long_the_text():
+def test_history_of_a_long_text_is_bounded_by_the_window():
     history = History.empty(window=100, width=3)
     for token in range(1_000):
         history = history.appended(np.array([token]), np.full((1, 3), token, np.float32))
@@ -314,7 +314,7 @@ def test_a_unigram_cache_has_no_flatness():
         CacheConfig(kind="unigram", window=5, flatness=0.1, half_life=2.0, weight=0.2)
 
 
-def test_what_is_saved_is_what_is_loaded(tmp_path, config):
+def test_loaded_cache_model_equals_the_saved_one(tmp_path, config):
     model, inner = wrapped(config)
     model.save(tmp_path)
     loaded = CacheModel.load(tmp_path, [inner])

@@ -17,7 +17,7 @@ WORDS = sorted(
 
 @pytest.mark.parametrize("max_edits", [1, 2])
 @pytest.mark.parametrize("word", ["abc", "a", "", "edcba", "\U0001f600\u00e9b", "zzzz", "abcdeabcde"])
-def test_what_is_near_is_all_that_a_full_comparison_finds(word, max_edits):
+def test_fuzzy_matches_equal_a_full_comparison(word, max_edits):
     near = FuzzyLexicon(WORDS).fuzzy_matches(word, max_edits)
     expected = {w: d for w in WORDS if 0 < (d := OSA.distance(word, w)) <= max_edits}
     found = {WORDS[i]: d for i, d in zip(near.indices.tolist(), near.edits.tolist(), strict=True)}
@@ -31,7 +31,7 @@ def test_a_word_asked_for_again_is_not_searched_again(monkeypatch):
     assert lexicon.fuzzy_matches("abc", 2) is first
 
 
-def test_what_is_remembered_is_bounded(monkeypatch):
+def test_cached_queries_are_bounded(monkeypatch):
     monkeypatch.setattr("models.checking.lexicon._MAX_CACHED_QUERIES", 3)
     lexicon = FuzzyLexicon(WORDS)
     for word in ("a", "b", "a", "c", "d", "e"):
@@ -39,7 +39,7 @@ def test_what_is_remembered_is_bounded(monkeypatch):
     assert [word for word, _ in lexicon._cached] == ["c", "d", "e"]
 
 
-def test_what_is_remembered_is_bounded_by_the_words_near_too(monkeypatch):
+def test_cached_matches_are_bounded(monkeypatch):
     monkeypatch.setattr("models.checking.lexicon._MAX_CACHED_MATCHES", 100)
     lexicon = FuzzyLexicon(WORDS)
     sizes = [lexicon.fuzzy_matches(word, 2).indices.size for word in ("abc", "bcd", "cde", "dea")]

@@ -219,7 +219,7 @@ def test_clean_text_has_no_issue():
         assert check(*trigram(), text) == []
 
 
-def test_what_is_found_is_ordered_and_adds_up():
+def test_suggestions_are_ordered_and_sum_to_the_probability_of_the_issue():
     for issue in check(*trigram(), "the cta sat off teh mat", threshold=0.01, max_suggestions=50):
         shares = [suggestion.probability for suggestion in issue.suggestions]
         assert shares == sorted(shares, reverse=True)

@@ -89,6 +89,6 @@ def test_a_table_leaves_errors_that_make_vocabulary_words_as_frequent():
         (("The", "the"), 1, False),  # only the case differs
     ],
 )
-def test_where_a_table_says_nothing_it_adds_nothing(pair, edits, known):
+def test_pairs_outside_the_error_table_have_ratio_1(pair, edits, known):
     assert ratios([pair], [edits], [known]) == pytest.approx(1)
     assert model().log_ratios([pair], np.array([edits], np.uint8), np.array([known])).tolist() == [0]

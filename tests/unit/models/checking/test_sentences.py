@@ -105,7 +105,7 @@ def test_one_endless_word_is_cut_too():
     assert max(len(part.ids) for part in parts) <= MAX_SENTENCE_TOKENS
 
 
-def test_what_is_known_is_told_by_the_kind_of_tokens():
+def test_known_words_depend_on_the_tokenizer_kind():
     assert [w.known for w in words_of(trigram("word")[1], "the newt")] == [True, False]
     assert [w.known for w in words_of(trigram("char")[1], "the newtz")] == [True, False]
     tokenizer = trigram("unigram")[1]
@@ -183,7 +183,7 @@ def test_common_slips_are_strings_one_edit_away():
         ("", None),
     ],
 )
-def test_what_of_a_token_is_a_word(token, expected):
+def test_affixes_are_split_from_the_word(token, expected):
     found = split_affixes(token)
     assert (found and (found.affixes[0], found.core, found.affixes[1])) == expected
 

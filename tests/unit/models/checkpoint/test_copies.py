@@ -45,7 +45,7 @@ def test_it_is_shared_and_removed_by_the_last_who_gives_it_back(folder, version)
     assert not list(folder.iterdir())
 
 
-def test_what_is_not_what_was_published_is_not_copied_and_named_where_it_lies(folder, version):
+def test_changed_file_is_not_copied_and_is_named_by_its_path(folder, version):
     (version / "weights.bin").write_bytes(b"weig")
     with pytest.raises(IntegrityError, match=rf"{version}/weights\.bin has 4 bytes, but 7 were published"):
         take(folder, version)
@@ -71,7 +71,7 @@ def test_without_room_there_is_none_and_the_log_says_so(folder, version, monkeyp
     assert not list(folder.iterdir())
 
 
-def test_where_files_can_share_blocks_nothing_is_copied(folder, version, monkeypatch):
+def test_reflinks_replace_copies_where_supported(folder, version, monkeypatch):
     """Simulates the block sharing of Btrfs and XFS."""
 
     def clone(to, request, source):
@@ -85,7 +85,7 @@ def test_where_files_can_share_blocks_nothing_is_copied(folder, version, monkeyp
     assert (take(folder, version).path / "weights.bin").read_bytes() == b"weights"
 
 
-def test_what_is_no_file_or_too_large_is_refused_before_it_is_read(folder, version):
+def test_pipe_or_oversized_file_is_refused_before_it_is_read(folder, version):
     """A pipe would never end, and a large file would fill the disk."""
     name = next(iter(read_manifest(version).files))
     for make in (os.mkfifo, lambda path: path.write_bytes(bytes(1 << 20))):

@@ -42,7 +42,7 @@ def profile_store(tmp_path):
     return ProfileStore(tmp_path)
 
 
-def test_what_was_written_is_read(profile_store):
+def test_written_profile_is_read(profile_store):
     profile_store.write(profile(figures={"baseline": 15.44}, posterior_scale=2.0))
     assert profile_store.read("one") == profile(figures={"baseline": 15.44}, posterior_scale=2.0)
 
@@ -73,7 +73,7 @@ def test_an_unknown_profile_is_told_with_those_there_are(profile_store, action):
     assert caught.value.parameter == "profile"
 
 
-def test_what_is_deleted_is_gone(profile_store):
+def test_deleted_profile_is_not_listed(profile_store):
     profile_store.write(profile())
     profile_store.delete("one")
     assert profile_store.names() == []
@@ -113,7 +113,7 @@ def test_a_damaged_file_is_told_by_its_path(profile_store, tmp_path, change):
     [{"models": [{"address": "small@1", "weight": float("nan")}]}, {"figures": {"baseline": [float("inf")]}}],
     ids=["models", "figures"],
 )
-def test_what_no_reply_could_hold_is_refused(profile_store, wrong):
+def test_profile_with_a_non_finite_number_is_refused(profile_store, wrong):
     path = profile_store.write(profile())
     path.write_text(json.dumps(json.loads(path.read_text()) | wrong))
     with pytest.raises(FormatError, match=f"not a profile: {next(iter(wrong))}"):
@@ -171,7 +171,7 @@ def calibration(model="small@3", points=POINTS):
     )
 
 
-def test_what_is_written_is_read_again_and_replaced(tmp_path):
+def test_written_calibration_is_read_and_replaced(tmp_path):
     store = CalibrationStore(tmp_path)
     assert store.read("small@3") is None
     store.write(calibration(points=POINTS[:2]))
@@ -194,7 +194,7 @@ def test_a_damaged_file_is_an_error_that_names_it(tmp_path, content):
     ("given", "number", "field"),
     [("20.0", "Infinity", "words_per_error"), ("0.65", "NaN", "points.2.precision")],
 )
-def test_what_is_no_number_is_refused(tmp_path, given, number, field):
+def test_calibration_with_a_non_finite_number_is_refused(tmp_path, given, number, field):
     store = CalibrationStore(tmp_path)
     path = store.write(calibration())
     path.write_text(path.read_text().replace(given, number))
@@ -288,7 +288,7 @@ def test_a_damaged_calibration_of_a_remote_registry_is_told_by_its_url(store_add
         CalibrationStore(store_address).read("small@3")
 
 
-def test_what_was_read_is_not_asked_for_again_for_some_seconds(documents, remote_store, clock):
+def test_read_is_cached_for_seconds(documents, remote_store, clock):
     remote_store.put(".profiles/a.json", b"one")
     assert documents.read_bytes("a") == documents.read_bytes("a") == b"one"
     assert remote_store.num_calls == 1
@@ -318,14 +318,14 @@ def test_a_store_that_forbids_writes_is_told_from_one_that_is_down(documents, re
             work()
 
 
-def test_what_was_read_is_told_while_the_store_is_down(documents, remote_store, clock):
+def test_cached_read_is_returned_while_the_store_is_down(documents, remote_store, clock):
     remote_store.put(".profiles/a.json", b"one")
     documents.read_bytes("a")
     remote_store.down, clock.now_s = True, 6.0
     assert documents.read_bytes("a") == b"one"
 
 
-def test_what_could_not_be_read_is_not_asked_for_at_each_request(documents, remote_store, clock):
+def test_failed_read_is_cached_for_seconds(documents, remote_store, clock):
     remote_store.down = True
     with pytest.raises(RegistryError, match="down"):
         documents.read_bytes("a")
@@ -373,7 +373,7 @@ def test_of_what_is_too_large_the_beginning_is_read(documents, remote_store):
     assert len(documents.read_bytes("a")) == MAX_DOCUMENT_BYTES + 1
 
 
-def test_what_was_asked_for_before_a_write_is_not_told_after_it(documents, remote_store):
+def test_read_that_began_before_a_write_is_not_cached(documents, remote_store):
     remote_store.put(".profiles/a.json", b"old")
     read = remote_store.read
     writer = threading.Thread(target=documents.write_bytes, args=("a", b"new"))

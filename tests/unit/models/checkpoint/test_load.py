@@ -307,7 +307,7 @@ def test_a_cache_is_rounded_within():
 
 
 @pytest.mark.parametrize("name", ["ngram", "tensor ngram"])
-def test_what_has_no_network_stays_the_very_same(name):
+def test_int8_leaves_models_without_a_network_unchanged(name):
     assert to_int8(families.model(name)) is families.model(name)
     assert int8_problems(families.model(name)) == []
 

@@ -21,7 +21,7 @@ from tests.support.checkpoints import write_minimal
 from tests.support.fake_models import FakeModel, fake_vocabulary
 
 
-def test_what_was_written_is_read_back_and_verifies(tmp_path):
+def test_written_manifest_is_read_and_verifies(tmp_path):
     write_minimal(tmp_path)
     manifest = read_manifest(tmp_path)
     verify_files(tmp_path, manifest)

@@ -126,7 +126,7 @@ def test_a_writer_that_fails_publishes_nothing_and_leaves_nothing(registry):
     assert list((registry.root / "m" / "versions").iterdir()) == []
 
 
-def test_what_does_not_verify_is_not_published(registry):
+def test_version_that_does_not_verify_is_not_published(registry):
     def lie(directory):
         write_minimal(directory)
         (directory / "weights.bin").write_bytes(b"WEIGHTS")
@@ -259,7 +259,7 @@ def any_registry(opened):
     return opened()
 
 
-def test_what_one_publishes_another_resolves_and_fetches(opened):
+def test_published_version_is_fetched_by_another_registry(opened):
     published = opened().publish("m", lambda folder: write_minimal(folder, content=b"one"))
     other = opened()
     version = other.resolve("m")

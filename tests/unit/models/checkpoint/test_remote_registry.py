@@ -52,7 +52,7 @@ def test_a_folder_is_a_local_registry_however_it_is_addressed(tmp_path, form):
 
 
 @pytest.mark.parametrize("url", ["s3://key:secret@bucket/r", "s3://bucket/r?endpoint_url=x", "memory://a b"])
-def test_what_does_not_belong_into_a_url_is_refused_and_not_repeated(url):
+def test_url_with_credentials_or_options_is_refused_and_not_repeated(url):
     with pytest.raises(InvalidInputError, match="in the environment") as caught:
         open_registry(url)
     assert "secret" not in str(caught.value)
@@ -161,7 +161,7 @@ def test_contents_that_are_published_again_are_young_again(registry, store):
     assert before.modified_s < after.modified_s
 
 
-def test_whoever_loses_a_number_takes_the_next_one(registry, store, other):
+def test_publisher_that_loses_a_number_takes_the_next(registry, store, other):
     store.before_put = lambda: other.publish("m", partial(write_minimal, content=b"faster"))
     version = registry.publish("m", partial(write_minimal, content=b"slower"))
     assert version.number == 2
@@ -184,7 +184,7 @@ def test_a_store_that_refuses_every_number_is_not_asked_for_ever(registry, monke
         registry.publish("m", write_minimal)
 
 
-def test_what_was_published_is_in_the_cache_already(registry, store):
+def test_published_version_is_in_the_cache(registry, store):
     version = registry.publish("m", write_minimal)
     store.down = True
     assert (registry.fetch(version) / "weights.bin").read_bytes() == b"weights"
@@ -344,7 +344,7 @@ def test_several_who_want_a_version_fetch_it_once(store, other, tmp_path):
 # --- offline --------------------------------------------------------------------------------------
 
 
-def test_what_was_seen_and_fetched_is_there_without_the_store(registry, store, other, caplog):
+def test_cached_catalogue_and_version_are_used_while_the_store_is_down(registry, store, other, caplog):
     other.publish("m", write_minimal)
     other.set_alias("m", "champion", 1)
     registry.models()
@@ -369,7 +369,7 @@ def test_a_new_process_starts_by_what_an_earlier_one_saw(registry, store, other,
     assert (later.fetch(later.resolve("m")) / "weights.bin").read_bytes() == b"weights"
 
 
-def test_what_was_never_seen_is_an_error_without_the_store(registry, store):
+def test_uncached_catalogue_is_an_error_while_the_store_is_down(registry, store):
     store.down = True
     for ask in (registry.models, lambda: registry.resolve("m"), registry.change_stamps, registry.published):
         with pytest.raises(RegistryError, match="it is down"):
@@ -406,7 +406,7 @@ def test_changes_are_never_made_to_what_is_only_remembered(registry, store, othe
         registry.publish("m", write_minimal)
 
 
-def test_what_is_known_is_told_without_asking(registry, store, other):
+def test_cached_version_is_resolved_without_a_request(registry, store, other):
     other.publish("m", write_minimal)
     other.set_alias("m", "champion", 1)
     with pytest.raises(ModelNotFoundError):

@@ -61,7 +61,7 @@ def test_a_whole_registry_comes_back(registry, backup):
 
 
 @pytest.mark.parametrize("name", ["weights.bin", MANIFEST_FILE])
-def test_what_is_damaged_is_mended_and_what_is_whole_stays(registry, backup, name):
+def test_damaged_items_are_restored_and_intact_ones_untouched(registry, backup, name):
     untouched = registry.version("m", 1).path.stat().st_ino
     path = registry.version("m", 2).path
     damage(path / name, b"cut")
@@ -72,7 +72,7 @@ def test_what_is_damaged_is_mended_and_what_is_whole_stays(registry, backup, nam
     assert sorted(entry.name for entry in path.parent.iterdir()) == ["1", "2"]
 
 
-def test_what_differs_is_refused_kept_or_replaced_as_is_said(registry, backup):
+def test_differing_items_are_refused_kept_or_replaced_by_policy(registry, backup):
     shutil.rmtree(registry.version("m", 1).path)
     registry.set_alias("m", "champion", 2)
     with pytest.raises(

@@ -193,7 +193,7 @@ def test_phrases_have_spaces_only_where_they_belong(phrase, expected):
     assert join_words(phrase) == expected
 
 
-def test_what_cannot_be_encoded_is_spelled_by_no_token():
+def test_lone_surrogate_stays_in_the_prefix():
     assert split_prefix(WordTokenizer(WORDS), "a\ud800").prefix == "a\ud800"
 
 
@@ -205,7 +205,7 @@ def test_long_texts_are_cut_fast(pieces, text):
         assert time.thread_time() - begun < 0.5
 
 
-def test_what_precedes_a_part_of_a_run_is_its_context(pieces):
+def test_long_run_without_spaces_is_split_into_context_and_prefix(pieces):
     typed = split_prefix(pieces, "漢" * 100)
     assert (len(typed.context), len(typed.prefix), typed.start) == (36, 64, 36)
     assert typed.spelled == typed.prefix.encode()

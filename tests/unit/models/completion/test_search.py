@@ -35,7 +35,7 @@ def test_the_likeliest_word_comes_first(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_found_and_what_is_not_sum_to_one(kind):
+def test_found_and_unexplored_mass_sum_to_1(kind):
     search = searched(kind, "the c", max_steps=20)
     found = search.result()
     assert sum(words_of(search).values()) / found.live_mass + found.unexplored_mass == pytest.approx(
@@ -210,7 +210,7 @@ def test_the_end_of_the_alphabet_has_no_word():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_no_tokens_spell_has_no_completions(kind):
+def test_prefix_that_no_tokens_spell_has_no_completions(kind):
     found = searched(kind, "日" if kind == "char" else "the " + "q" * 300, max_steps=5).result()
     assert found.completions == ()
     assert found.unexplored_mass in {0.0, 1.0}
@@ -349,7 +349,7 @@ def test_giving_up_leaves_the_live_mass_as_it_is():
     assert (found.live, found.open, found.cut) == (0.5, 0.3, 0.2)
 
 
-def test_what_is_told_last_decides_what_may_change_it():
+def test_pruning_thresholds_are_the_last_listed_probabilities():
     """A sequence enters the list of words, or after a further word, of probability 0.25, the list of pairs."""
     found = findings(("a", 1, 0.5), ("b", 1, 0.1), ("a c", 2, 0.3), ("a d", 2, 0.2))
     assert found.pruning_thresholds(1) == [0.5, 0.3]

@@ -152,11 +152,11 @@ def test_case_is_folded():
         (WordState(begun=False, pending=b"\xc3"), "ending", []),
     ],
 )
-def test_what_tokens_do_at_a_place(place, kind, expected):
+def test_transitions_by_word_state(place, kind, expected):
     assert spellings(getattr(TOKENS.transitions(place), kind)) == expected
 
 
-def test_what_tokens_do_along_what_was_typed():
+def test_transitions_along_a_prefix_are_inside_or_crossing():
     moves = TOKENS.transitions_along(WordState(), b" a", TOKENS.exact)
     assert spellings(moves.inside) == [b" ", b" a"]
     assert spellings(moves.crossing) == [b" a b"]

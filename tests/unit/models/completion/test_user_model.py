@@ -143,7 +143,7 @@ def test_words_on_both_sides_of_one_that_is_too_long_are_no_neighbours():
     assert {pair[:2] for pair in model.export()[1]} == {(SENTENCE_START, "a"), ("b", "c")}
 
 
-def test_what_is_exported_is_restored(model):
+def test_exported_user_model_is_restored(model):
     faded = model.updated([WordSequence(SENTENCE_START, ["the", "end"])], UserModelLimits(half_life_words=7))
     again = user_model_from_counts(*faded.export())
     assert again.export() == faded.export()
@@ -230,7 +230,7 @@ def test_of_an_unknown_context_no_pair_is_learnt():
     assert model.followers("never") == {"cat": 1}
 
 
-def test_what_has_faded_to_nothing_is_not_exported():
+def test_words_with_a_count_of_zero_are_not_exported():
     """An export can be restored: counts are positive, and words of pairs are among the words."""
     model = user_model_from_counts(
         [("cat", 5e-324), ("dog", 1.0)], [("the", "cat", 1.0), ("the", "dog", 1.0)]

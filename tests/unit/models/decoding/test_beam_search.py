@@ -181,7 +181,7 @@ def test_diverse_groups_begin_differently(seed):
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_what_groups_shun_is_no_part_of_their_scores(seed):
+def test_diversity_penalty_is_not_part_of_scores(seed):
     of = model(seed)
     true = {(tokens, ended): score for score, tokens, ended in everything(of, 1.0)}
     answers, _ = found(of, num_beams=6, n=6, num_beam_groups=3, diversity_penalty=3.0)
@@ -207,7 +207,7 @@ def test_a_stop_string_ends_a_beam():
     assert any(tokens == (4, 5) for _, tokens, _ in answers)
 
 
-def test_where_nothing_is_possible_it_ends():
+def test_beam_search_without_possible_tokens_ends():
     nothing = np.full(SIZE, -np.inf, np.float32)
     assert found(lambda _: nothing)[0] == [(0.0, (), False)]
 
@@ -240,7 +240,7 @@ def test_words_are_spelled_in_one_way():
     assert spellings(words, "the cat") == [(3, 4)]
 
 
-def test_what_has_an_unknown_word_cannot_be_generated():
+def test_sequence_with_an_unknown_word_has_no_spellings():
     assert spellings(WordTokenizer(Vocabulary(["the", "cat"])), "the dog") == []
 
 

@@ -71,7 +71,7 @@ def test_beams_have_limits_of_their_own(options, message):
 
 
 @pytest.mark.parametrize("field", ["num_beams", "num_beam_groups", "diversity_penalty"])
-def test_what_only_beams_have_is_refused_without_them(field):
+def test_beam_options_are_refused_with_other_strategies(field):
     with pytest.raises(InvalidInputError, match=f"{field} is 3; it needs strategy 'beam'"):
         DecodingParameters(max_tokens=1, **{field: 3})
 

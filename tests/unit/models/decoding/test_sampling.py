@@ -77,7 +77,7 @@ def test_control_tokens_but_the_end_are_never_chosen():
     assert chosen(row, [0.5], strategy="greedy")[0] == EOS
 
 
-def test_where_nothing_is_possible_the_text_ends():
+def test_row_without_possible_tokens_ends_the_text():
     row = [0.0] + [-np.inf] * 4
     assert UNK == BOS - 1 == 0
     for options in ({}, {"strategy": "greedy"}, {"top_p": 0.5}, {"ignore_eos": True}):
@@ -292,7 +292,7 @@ def test_the_token_is_the_one_in_whose_share_the_number_falls(table, parameters,
         assert chosen.log_probs[row] == pytest.approx(log_probs[row, token], abs=1e-4)
 
 
-def test_where_nearly_all_weight_is_impossible_the_whole_distribution_decides():
+def test_underflow_of_the_allowed_weights_falls_back_to_the_whole_distribution():
     """`</s>` is banned, and the other weights underflow in single precision."""
     table = np.full((ROWS, SIZE), -200, np.float32)
     table[:, EOS], table[:, 140] = 50, -100

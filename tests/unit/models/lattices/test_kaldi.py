@@ -84,7 +84,7 @@ def test_good_lattices_around_bad_ones_are_read():
         ("0 x 1 1,2,\n1\n", 2, "the state 'x' is not a number"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_line(lines, number, problem):
+def test_bad_line_is_named_with_its_number(lines, number, problem):
     [bad] = read(f"utt-1\n{lines}")
     assert isinstance(bad, BadLine)
     assert bad.number == number

@@ -68,7 +68,7 @@ def test_no_lattices_are_no_work():
     assert rescored([]) == []
 
 
-def test_what_a_lattice_gets_does_not_depend_on_its_company():
+def test_rescored_lattice_does_not_depend_on_the_batch():
     some = lattices(7)
     for alone, together in zip(
         [rescored([one], beam=3.0)[0] for one in some], rescored(some, beam=3.0), strict=True

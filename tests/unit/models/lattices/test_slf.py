@@ -118,7 +118,7 @@ def test_words_are_quoted_and_escaped_as_htk_does(written, word):
         ([], 1, "N= is missing"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_line(lines, number, problem):
+def test_bad_line_is_named_with_its_number(lines, number, problem):
     bad = read(*lines)
     assert isinstance(bad, BadLine)
     assert str(bad).startswith(f"a.slf:{number}: ")

@@ -49,7 +49,7 @@ def test_a_replayed_step_is_the_step(network, recorded, rows):
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
 
 
-def test_what_was_answered_stays_when_others_are_answered(network, recorded):
+def test_results_of_a_graph_stay_when_it_is_replayed(network, recorded):
     first = read(recorded.step, network, 3)
     kept = [part.clone() for part in first]
     read(recorded.step, network, 4, seed=1)

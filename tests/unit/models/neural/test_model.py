@@ -70,7 +70,7 @@ def test_ids_past_the_lengths_are_ignored(model):
     assert not first[1].any()
 
 
-def test_what_lies_past_the_lengths_may_be_no_ids(model):
+def test_padding_may_be_invalid_ids(model):
     state, lengths = model.initial_state(2), np.array([3, 1])
     want = score_sequences(model, state, np.array([[3, 4, 5], [6, 7, 8]]), lengths)
     got = score_sequences(model, state, np.array([[3, 4, 5], [6, -1, 10**6]]), lengths)

@@ -137,7 +137,7 @@ def test_the_tied_matrix_is_stored_once_and_is_one_again(saved, vocabulary):
     )
 
 
-def test_what_is_done_to_loaded_weights_leaves_the_file_alone(saved, vocabulary):
+def test_changed_weights_leave_the_mapped_file_unchanged(saved, vocabulary):
     before = (saved / "model.safetensors").read_bytes()
     with torch.no_grad():
         for parameter in NeuralModel.load(saved, vocabulary).network.parameters():
@@ -202,7 +202,7 @@ def test_a_wrong_configuration_is_refused(saved, vocabulary, changes, message):
         ("{}", "vocab_size is None"),
     ],
 )
-def test_what_is_no_configuration_is_refused(saved, vocabulary, content, message):
+def test_invalid_configuration_is_refused(saved, vocabulary, content, message):
     (saved / "config.json").write_text(content)
     with pytest.raises(ManifestError, match=message):
         NeuralModel.load(saved, vocabulary)
@@ -233,7 +233,7 @@ def test_weights_of_the_first_version_are_told_of(saved, vocabulary):
 
 
 @pytest.mark.parametrize("content", [b"", b"no weights at all", b"\xff" * 64])
-def test_what_is_no_file_of_weights_is_refused(saved, vocabulary, content):
+def test_invalid_weights_file_is_refused(saved, vocabulary, content):
     (saved / "model.safetensors").write_bytes(content)
     with pytest.raises(ManifestError, match="not a safetensors file"):
         NeuralModel.load(saved, vocabulary)

@@ -35,7 +35,7 @@ def test_a_token_is_seen_for_as_long_as_it_is_in_the_window():
     assert changed.tolist() == [False, True, True, True, False, False]
 
 
-def test_what_is_carried_is_the_last_vectors():
+def test_state_of_the_window_is_its_last_vectors():
     layer, inputs = window_layer(), torch.randn(2, 2, 3).double()
     (first,) = layer(inputs[:1], layer.start(2))[1]
     assert torch.equal(first, torch.stack([torch.zeros(2, 3).double(), inputs[0]]))
@@ -99,7 +99,7 @@ def test_attention_gradients_pass_a_numerical_check(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_lies_before_the_window_has_no_say(kind):
+def test_attention_ignores_tokens_before_the_window(kind):
     """Recurrent weights are zero, so only attention reaches earlier tokens."""
     layer = attention_layer(kind, window=3)
     layer.inner.cells[0].kernel.weight_hh_l0.data.zero_()

@@ -49,7 +49,7 @@ def test_parts_are_done_side_by_side():
 
 
 @pytest.mark.parametrize("failing", [0, 2])
-def test_what_a_part_raises_is_raised_once_all_are_done(failing):
+def test_error_of_a_part_is_raised_after_all_parts(failing):
     done = []
 
     def work(part):
@@ -62,7 +62,7 @@ def test_what_a_part_raises_is_raised_once_all_are_done(failing):
     assert sorted(done) == [part for part in range(3) if part != failing]
 
 
-def test_what_logits_are_divided_by_is_the_same_in_any_number_of_threads(monkeypatch):
+def test_log_sum_exp_does_not_depend_on_the_number_of_threads(monkeypatch):
     monkeypatch.setattr("models.neural.softmax.LOGITS_PER_THREAD", 64)
     logits = torch.randn(10, 70, generator=torch.Generator().manual_seed(1))
     shared = log_sum_exp(logits)

@@ -98,7 +98,7 @@ def test_one_number_can_be_written_in_many_ways(field):
 @pytest.mark.parametrize(
     "field", ["", "-", ".", "e1", "1e", "1e+", "--1", "1-", "1.2.3", "0x1", "1_0", "1,5", "infi", "1" * 401]
 )
-def test_what_is_no_number_is_none(field):
+def test_malformed_number_is_none(field):
     easy, _ = read_number(np.frombuffer(field.encode() + b"\n", np.uint8), 0, len(field))
     assert not easy
     assert nearest_float(field.encode()) is None

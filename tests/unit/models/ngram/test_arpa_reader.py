@@ -70,7 +70,7 @@ def test_ngrams_are_sorted_and_suffixes_left_to_the_builder(small):
         ("-0.2\n", "-0.2   \n"),
     ],
 )
-def test_what_files_do_differently_makes_no_difference(tmp_path, small, old, new):
+def test_variants_of_the_format_are_read_alike(tmp_path, small, old, new):
     assert old in SMALL
     assert table_of(read(tmp_path, SMALL.replace(old, new))) == table_of(small)
 
@@ -264,7 +264,7 @@ ERRORS = [
 
 
 @pytest.mark.parametrize(("old", "new", "said"), ERRORS)
-def test_what_is_wrong_is_refused_with_its_line(tmp_path, old, new, said):
+def test_invalid_line_is_refused_with_its_number(tmp_path, old, new, said):
     assert old in SMALL
     path = written(tmp_path, SMALL.replace(old, new, 1))
     with pytest.raises(FormatError) as caught:
@@ -321,7 +321,7 @@ def test_a_packed_file_that_is_cut_off_is_refused(tmp_path, compress):
         (bytes(range(256)) * 9000, "is no ARPA file"),
     ],
 )
-def test_what_is_no_arpa_file_is_told_what_it_looks_like(tmp_path, content, said):
+def test_other_format_is_named_in_the_error(tmp_path, content, said):
     with pytest.raises(FormatError) as caught:
         read(tmp_path, content)
     assert said in str(caught.value)
@@ -363,7 +363,7 @@ def test_a_file_that_cannot_be_read_to_begin_with_is_refused_by_name():
 
 
 @pytest.mark.parametrize("value", ["0", "nan", "x"])
-def test_what_cannot_stand_for_a_backoff_weight_of_zero_is_refused(tmp_path, value):
+def test_log_zero_that_is_not_negative_is_refused(tmp_path, value):
     """Otherwise a missing back-off weight would count as zero probability."""
     with pytest.raises(
         FormatError, match=rf"log-zero is '{value}' in its comment, it must be a number below 0"

@@ -119,7 +119,7 @@ def test_offsets_that_do_not_fit_are_refused(model, offsets):
         model.score_ragged(model.initial_state(2), np.array([3, 4, 5]), np.array(offsets))
 
 
-def test_what_lies_past_a_rows_length_is_ignored(model):
+def test_padding_of_a_row_is_ignored(model):
     tokens = np.array([[3, 4, 5], [3, 10**9, -7]])
     scores = score_sequences(model, model.initial_state(2), tokens, np.array([3, 1]))
     assert scores[1, 0] == scores[0, 0]

@@ -71,7 +71,7 @@ def test_a_list_has_its_own_rows():
         ("lm:x*tokens", "has no 'lm:x'"),
     ],
 )
-def test_what_is_not_there_is_named(name, said):
+def test_missing_feature_is_named(name, said):
     with pytest.raises(InvalidInputError, match=said):
         matrix_of(LISTS, COMPUTED, [name])
 
@@ -85,7 +85,7 @@ def test_a_weighed_feature_beyond_its_limits_is_refused(value):
 
 
 @pytest.mark.parametrize("name", ["lm", "words", "unk:old", "lm_sum:old", "rank", "am*tokens"])
-def test_what_is_computed_cannot_be_given(name):
+def test_given_feature_with_a_computed_name_is_refused(name):
     lists = [*LISTS, CandidateList(None, "", (Candidate("x", {name: 1.0}),))]
     with pytest.raises(InvalidInputError, match=r"lists\[2\]\.candidates\[0\]\.features\.\S+ is given, but"):
         check_given(lists, models=["old"])
@@ -136,7 +136,7 @@ def test_a_given_feature_times_a_length(length, factors):
     assert values.tolist() == [-0.5 * factors[0], -2.0 * factors[1]]
 
 
-def test_what_agrees_with_its_list_has_the_greatest_consensus():
+def test_candidate_nearest_to_its_list_has_the_greatest_consensus():
     values = derived("consensus:wer", ["the cat sat", "a cat sat", "the cat sad"], none_given)
     assert int(np.argmax(values)) == 0
     assert values[1] == values[2]

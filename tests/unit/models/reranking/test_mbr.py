@@ -70,7 +70,7 @@ def test_the_same_word_elsewhere_is_no_agreement():
     assert confidences(["a b c d", "x y z w a"], [0.75, 0.25]) == pytest.approx([0.75] * 4)
 
 
-def test_where_all_agree_confidence_is_exactly_one():
+def test_confidence_of_equal_candidates_is_exactly_1():
     assert confidences(["a b"] * 7, [0.1] * 7) == [1.0, 1.0]
 
 

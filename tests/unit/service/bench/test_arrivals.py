@@ -62,7 +62,7 @@ def test_it_wakes_at_the_time_and_never_before():
     assert sorted(late)[20] < 0.0005  # event loops have a resolution of 1 ms
 
 
-def test_whoever_is_late_lets_others_have_their_turn():
+def test_late_sleeper_yields_to_other_tasks():
     async def turns():
         done = []
         task = asyncio.create_task(asyncio.sleep(0, done.append("other")))

@@ -182,7 +182,7 @@ def test_a_bound_on_connections_is_said_when_it_was_the_limit():
     assert summary.latency_ms.max > 100  # includes the wait
 
 
-def test_what_is_interrupted_has_been_measured_until_then():
+def test_interrupted_load_is_measured_until_then():
     async def fifty(writer, number, _request):
         if number < 50:
             writer.write(whole())

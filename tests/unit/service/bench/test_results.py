@@ -81,7 +81,7 @@ def test_errors_are_counted_by_kind_and_have_no_latency():
     assert summary.latency_ms.count == 1
 
 
-def test_what_ran_out_of_time_counts_with_the_time_it_was_given():
+def test_timed_out_request_counts_with_its_timeout():
     summary = summarise_load(recording(seen(10, 10.1), seen(10, 12.0, error="timeout", status=0)))
     assert summary.latency_ms.max == pytest.approx(2000)
     assert summary.answered == 1
@@ -147,7 +147,7 @@ def test_times_have_units(text, seconds):
 
 
 @pytest.mark.parametrize("text", ["10", "", "ms", "-1s", "1 s", "1h", "nan", f"{'9' * 400}s"])
-def test_what_is_no_time_is_refused_by_name(text):
+def test_invalid_duration_is_refused_by_name(text):
     with pytest.raises(InvalidInputError, match=r"warmup is .*such as 200ms"):
         parse_duration_s(text, "warmup")
 

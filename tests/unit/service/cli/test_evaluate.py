@@ -119,7 +119,7 @@ def test_a_model_that_learns_is_told_of_in_as_much_detail(network):
         ),
     ],
 )
-def test_what_a_model_that_learns_cannot_do_is_refused(folder, options, said):
+def test_options_that_dynamic_evaluation_lacks_are_refused(folder, options, said):
     with pytest.raises(InvalidInputError, match=said):
         evaluate(folder, "--dynamic", *options)
 

@@ -70,7 +70,7 @@ def test_a_model_is_written_to_a_file(gramophone, small, tmp_path):
     assert json.loads(gramophone("export-arpa", "m@1", target, "--json")[1])["ngrams"] == [5, 4, 2]
 
 
-def test_what_readers_of_a_file_must_know_is_said(gramophone, tmp_path):
+def test_escapes_and_log_zero_of_an_export_are_noted(gramophone, tmp_path):
     text = SMALL.replace("\\data\\", "# gramophone: escapes=percent log-zero=-99\n\\data\\")
     text = text.replace("\ta", "\t%20").replace(" a", " %20").replace("\t-0.2\n", "\t-99\n")
     (tmp_path / "odd.arpa").write_text(text)

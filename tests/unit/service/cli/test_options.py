@@ -41,7 +41,7 @@ def test_good_lists_are_written_and_bad_lines_told(moses):
     assert done.exit_code == 0
 
 
-def test_what_has_no_place_is_told(moses, tmp_path):
+def test_dropped_features_are_noted(moses, tmp_path):
     done = run("convert", moses, tmp_path / "out.json.gz", "--output-format", "mlm-scoring")
     assert done.stderr.splitlines()[-1] == "note: format mlm-scoring cannot represent features.lm"
     assert json.loads(run("show", tmp_path / "out.json.gz", "--json").stdout)["features"] == {"score": 4}

@@ -102,7 +102,7 @@ def test_a_mixture_of_published_models_is_trained(typed, trained, tmp_path):
     assert (code, json.loads(out)["model"]) == (0, "both@1"), err
 
 
-def test_what_is_fetched_lies_in_the_cache_that_was_chosen(typed, trained, tmp_path):
+def test_fetched_files_are_in_the_chosen_cache(typed, trained, tmp_path):
     assert open_registry(trained[1]).work_folder.is_relative_to(tmp_path / "cache")
     typed("--registry-cache", tmp_path / "other", "models", "verify", *trained)
     assert list((tmp_path / "other").glob("registries/*/small/versions/1/manifest.json"))

@@ -56,7 +56,7 @@ def failing(*_):
     raise RegistryError("cannot write to registry: No space left on device")
 
 
-def test_what_was_done_before_a_failure_is_not_done_again(train, monkeypatch):
+def test_stages_before_a_failure_are_reused(train, monkeypatch):
     with monkeypatch.context() as broken:
         broken.setattr(commands, "publish", failing)
         code, _, errors = train("--set", "ngram.order=2")
@@ -72,7 +72,7 @@ def test_what_was_done_before_a_failure_is_not_done_again(train, monkeypatch):
 
 
 @pytest.mark.parametrize("other", ["ngram.prune=[0, 1]", "ngram.smoothing=absolute", "tokenizer.min_count=2"])
-def test_what_was_done_of_another_recipe_is_removed_and_told(train, monkeypatch, other):
+def test_stages_of_another_recipe_are_removed_with_a_note(train, monkeypatch, other):
     with monkeypatch.context() as broken:
         broken.setattr(commands, "publish", failing)
         train("--set", "ngram.order=2")
@@ -113,7 +113,7 @@ def test_a_work_folder_of_the_users_is_left_empty(train):
         (("--work-dir", "."), "ngram", ". is not empty and contains no stages of an estimation"),
     ],
 )
-def test_what_cannot_be_done_is_told_in_one_line(train, argv, recipe, said):
+def test_impossible_training_ends_with_one_line(train, argv, recipe, said):
     code, result, errors = train(*argv, recipe=recipe)
     assert (code, result) == (2, None)
     assert len(errors.splitlines()) == 1

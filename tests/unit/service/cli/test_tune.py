@@ -64,7 +64,7 @@ def tune(folder):
     return run
 
 
-def test_what_is_found_is_told_saved_and_used(tune, folder):
+def test_tuned_weights_are_reported_saved_and_used(tune, folder):
     done = tune("--save", "mine")
     assert "Use the weights: on held-out lists, WER changes by -" in " ".join(done.stdout.split())
     command = [

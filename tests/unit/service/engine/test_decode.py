@@ -93,7 +93,7 @@ def test_rows_that_end_leave(model):
     assert len(rows) < 50
 
 
-def test_where_a_text_ended_nothing_goes_on(model):
+def test_ended_texts_have_no_unfinished_state(model):
     model.table[:, EOS] = 50.0
     drawn = run_call(made(model, 1, last=False))
     assert drawn.tokens == [[EOS], [EOS]]
@@ -112,7 +112,7 @@ def test_streams_that_go_on_together_copy_nothing(model):
     assert {id(history) for history in histories} == {id(histories[0])}
 
 
-def test_who_leaves_is_missed_by_nobody(model):
+def test_cancelled_call_does_not_change_others(model):
     """A cancelled call takes no further step; the results of the other calls do not change."""
     pool, answers = DecodeCallBatch(), {}
     calls = [made(model, seed, count=6, ignore_eos=True) for seed in range(3)]

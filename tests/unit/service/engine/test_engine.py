@@ -107,7 +107,7 @@ def test_cancelling_the_caller_cancels_the_work():
     run_with_engine(cancel)
 
 
-def test_what_is_left_at_the_end_is_told_so():
+def test_unfinished_job_gets_a_draining_error_at_close():
     async def leave(engine):
         future = engine.run(forever())
         await engine.close(drain_timeout_s=0.02)

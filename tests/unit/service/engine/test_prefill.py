@@ -135,7 +135,7 @@ def test_the_one_at_fault_is_found_and_the_others_go_on():
         np.testing.assert_array_equal(answer.log_probs, run_call(call).log_probs)
 
 
-def test_who_leaves_is_read_no_further():
+def test_removed_call_is_read_no_further():
     model = Letters()
     gone, stays = text(model, 20), text(model, 20)
     pool = joined(gone, stays)
@@ -157,7 +157,7 @@ def test_a_text_at_rest_keeps_no_others_alive():
     assert joint() is None
 
 
-def test_what_a_call_keeps_of_its_own_texts_keeps_no_others_alive():
+def test_finished_text_releases_the_joint_state():
     model = Letters()
     tokens = np.ones((2, 40), int)
     pool = joined(Read(model, Numbers([0, 0]), tokens, np.array([8, 40]), STATE), text(model, 50))

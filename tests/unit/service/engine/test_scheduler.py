@@ -169,7 +169,7 @@ def filled(scheduler, owner, **options):
     return None
 
 
-def test_what_is_free_is_lent_and_comes_back_as_it_ends():
+def test_borrowed_capacity_returns_as_jobs_end():
     scheduler = made(max_jobs=12)
     borrowed = [submitted(scheduler, "hostile") for _ in range(12)]
     assert filled(scheduler, "hostile")[1].code == "overloaded"
@@ -330,7 +330,7 @@ def test_a_keystroke_waits_for_no_slice_of_the_texts_of_others():
     assert log == ["keystroke"]
 
 
-def test_who_comes_while_others_take_steps_joins_them_at_the_next():
+def test_job_submitted_between_steps_joins_the_next_batch():
     model, scheduler, listeners = NumberModel(), made(), [Listener(), Listener()]
 
     def first():

@@ -80,7 +80,7 @@ def test_an_address_without_a_model_lists_what_there_is(registry, address):
         made(registry, "ngram").resolve(address)
 
 
-def test_what_is_published_and_not_loaded_is_said_so(registry):
+def test_published_version_that_is_not_loaded_is_reported(registry):
     with pytest.raises(ModelNotFoundError, match="lstm@1 is published but not loaded"):
         made(registry).resolve("lstm@1")
 
@@ -136,7 +136,7 @@ def test_the_default_is_loaded_first(registry):
     assert order == ["ngram", "lstm"]
 
 
-def test_what_cannot_be_loaded_does_not_stop_the_others(registry):
+def test_failed_load_leaves_other_models_served(registry):
     def failing(path, *, device, precision):
         if "lstm" in path.parts:
             raise IntegrityError(f"{path}/weights.bin was changed")

@@ -257,7 +257,7 @@ def test_a_registry_that_has_gone_leaves_all_as_it_is(made, registry):
     assert host.resolve("lstm").address == "lstm@1"
 
 
-def test_what_could_not_be_resolved_at_start_is_served_once_it_can(made, registry):
+def test_address_unresolved_at_start_is_served_once_it_resolves(made, registry):
     (registry.root / "lstm" / "aliases.json").write_text("{")
     host = made(default="ngram")
     registry.set_alias("lstm", "champion", 2)
@@ -325,7 +325,7 @@ def test_two_addresses_of_one_version_load_it_once(made, loads):
 
 
 @pytest.mark.parametrize("address", ["nobody", "lstm@9", "lstm@0", "lstm@../2", "../lstm", "lstm@x"])
-def test_what_is_not_published_cannot_be_loaded_and_leaves_no_trace(made, address):
+def test_load_of_an_unpublished_version_is_refused_without_trace(made, address):
     host = made("ngram")
     with pytest.raises(ModelNotFoundError):
         host.load(address)
@@ -345,7 +345,7 @@ def test_a_load_by_hand_that_fails_is_not_tried_again_by_itself(made, loads, clo
     assert host.load("lstm@2").state is LoadState.LOADED
 
 
-def test_what_failed_by_hand_is_tried_once_an_address_that_is_served_means_it(made, registry, loads, clock):
+def test_failed_manual_load_is_retried_for_a_served_address(made, registry, loads, clock):
     host = made("lstm")
     loads.broken = {"lstm@2"}
     host.load("lstm@2")
@@ -367,7 +367,7 @@ def test_unloading_ends_every_address_of_the_model(made):
     assert list(host.models) == ["ngram@1"]
 
 
-def test_what_was_unloaded_stays_so_where_every_model_is_served(made):
+def test_unloaded_model_stays_unloaded_with_all_models_served(made):
     host = made()
     host.unload("ngram")
     host.refresh()
@@ -380,7 +380,7 @@ def test_the_default_cannot_be_unloaded(made):
         host.unload("lstm")
 
 
-def test_what_the_registry_remembers_becomes_the_default_once_it_can_answer(made, registry, loads):
+def test_stored_default_is_served_once_it_loads(made, registry, loads):
     host = made()
     loads.broken = {"gru@1"}
     registry.publish("gru", write_minimal)
@@ -394,7 +394,7 @@ def test_what_the_registry_remembers_becomes_the_default_once_it_can_answer(made
     assert host.default.address == made().default.address == "gru@2"
 
 
-def test_what_an_address_is_about_to_move_to_cannot_be_unloaded(made, registry, loads):
+def test_pending_version_of_an_address_cannot_be_unloaded(made, registry, loads):
     host = made("lstm", "ngram", default="ngram")
     loads.broken = {"lstm@2"}
     registry.set_alias("lstm", "champion", 2)
@@ -450,7 +450,7 @@ def test_a_model_that_does_not_fit_is_refused_with_what_could_be_unloaded(made, 
     assert heard.heard == ["loaded", "loaded", "refused"]
 
 
-def test_what_is_in_memory_counts_against_the_budget(made):
+def test_loaded_models_count_against_the_memory_budget(made):
     host = made("ngram", "lstm", default="lstm", budget=6_000)
     assert host.find("lstm").state is LoadState.LOADED
     assert "4.1 KiB are in use" in host.find("ngram").failure

@@ -54,7 +54,7 @@ def test_equal_states_have_handles_that_tell_nothing_of_each_other():
 
 
 @pytest.mark.parametrize("handle", ["", "x", "...", "here.x.y", "here..", "here"])
-def test_what_is_no_handle_leads_nowhere(handle):
+def test_invalid_handle_is_an_unknown_state(handle):
     with pytest.raises(UnknownStateError, match=r"states\[0\] is no stored state") as caught:
         found(made(), handle)
     assert caught.value.parameter == "states[0]"
@@ -146,7 +146,7 @@ def test_bytes_beyond_a_share_give_way_to_another_key():
     assert store.num_bytes == 4 * size
 
 
-def test_what_is_free_is_lent_again():
+def test_freed_states_can_be_borrowed_again():
     store = made(max_states=8)
     mine = store.keep("me", [kept()] * 4)
     store.keep("hostile", [kept()] * 4)
@@ -184,7 +184,7 @@ def test_the_same_version_loaded_again_has_handles_of_its_own():
     assert found(store, again).loaded is after
 
 
-def test_what_was_read_by_a_version_that_has_been_unloaded_is_not_kept():
+def test_states_of_an_unloaded_version_are_not_kept():
     store, loaded = made(), LoadedModel("lm@1", None, None, checkpoint=None)
     store.free_version(loaded)
     with pytest.raises(ModelNotFoundError, match="lm@1 was unloaded while the text was read"):

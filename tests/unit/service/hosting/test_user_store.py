@@ -117,7 +117,7 @@ def test_neither_a_restart_nor_a_clock_makes_users_old(path, clock, uptime):
     assert len(again.get("", "ann")) == 0
 
 
-def test_what_is_put_is_kept_within_the_bounds(users):
+def test_stored_user_model_is_within_the_bounds(users):
     assert len(users.put("", "ann", user_model_from_counts([(f"w{n}", n + 1) for n in range(9)]))) == 3
 
 

@@ -407,7 +407,7 @@ PROSE = [
 
 
 @pytest.mark.parametrize("text", NO_PROSE.values(), ids=NO_PROSE)
-def test_what_is_no_prose_is_left_out(text):
+def test_markup_and_code_are_not_checked(text):
     prose = opened(text, "markdown").prose
     assert re.findall(r"[a-z]+", prose) == ["a", "cat", "sat"]
     assert len(prose) == len(text)
@@ -417,7 +417,7 @@ def test_what_is_no_prose_is_left_out(text):
 
 
 @pytest.mark.parametrize("text", PROSE)
-def test_what_only_looks_like_code_is_prose(text):
+def test_text_that_resembles_code_is_checked(text):
     assert opened(text, "markdown").prose == text
 
 

@@ -181,7 +181,7 @@ def test_the_best_of_several_are_those_with_the_highest_mean(words):
 
 
 @pytest.mark.parametrize("kind", [GenerateRequest, CompletionRequest])
-def test_what_is_chosen_at_the_end_cannot_be_streamed(kind):
+def test_best_of_cannot_be_streamed(kind):
     with pytest.raises(InvalidInputError, match="best_of is 3 and n is 2"):
         kind(prompt="", n=2, best_of=3, stream=True).parameters(LIMITS)
 

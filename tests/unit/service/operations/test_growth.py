@@ -61,7 +61,7 @@ GROWING = {
 
 
 @pytest.mark.parametrize("kind", GROWING)
-def test_what_a_request_adds_is_read_in_bounded_steps_and_proportional_time(kind):
+def test_growing_requests_take_bounded_steps_and_linear_time(kind):
     few, many = (steps(**GROWING[kind](size)) for size in (4000, 8000))
     assert max(many) < MOST_CALLS
     assert sum(many) < FACTOR * sum(few)

@@ -263,7 +263,7 @@ def test_a_tree_is_not_built_where_texts_begin_differently():
 CANDIDATE_LIMITS = Limits(max_texts=1000, max_tokens_per_sequence=1000, max_new_tokens=1)
 
 
-def test_what_a_text_is_called_is_not_sought_for_each_of_many(characters, finish):
+def test_name_of_a_text_is_found_at_most_once(characters, finish):
     """Finding a name searches all candidates, which takes seconds for the maximum of 65,536."""
     candidates = tuple(Candidate(f"a{'b' * length}") for length in range(50))
     named = Mock(return_value="lists[0].")

@@ -22,13 +22,13 @@ def failed(message):
     return PeerResponse(503, HEADERS, json.dumps({"error": error}).encode())
 
 
-def test_where_all_agree_the_one_asked_answers():
+def test_equal_outcomes_give_the_reply_of_the_receiving_worker():
     assert _merge_responses(DONE, 1, {0: PeerResponse(202, [], b"{}"), 2: DONE}) is DONE
     refused = failed("no room")
     assert _merge_responses(refused, 0, {1: failed("none here")}) is refused
 
 
-def test_where_some_failed_it_is_told_which():
+def test_partial_failure_names_the_failed_workers():
     answer = _merge_responses(DONE, 1, {0: DONE, 2: failed("no room for a@1")})
     error = json.loads(answer.body)["error"]
     assert (answer.status, error["code"]) == (503, "engine_error")
@@ -39,14 +39,14 @@ def test_where_some_failed_it_is_told_which():
     assert dict(answer.headers)[b"content-length"] == str(len(answer.body)).encode()
 
 
-def test_where_the_one_asked_failed_alone_it_is_told_too():
+def test_failure_of_the_receiving_worker_alone_is_named():
     answer = _merge_responses(failed("no room"), 0, {1: DONE})
     assert json.loads(answer.body)["error"]["message"].startswith(
         "worker 0 of 2 failed and worker 1 succeeded"
     )
 
 
-def test_what_each_worker_adds_to_its_answers_is_not_added_twice():
+def test_headers_of_workers_are_merged_without_duplicates():
     names = [name for name, _ in _merge_responses(DONE, 0, {1: failed("no room")}).headers]
     assert names == [b"content-type", b"retry-after", b"content-length"]
 

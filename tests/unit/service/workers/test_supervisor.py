@@ -145,7 +145,7 @@ def left_over(parent, kind="weights"):
     return folder.path
 
 
-def test_what_nobody_holds_is_removed_when_the_next_is_made(tmp_path):
+def test_unlocked_folder_is_removed_by_the_next(tmp_path):
     old = left_over(tmp_path)
     new = LockedFolder("weights", tmp_path)
     assert (old.exists(), new.path.exists()) == (False, True)
@@ -153,7 +153,7 @@ def test_what_nobody_holds_is_removed_when_the_next_is_made(tmp_path):
     assert not new.path.exists()
 
 
-def test_what_somebody_holds_stays(tmp_path):
+def test_locked_folder_is_kept(tmp_path):
     held = LockedFolder("weights", tmp_path)
     other = LockedFolder("weights", tmp_path)
     assert held.path.exists()

@@ -235,7 +235,7 @@ def test_case_does_not_count_where_the_tokenizer_lower_cases():
 
 
 @pytest.mark.parametrize("kind", ["words", "characters"])
-def test_what_is_first_stays_first_while_more_of_it_is_typed(kind):
+def test_first_ranked_word_stays_first_while_it_is_typed(kind):
     """Each letter only removes other words, as long as nothing is pruned."""
     tokenizer = tokenizers()[kind]
     for typed in looks(FakeModel(tokenizer.vocabulary), tokenizer, *TEXT):
@@ -293,7 +293,7 @@ def test_a_text_may_become_empty(contexts):
     assert stands_at(contexts)[0] == ()
 
 
-def test_what_stands_still_is_not_asked_for_again(contexts, model):
+def test_unchanged_context_is_not_read_again(contexts, model):
     contexts.read({1: [3]})
     row = contexts.log_probs(1)
     contexts.read({1: [3]})

@@ -140,7 +140,7 @@ def longest_seen(seen, history, order):
 
 
 @pytest.mark.parametrize("context", ["sentence", "stream", "document"])
-def test_what_is_found_is_the_longest_n_gram_that_was_seen(context, monkeypatch):
+def test_matched_order_is_that_of_the_longest_seen_n_gram(context, monkeypatch):
     monkeypatch.setattr("training.evaluation.evaluate.CHUNK_TOKENS", 5)
     model = families.model("ngram")
     seen = seen_ngrams(model.order)

@@ -203,7 +203,7 @@ def test_models_without_a_network_have_nothing_to_tell():
     )
 
 
-def test_what_integers_cannot_compute_is_told_instead():
+def test_int8_problems_are_reported_instead_of_figures():
     vocabulary = families.tokenizer().vocabulary
     config = NetworkConfig(cell="feed-forward", window=64, embedding_size=2049, hidden_size=8)
     model = NeuralModel(Network(config, len(vocabulary)), vocabulary)

@@ -262,7 +262,7 @@ def test_the_same_seed_gives_the_same_figures(registry):
     )
 
 
-def test_what_thresholds_are_worth_is_kept_for_the_service(registry):
+def test_calibration_is_saved_with_the_registry(registry):
     result = evaluated(registry, save_calibration=True)
     kept = CalibrationStore(Path(registry)).read("words@1")
     assert [point.precision for point in kept.points] == [p["precision"] for p in result["thresholds"]]

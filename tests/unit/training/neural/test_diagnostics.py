@@ -86,7 +86,7 @@ def test_gradients_are_those_of_finite_differences(cell):
     assert gradient_by_lag(net, tokens)[lag] == pytest.approx(squares**0.5, rel=1e-4)
 
 
-def test_what_a_network_does_not_carry_has_no_gradient():
+def test_network_without_memory_has_no_gradient_beyond_lag_0():
     net = network()
     net.body = Decaying(0.0)
     assert gradient_by_lag(net, some_tokens())[1:] == [0] * 7

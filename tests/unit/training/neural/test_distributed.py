@@ -115,7 +115,7 @@ def dead(store, rank):
     )
 
 
-def test_who_comes_first_waits_for_the_last(company):
+def test_barrier_waits_for_the_last_process(company):
     first, second, last = (company(rank) for rank in range(3))
     came = []
     waiting = [threading.Thread(target=lambda p=p: (p.barrier(), came.append(p))) for p in (first, second)]
@@ -156,7 +156,7 @@ def test_silence_is_taken_for_death_after_patience(company):
     assert time.monotonic() - began >= 0.3
 
 
-def test_what_ended_a_process_is_told_to_those_who_wait(company):
+def test_reason_of_a_lost_process_is_raised_by_waiting_ones(company):
     first, _, third = (company(rank) for rank in range(3))
     third.leave("corpus.txt: there is no such file")
     with pytest.raises(
@@ -210,7 +210,7 @@ def test_a_second_sigterm_would_end_the_process_at_once():
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_what_a_library_makes_of_sigterm_is_sigterm():
+def test_sigterm_swallowed_by_a_library_is_raised():
     """DuckDB swallows the handler's exception and reports an interrupted query."""
 
     def query():

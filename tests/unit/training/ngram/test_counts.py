@@ -171,7 +171,7 @@ def test_an_ngram_stays_if_it_occurs_more_often_than_its_threshold():
     assert 0 < len(pruned[3]) < len(everything[3])
 
 
-def test_what_counts_as_continuation_is_pruned_by_occurrences():
+def test_continuations_are_pruned_by_their_occurrences():
     occurrences, everything = spelt(observed(()).occurrences()), spelt(observed(()).continuations())
     pruned = spelt(observed((0, 2)).continuations())
     assert pruned[1] == {g: everything[1][g] for g, c in occurrences[1].items() if c > 2}

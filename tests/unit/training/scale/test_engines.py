@@ -110,7 +110,7 @@ def test_a_folder_that_is_gone_is_told(tmp_path):
     engine.close()
 
 
-def test_what_interrupts_the_run_interrupts_the_statement(tmp_path, folder):
+def test_sigint_interrupts_the_sql_statement(tmp_path, folder):
     pairs = "SELECT count(*) AS w1 FROM range(10_000_000) a(i), range(10_000_000) b(j) WHERE hash(i, j) = 1"
     engine = duckdb_of_one_thread(limit_with_room(), tmp_path)
     threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
@@ -141,7 +141,7 @@ def test_sizes_are_read_with_their_unit(size, expected):
 
 
 @pytest.mark.parametrize("size", ["", "0", "-1GB", "much", "1XB", "1GBs", "nan", "9999999999TB", "9" * 400])
-def test_what_is_no_size_is_refused(size):
+def test_invalid_memory_limit_is_refused(size):
     with pytest.raises(InvalidInputError, match=r"--memory-limit is .*; it must be a size such as 500MB"):
         options(limit=size)
 
@@ -175,7 +175,7 @@ def test_another_engine_is_refused():
         ("mixture", [], r"family ngram only, given mixture"),
     ],
 )
-def test_what_the_plan_cannot_express_is_refused_with_its_key(recipe, assignments, said):
+def test_recipe_outside_the_plan_is_refused_with_its_key(recipe, assignments, said):
     with pytest.raises(
         InvalidInputError, match=rf"--engine duckdb estimates with {said}; use --engine memory"
     ):
@@ -183,6 +183,6 @@ def test_what_the_plan_cannot_express_is_refused_with_its_key(recipe, assignment
 
 
 @pytest.mark.parametrize("smoothing", ["absolute", "kneser-ney", "modified-kneser-ney"])
-def test_what_it_can_express_is_not(smoothing):
+def test_recipe_in_the_plan_is_accepted(smoothing):
     assignments = [f"ngram.smoothing={smoothing}", "ngram.prune=[0, 1]", "ngram.direction=backward"]
     check_relational(load_recipe("ngram", assignments), "spark", name="ngram")

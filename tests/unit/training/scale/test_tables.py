@@ -154,7 +154,7 @@ def test_keys_depend_on_every_part():
     )
 
 
-def test_what_a_killed_change_of_estimation_left_is_not_gone_on_with(tmp_path, monkeypatch):
+def test_stages_left_by_a_killed_change_of_estimation_are_not_reused(tmp_path, monkeypatch):
     """Some stages and tables of the old estimation are already deleted."""
     with workspace(tmp_path) as work:
         work.claim("this")
@@ -242,7 +242,7 @@ def test_a_text_that_changes_between_two_passes_is_refused(files):
         list(sentences)
 
 
-def test_what_can_be_read_once_only_is_refused(tmp_path):
+def test_pipe_as_corpus_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(FormatError, match=r"pipe: cannot be read several times \(save it as a file first\)"):
         read_texts([tmp_path / "pipe"], [], [], unit="line", stream=True, progress=SILENT)

@@ -240,7 +240,7 @@ def test_fewer_tokens_than_rows_are_refused():
         model.advance(model.initial_state(3), np.array([4, 5]))
 
 
-def test_what_lies_past_a_rows_length_is_not_read():
+def test_padding_of_a_row_is_not_read():
     model = Int8Model(network_of(SHAPES[0]).weights(), VOCABULARY)
     tokens, lengths = np.array([[5, 6, 7], [8, -1, 10**12]]), np.array([3, 1])
     assert not score_sequences(model, model.initial_state(2), tokens, lengths)[1, 1:].any()

@@ -114,7 +114,7 @@ def test_an_unknown_id_is_refused_by_name(moved, word):
             call()
 
 
-def test_what_lies_past_a_rows_length_is_ignored(moved):
+def test_padding_of_a_row_is_ignored(moved):
     tokens = np.array([[3, 4, 5], [3, 10**9, -7]])
     scores = score_sequences(moved, moved.initial_state(2), tokens, np.array([3, 1]))
     assert scores[1].tolist() == [scores[0, 0], 0, 0]

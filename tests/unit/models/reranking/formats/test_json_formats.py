@@ -186,7 +186,7 @@ def test_documents_that_are_written_are_json():
         ("jsonl", [CandidateList("u", "", (Candidate("a", {"am": float("nan")}),))]),
     ],
 )
-def test_what_json_formats_cannot_say_is_refused(name, some):
+def test_list_that_a_json_format_cannot_represent_is_refused(name, some):
     with pytest.raises(InvalidInputError):
         list(format_lists(some, name))
 

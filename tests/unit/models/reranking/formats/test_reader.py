@@ -102,7 +102,7 @@ def test_formats_are_told_by_their_first_lines(head, name):
 
 
 @pytest.mark.parametrize("head", [b"", b"\n \n", b"the cat sat", b'{"a": 1}', b"\x00\xff\xfe"])
-def test_what_looks_like_no_format_is_refused_with_a_hint(head):
+def test_unrecognised_format_is_refused_with_a_hint(head):
     with pytest.raises(FormatError, match="--format"):
         list(read_lists(io.BytesIO(head)))
 
@@ -148,7 +148,7 @@ def test_media_types_name_formats():
     assert format_name_of_media_type("text/html") is None
 
 
-def test_what_a_format_has_no_place_for_is_named():
+def test_fields_that_a_format_drops_are_named():
     one = CandidateList("u", "c", (Candidate("a", {"am": 1.0}),), ("a", "b"), "d")
     form = reader.format_by_name
     assert form("jsonl").dropped_fields(one) == set()
@@ -336,7 +336,7 @@ def read(names, text, folder, **options):
         ("x y", "a\nb\nc", "has 3 references, but there are 2 lists"),
     ],
 )
-def test_what_is_not_sure_is_an_error(tmp_path, names, text, problem):
+def test_ambiguous_references_are_an_error(tmp_path, names, text, problem):
     with pytest.raises(FormatError, match=f"references: .*{problem}"):
         read(names.split(), text, tmp_path)
 

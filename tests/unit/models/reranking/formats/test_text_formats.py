@@ -59,7 +59,7 @@ def test_it_is_read_leniently(line, want):
 
 
 @pytest.mark.parametrize("extra", ["0-0 1-1", "WordScores= -0.1 -0.2", "0-0 ||| WordScores= -0.1"])
-def test_what_marian_puts_before_the_features_is_left_out(extra):
+def test_alignments_and_word_scores_of_marian_are_ignored(extra):
     line = f"7 ||| es kam falsch . ||| {extra} ||| F0= -2.3 Score= -2.8 ||| -2.4"
     assert features(line) == {"F0": -2.3, "Score": -2.8, "score": -2.4}
 
@@ -96,7 +96,7 @@ def test_values_of_one_feature_stand_under_one_label():
     ("name", "text", "feature"),
     [("0", "a ||| b", "d"), ("a b", "a", "d"), ("", "a", "d"), ("0", "a", "d e"), ("0", "a", "")],
 )
-def test_what_could_not_be_read_back_is_refused(name, text, feature):
+def test_list_that_moses_could_not_read_back_is_refused(name, text, feature):
     one = CandidateList(name, "", (Candidate(text, {feature: 1.0}),))
     with pytest.raises(InvalidInputError):
         list(format_lists([one], "moses"))
@@ -321,7 +321,7 @@ def test_every_feature_has_an_archive(tmp_path):
 
 
 @pytest.mark.parametrize("features", [{}, {"a/b": 1.0, "am": 1.0}])
-def test_what_archives_cannot_say_leaves_nothing_behind(tmp_path, features):
+def test_list_that_archives_cannot_represent_leaves_no_files(tmp_path, features):
     some = [CandidateList("u", "", (Candidate("a", features or {"am": 1.0}), Candidate("b", features)))]
     with pytest.raises(InvalidInputError):
         write_lists(some, tmp_path / "out", "kaldi")

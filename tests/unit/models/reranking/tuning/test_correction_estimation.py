@@ -72,7 +72,7 @@ def test_hypotheses_of_a_list_share_its_weight():
     assert learnt(lists)["dc", "d c"].log_odds == pytest.approx(math.log(2 / (2 + 2)), abs=1e-4)
 
 
-def test_what_is_mostly_kept_and_what_one_list_shows_is_left_alone():
+def test_rare_or_mostly_wrong_corrections_are_not_learnt():
     kept = spoken([("dc", "dc")]) * 10
     assert learnt([*spoken([("dc", "d c")], 2), *kept]) == {}
     assert learnt(spoken([("dc", "d c")], 1)) == {}

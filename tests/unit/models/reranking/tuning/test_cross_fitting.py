@@ -47,7 +47,7 @@ def test_the_first_pass_is_kept_where_nothing_helps():
     assert figures.tuned == figures.baseline
 
 
-def test_what_was_tried_is_told_where_the_first_pass_is_kept():
+def test_figures_of_rejected_weights_are_reported():
     figures = outcome_of(informative(num_lists=20, noise=6.0, seed=4)).figures
     assert figures.reason.endswith("which may be chance (p > 0.2).")
     assert figures.tuned == figures.baseline != figures.tried

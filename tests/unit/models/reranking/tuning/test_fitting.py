@@ -59,7 +59,7 @@ def test_a_feature_that_tells_no_candidates_apart_has_no_weight():
     assert fitted(problem(one.statistics[:, 0], constant, [5] * 60)).weights[3] == 0.0
 
 
-def test_where_no_feature_tells_candidates_apart_the_first_pass_stands():
+def test_constant_features_keep_the_first_pass():
     assert fitted(problem([1, 0, 3, 2], np.ones((4, 1)), [2, 2])) == FIRST_PASS_WEIGHTS
 
 

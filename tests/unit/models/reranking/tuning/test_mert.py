@@ -30,7 +30,7 @@ def test_a_part_of_the_lists_is_a_problem_of_its_own():
     assert part.offsets.tolist() == [0, 2, 3]
 
 
-def test_where_more_is_better_the_oracle_has_the_greatest_score():
+def test_oracle_of_a_score_has_the_greatest_score():
     chrf = make_metric("chrf")
     texts = [["the cat", "a dog ran"], ["owls hoot", "owl"]]
     counts = np.concatenate(

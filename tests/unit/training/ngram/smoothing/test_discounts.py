@@ -123,13 +123,13 @@ def test_a_context_with_high_counts_only_is_counted_once_more():
     assert row[[UNK, EOS, 3]].sum() == pytest.approx(1 / 8, rel=1e-6)
 
 
-def test_where_every_word_was_seen_nothing_is_discounted():
+def test_context_followed_by_all_words_has_no_discount():
     """<unk>, a, b and </s> follow a once each, so no unseen word could receive freed probability."""
     row = row_after([[3, 0], [3, 3, 4], [3]], [3])
     assert row[[UNK, EOS, 3, 4]] == pytest.approx([1 / 4] * 4, rel=1e-6)
 
 
-def test_what_remains_is_summed_term_by_term():
+def test_remaining_mass_is_summed_term_by_term():
     """Context 1 has the n-grams 2 to 5, of which 2 and 4 are listed, and 1e-15 for unlisted words."""
     prefixes = np.array([0, 0, 1, 1, 1, 1, 2], dtype=np.int32)
     lower = np.array([9.0, 9.0, 0.5, 2e-15, 0.5, 4e-15, 9.0])
