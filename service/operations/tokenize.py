@@ -44,7 +44,7 @@ class DetokenizeRequest(WireModel):
     """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TokenizeReply:
     """Tokens of a text."""
 
@@ -58,7 +58,7 @@ class TokenizeReply:
     """names of the tokens."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DetokenizeReply:
     """Text of token ids."""
 
@@ -66,7 +66,7 @@ class DetokenizeReply:
     """the text."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TokenizerInfo(ModelReply):
     """A model's tokenizer."""
 

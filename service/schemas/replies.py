@@ -2,6 +2,8 @@
 
 Log-probabilities are natural logarithms. In JSON they are finite: a probability of zero, −∞ in memory,
 is −9999 and makes the perplexity null.
+
+The classes are not frozen: that would make an object take five times as long.
 """
 
 import re
@@ -41,7 +43,7 @@ def _serializer(kind: Any) -> SchemaSerializer:
     return SchemaSerializer(schema, _INFINITIES)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ModelReply:
     """Reply computed by one model version."""
 
@@ -49,7 +51,7 @@ class ModelReply:
     """address of the model version, such as `lstm@3`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TextQualityResult:
     """Quality of one text, scored between `<s>` and `</s>`."""
 
@@ -70,7 +72,7 @@ class TextQualityResult:
     the first model's training text; null without `against`, or if a probability is zero."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class QualityReply(ModelReply):
     """Quality of texts, one result per text."""
 
@@ -80,7 +82,7 @@ class QualityReply(ModelReply):
     """one result per text, in order."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class OpenedState:
     """A stored state."""
 
@@ -90,7 +92,7 @@ class OpenedState:
     """number of tokens read, without `<s>`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class OpenStatesReply(ModelReply):
     """States after contexts."""
 
@@ -98,7 +100,7 @@ class OpenStatesReply(ModelReply):
     """one state per context, in order."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AdvancedState:
     """Result of one continuation."""
 
@@ -124,7 +126,7 @@ class AdvancedState:
     """credit that a following `</s>` takes back, at most 0; omitted if 0 or not requested."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AdvanceReply(ModelReply):
     """Results of continuations."""
 
@@ -132,7 +134,7 @@ class AdvanceReply(ModelReply):
     """one result per continuation, in order."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class NextReply(ModelReply):
     """Next-token log-probabilities after states."""
 
@@ -140,7 +142,7 @@ class NextReply(ModelReply):
     """natural-log probabilities of the requested tokens, or of all, after each state, in order."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FreeReply:
     """Number of states freed."""
 
@@ -148,7 +150,7 @@ class FreeReply:
     """number of states freed."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TokenScore:
     """A token and its log-probability."""
 
@@ -160,7 +162,7 @@ class TokenScore:
     """natural-log probability of the token given all preceding tokens."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class NextTokenResult:
     """Next tokens after a context."""
 
@@ -170,7 +172,7 @@ class NextTokenResult:
     """entropy of the next-token distribution in bits; null unless requested."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class NextTokenReply(ModelReply):
     """Next tokens after contexts."""
 
@@ -178,7 +180,7 @@ class NextTokenReply(ModelReply):
     """one result per context, in order."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TextCandidate:
     """A text of `candidates`."""
 
@@ -190,7 +192,7 @@ class TextCandidate:
     """natural-log probability of the tokens given the context."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class NextTextResult:
     """Texts after a context."""
 
@@ -198,7 +200,7 @@ class NextTextResult:
     """the texts of `candidates`, in the request's order."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class NextTextReply(ModelReply):
     """Texts after contexts."""
 
@@ -206,7 +208,7 @@ class NextTextReply(ModelReply):
     """one result per context, in order."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class WordCandidate:
     """A possible next word, of one or several tokens."""
 
@@ -216,7 +218,7 @@ class WordCandidate:
     """natural-log probability of the word."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class NextWordResult:
     """The most probable next words after a context."""
 
@@ -226,7 +228,7 @@ class NextWordResult:
     """probability that the search did not reach."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class NextWordReply(ModelReply):
     """Next words after contexts."""
 
@@ -234,7 +236,7 @@ class NextWordReply(ModelReply):
     """one result per context, in order."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class WordScore:
     """Score of a word, the tokens up to the next white space."""
 
@@ -248,7 +250,7 @@ class WordScore:
     """true if a token of the word is unknown."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ScoreTotals:
     """Totals of scores."""
 
@@ -264,7 +266,7 @@ class ScoreTotals:
     """bits per byte of the text in UTF-8; null if a probability is zero."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SequenceScoreResult(ScoreTotals):
     """Score of one sequence."""
 
@@ -280,7 +282,7 @@ class SequenceScoreResult(ScoreTotals):
     """with them, the number of last tokens on which later probabilities depend, after each token."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ScoreReply(ModelReply):
     """Scores of sequences, and their totals."""
 
@@ -290,7 +292,7 @@ class ScoreReply(ModelReply):
     """totals of all sequences."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CandidateCorrection:
     """Correction of a systematic error of the first pass, by the profile's corrections."""
 
@@ -302,7 +304,7 @@ class CandidateCorrection:
     """posterior probability of all candidates of the list with this correction."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RankedCandidate:
     """A re-ranked candidate."""
 
@@ -326,7 +328,7 @@ class RankedCandidate:
     """score of each word, if `detail` is `word`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class WordConfidence:
     """A word of the best candidate."""
 
@@ -340,7 +342,7 @@ class WordConfidence:
     """posterior mass of the candidates that have the word at this position."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RankedListResult:
     """A re-ranked list."""
 
@@ -361,7 +363,7 @@ class RankedListResult:
     lines; omitted if empty."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RerankReply:
     """Re-ranked lists, one result per list."""
 
@@ -381,7 +383,7 @@ class RerankReply:
     """versions that the profile was tuned on, of models of which another version scored; omitted if empty."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RankedText:
     """The text of a re-ranked document."""
 
@@ -389,7 +391,7 @@ class RankedText:
     """the text."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RankedDocument:
     """A re-ranked document."""
 
@@ -404,7 +406,7 @@ class RankedDocument:
     """the document; null unless requested."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Usage:
     """Token counts, without `<s>`."""
 
@@ -416,7 +418,7 @@ class Usage:
     """sum of `prompt_tokens` and `completion_tokens`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DocumentsReply:
     """Re-ranked documents."""
 
@@ -432,7 +434,7 @@ class DocumentsReply:
     """number of tokens read and scored, as `prompt_tokens`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Choice:
     """A continuation; in a stream its next piece."""
 
@@ -453,7 +455,7 @@ class Choice:
     """`stop` at `</s>` or a stop string, `length` at `max_tokens`; null before the last piece."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class GenerateReply(ModelReply):
     """Continuations of a prompt, or one event of a stream."""
 
@@ -463,7 +465,7 @@ class GenerateReply(ModelReply):
     """token counts; in a stream null until the last event."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ModelCard:
     """A model of this service.
 
@@ -500,7 +502,7 @@ class ModelCard:
     """held-out metrics, such as `perplexity`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ModelList:
     """All models of this service."""
 
@@ -510,7 +512,7 @@ class ModelList:
     """the models."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Health:
     """Health of the process."""
 
@@ -520,7 +522,7 @@ class Health:
     """state of each model by address."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ErrorBody:
     """An error."""
 
@@ -534,7 +536,7 @@ class ErrorBody:
     """stable, machine-readable name of the error; null without one."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ErrorReply:
     """Body of every error response."""
 

@@ -12,7 +12,7 @@ from service.schemas.replies import IfGiven, ModelReply
 # ruff: noqa: N815 - LanguageTool's names
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CompletionCandidate:
     """A completion."""
 
@@ -35,7 +35,7 @@ class CompletionCandidate:
     """larger contributor to the probability: `model`, or `user` for the user's words and the dictionary."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AutocompleteReply(ModelReply):
     """Completions of a text, best first."""
 
@@ -52,7 +52,7 @@ class AutocompleteReply(ModelReply):
     """with several models: the weight of each after the typed text, by its address; omitted for one model."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class UserReply:
     """Numbers of words and word pairs stored for a user."""
 
@@ -64,7 +64,7 @@ class UserReply:
     """number of stored word pairs."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ForgottenReply:
     """Result of deleting a user's words."""
 
@@ -74,7 +74,7 @@ class ForgottenReply:
     """false if no words were stored for the user."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class UserWord:
     """A word and its number of acceptances."""
 
@@ -84,7 +84,7 @@ class UserWord:
     """number of acceptances, which decays as other words are accepted."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class UserPair:
     """A pair of words and its number of acceptances."""
 
@@ -96,7 +96,7 @@ class UserPair:
     """number of acceptances, which decays as other words are accepted."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class UserWords:
     """Words and word pairs stored for a user."""
 
@@ -108,7 +108,7 @@ class UserWords:
     """stored word pairs."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class WordSurprisal:
     """A word of a checked text."""
 
@@ -126,7 +126,7 @@ class WordSurprisal:
     dictionary of the request."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SuggestedText:
     """A correction for words that are probably wrong."""
 
@@ -140,7 +140,7 @@ class SuggestedText:
     """number of changed letters."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TextIssue:
     """Words that are probably wrong."""
 
@@ -158,7 +158,7 @@ class TextIssue:
     """corrections, most probable first."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CheckReply(ModelReply):
     """All words of the text, and the probable errors."""
 
@@ -181,7 +181,7 @@ class CheckReply(ModelReply):
     """version of the model whose calibration was used; omitted if it is the one that checked."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LanguageToolLanguage:
     """A language of the service."""
 
@@ -193,7 +193,7 @@ class LanguageToolLanguage:
     """complete code, such as `en-US`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LanguageToolMatch:
     """A probable error."""
 
@@ -221,7 +221,7 @@ class LanguageToolMatch:
     """always 0."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LanguageToolReply:
     """The probable errors of a text, as LanguageTool reports them."""
 
