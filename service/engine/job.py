@@ -112,9 +112,10 @@ class Shares(Generic[H]):
     def add(self, owner: H, amount: int) -> None:
         """Add to the amount of an owner, or subtract if it is negative."""
         self.used += amount
-        self.held[owner] += amount
-        if not self.held[owner]:
-            del self.held[owner]
+        if held := self.held.get(owner, 0) + amount:
+            self.held[owner] = held
+        else:
+            self.held.pop(owner, None)
 
     def largest(self, other_than: H) -> H:
         """Return the other owner that holds most; there must be one."""

@@ -130,6 +130,11 @@ class Admission:
         party = options.party
         # the only job may have any number of tokens
         tokens = self._tokens(options) if self.num_tokens.held[party] else 0
+        if (
+            self.num_jobs.used < self.num_jobs.total
+            and self.num_tokens.used + tokens <= self.num_tokens.total
+        ):
+            return
         whose = f"this key's {'bulk' if options.bulk else 'interactive'} requests"
         for unit, shares, amount in (("requests", self.num_jobs, 1), ("tokens", self.num_tokens, tokens)):
             if refusal := shares.refusal(party, amount, whose):

@@ -15,7 +15,7 @@ page of an unlisted origin which setting would list it.
 """
 
 import ipaddress
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import urlsplit
@@ -30,7 +30,6 @@ from service.api_errors import error_response, not_found
 from service.api_keys import KeyStore
 from service.engine.metrics import Metrics
 from service.middleware.guarded_request import GuardedRequest
-from service.middleware.limits import header
 from service.schemas.replies import ErrorBody
 
 ANY = "*"
@@ -65,14 +64,14 @@ class CrossOriginGuard:
     def refusal(self, request: GuardedRequest) -> Response | None:
         """Return the reply to a request of another site's page; None if the request is allowed."""
         scope = request.scope
-        host = (header(scope, b"host") or b"").decode("latin-1")
+        host = request.headers.get(b"host", b"").decode("latin-1")
         if not self._is_allowed_host(_host_name(host)):
             message = (
                 f"host is {host[:_SHOWN_CHARACTERS]!r}, which is not allowed: add it to GRAMOPHONE_ALLOWED_HOSTS, or "
                 "configure API keys"
             )
             return self._refused(421, ErrorBody(message, "invalid_request_error", None, "unknown_host"))
-        if self.keys or scope["method"] in _SAFE_METHODS or self._is_same_origin(scope, host):
+        if self.keys or scope["method"] in _SAFE_METHODS or self._is_same_origin(request.headers, host):
             return None
         message = (
             "a page of another site sent this request, and the service requires no key: add the site to "
@@ -93,17 +92,18 @@ class CrossOriginGuard:
         # a name without a dot cannot be registered, so it is of this machine or network
         return "." not in name or name.endswith(".localhost") or _is_address(name)
 
-    def _is_same_origin(self, scope: Scope, host_header: str) -> bool:
+    def _is_same_origin(self, headers: Mapping[bytes, bytes], host_header: str) -> bool:
         """Return true if a request comes from the service's own page, an allowed one, or none."""
-        origin = header(scope, b"origin")
+        origin = headers.get(b"origin")
         if ANY in self.origins or (origin is not None and origin.decode("latin-1") in self.origins):
             return True
-        site = header(scope, b"sec-fetch-site")
+        site = headers.get(b"sec-fetch-site")
         if site is not None:
             return site in _OWN_SITES
         return origin is None or _origin_host(origin.decode("latin-1")) == host_header.lower()
 
 
+@lru_cache(maxsize=64)
 def _host_name(host: str) -> str:
     """Return the host name of a `Host` header, without the port."""
     bracketed, end, _ = host.partition("]")

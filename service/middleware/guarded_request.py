@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope, Send
 
 from service.hosting.loaded_model import LoadedModel
-from service.middleware.limits import BodyLimit, header
+from service.middleware.limits import BodyLimit
 
 _KEY = "guarded"
 """Key in the state of a request's scope: the guarded request."""
@@ -57,6 +57,7 @@ class GuardedRequest:
         limit: bounds of the body.
 
     Attributes:
+        headers: first header of each name.
         request_id: the client's id, or a random one.
         fields: fields of the log line: names, numbers, or texts that clients cannot choose.
         owner: name of the API key; empty without keys.
@@ -66,15 +67,18 @@ class GuardedRequest:
     """
 
     __slots__ = (
-        "_limit", "_models", "_parts", "_receive", "_send", "fields", "is_complete", "is_received", "num_received",
-        "owner", "request_id", "scope", "status",
+        "_limit", "_models", "_parts", "_receive", "_send", "fields", "headers", "is_complete", "is_received",
+        "num_received", "owner", "request_id", "scope", "status",
     )  # fmt: skip
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, limit: BodyLimit) -> None:
-        given_id = header(scope, _ID_HEADER)
-        is_valid = given_id is not None and _VALID_ID.fullmatch(given_id)
-        self.request_id = given_id.decode() if given_id and is_valid else f"{random.getrandbits(128):032x}"
         self.scope = scope
+        self.headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))
+        given_id = self.headers.get(_ID_HEADER)
+        if given_id is not None and _VALID_ID.fullmatch(given_id):
+            self.request_id = given_id.decode()
+        else:
+            self.request_id = f"{random.getrandbits(128):032x}"
         self.fields: dict[str, Any] = {}
         self.owner = ""
         self.status = 0
@@ -94,7 +98,7 @@ class GuardedRequest:
         """
         if self.is_received:  # the next message is the disconnect, which has no time limit
             return await self._receive()
-        self._limit.check_head(self.scope)
+        self._limit.check_head(self.headers)
         message = await self._receive()
         if message["type"] == "http.request":
             body, self.is_received = message.get("body", b""), not message.get("more_body", False)
@@ -155,7 +159,7 @@ class GuardedRequest:
 
     def header(self, name: bytes) -> str:
         """Return the first header with a name; empty if absent."""
-        return (header(self.scope, name) or b"").decode("latin-1")
+        return self.headers.get(name, b"").decode("latin-1")
 
     def annotate(self, **fields: str | float) -> None:
         """Add fields to the log line."""

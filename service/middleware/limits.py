@@ -6,6 +6,7 @@ get 503, and requests delayed by the event loop 429, except for the health endpo
 
 import asyncio
 import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from starlette.exceptions import HTTPException
@@ -49,9 +50,9 @@ def header(scope: Scope, name: bytes) -> bytes | None:
     return None
 
 
-def content_length(scope: Scope) -> int:
-    """Return the `Content-Length` of a request; 0 without one."""
-    digits = (header(scope, b"content-length") or b"").lstrip(b"0")
+def content_length(value: bytes) -> int:
+    """Return the number in a header `Content-Length`; 0 if it is none."""
+    digits = value.lstrip(b"0")
     # digits beyond the parser's limit are ignored: converting them takes long or fails
     return int(digits[:_MAX_DIGITS]) if digits.isdigit() else 0
 
@@ -94,19 +95,19 @@ class BodyLimit(NamedTuple):
     held: HeldBodies
     log_bodies: bool = False
 
-    def check_head(self, scope: Scope) -> None:
+    def check_head(self, headers: Mapping[bytes, bytes]) -> None:
         """Reject an encoded body, or one that is too large by `Content-Length`.
 
         Raises:
             HTTPException: it is encoded, or too large.
         """
-        encoding = header(scope, b"content-encoding") or b"identity"
+        encoding = headers.get(b"content-encoding", b"identity")
         if encoding != b"identity":
             shown = encoding[:_SHOWN_ENCODING_BYTES].decode("latin-1")
             raise HTTPException(
                 415, f"Content-Encoding is {shown!r}; encoded bodies are not supported", _CLOSE
             )
-        self.check_size(content_length(scope))
+        self.check_size(content_length(headers.get(b"content-length", b"")))
 
     def check_size(self, size: int) -> None:
         """Reject a body of at least `size` bytes if it is too large.

@@ -198,6 +198,7 @@ class Operation(ABC, Generic[R]):
         models: the loaded models.
         slots: members of classes that the models get; None for their own.
         session: name of a session whose newest request replaces older ones; None without one.
+        streams: whether the client asked for events, see `EventsOperation`.
     """
 
     request: ClassVar[Any]
@@ -207,6 +208,7 @@ class Operation(ABC, Generic[R]):
     """Whether little work on n-gram models is done at once, without a change of threads."""
 
     session: str | None = None
+    streams: bool = False
     slots: Mapping[str, Any] | None = None
 
     def __init__(self, call: Call, *models: LoadedModel) -> None:
@@ -322,11 +324,9 @@ class EventsOperation(Operation[R], Generic[T, R]):
     """Operation whose work also yields events, for a stream.
 
     Attributes:
-        streams: whether the client asked for the events.
         ends_with_result: whether the reply is the last event.
     """
 
-    streams: bool = False
     ends_with_result: bool = True
 
     @abstractmethod

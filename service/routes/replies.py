@@ -95,9 +95,9 @@ async def answer(endpoint: Endpoint, services: Services, request: GuardedRequest
     if form is not None and isinstance(operation, LinesOperation):
         lines = operation.parse_lines(body, form)
         reply = await lines_response(request, services.engine, lines, operation, terms)
-    elif isinstance(operation, EventsOperation) and operation.streams:
+    elif operation.streams and isinstance(operation, EventsOperation):
         reply = await _event_stream(request, services, operation, terms)
-    elif isinstance(operation, RowsOperation) and BINARY_TYPE in request.header(b"accept"):
+    elif BINARY_TYPE in request.header(b"accept") and isinstance(operation, RowsOperation):
         rows = services.engine.stream(operation.rows(), terms)
         reply = await float32_response(request, operation.models[0], rows, shape=operation.shape())
     else:

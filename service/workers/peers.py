@@ -252,7 +252,10 @@ class PeerMiddleware:
         messages: list[Message] = []
         size, is_complete = 0, False
         try:
-            while not is_complete and content_length(scope) <= self.max_body_bytes:
+            while (
+                not is_complete
+                and content_length(header(scope, b"content-length") or b"") <= self.max_body_bytes
+            ):
                 message = await receive()
                 messages.append(message)
                 count = len(message.get("body", b""))
