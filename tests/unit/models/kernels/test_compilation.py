@@ -184,9 +184,7 @@ if os.geteuid() == 0:  # only root can make files of other users
 
 
 @pytest.mark.parametrize(("expose", "problem", "place"), EXPOSURES.values(), ids=EXPOSURES)
-def test_code_that_others_could_have_written_is_not_run(
-    package, compiled, tmp_path, expose, problem, place
-):
+def test_code_that_others_could_have_written_is_not_run(package, compiled, tmp_path, expose, problem, place):
     (tmp_path / "gramophone").mkdir(mode=0o700)
     cache = shutil.copytree(compiled, tmp_path / "gramophone" / "kernels")
     expose(cache)
