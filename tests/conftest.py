@@ -67,6 +67,15 @@ def pytest_collection_finish():
     gc.enable()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item, nextitem):
+    """Exclude what a file leaves, such as imported libraries, too: full collections took a third of the time."""
+    yield
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
     """Return the public data folder; if GRAMOPHONE_DATA is set, it must exist."""

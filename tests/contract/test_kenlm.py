@@ -11,6 +11,7 @@ import pytest
 
 import gramophone_client.kenlm
 from gramophone_client import Client, NotFoundError, UnreachableError
+from gramophone_client.local_service import LocalService
 from models.checkpoint.registry import LocalRegistry
 from service.settings import Settings
 from tests.reference.backoff import SMALL, random_arpa
@@ -120,14 +121,30 @@ def test_states_score_word_by_word_as_with_kenlm(pair_of, seed, start):
         state, their_state = after, their_after
 
 
-@pytest.mark.parametrize("space", ["\x1c", "\x85", "\u00a0", "\u2028", "\u3000"], ids=ascii)
-def test_a_word_with_wide_white_space_is_scored_as_with_kenlm(tmp_path, space):
-    word, path = f"ten{space}thousand", tmp_path / "wide.arpa"
-    path.write_text(
-        SMALL.replace("\ta\t", f"\t{word}\t").replace(" a", f" {word}").replace("\ta ", f"\t{word} ")
-    )
-    theirs = kenlm.Model(str(path))
-    with gramophone_client.kenlm.Model(path) as ours:
+WIDE = ["\x1c", "\x85", "\u00a0", "\u2028", "\u3000"]
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory):
+    """A local service of ARPA files with a word of two words around each wide white space; its URL and the files."""
+    folder = tmp_path_factory.mktemp("wide")
+    LocalRegistry(folder / "registry", create=True)
+    for number, space in enumerate(WIDE):
+        word, path = f"ten{space}thousand", folder / f"{number}.arpa"
+        path.write_text(
+            SMALL.replace("\ta\t", f"\t{word}\t").replace(" a", f" {word}").replace("\ta ", f"\t{word} ")
+        )
+        run_import_arpa(path, name=f"wide{number}", registry=str(folder / "registry"))
+    service = LocalService(str(folder / "registry"))
+    yield service.url, folder
+    service.close()
+
+
+@pytest.mark.parametrize("space", WIDE, ids=ascii)
+def test_a_word_with_wide_white_space_is_scored_as_with_kenlm(wide, space):
+    (url, folder), word, number = wide, f"ten{space}thousand", WIDE.index(space)
+    theirs = kenlm.Model(str(folder / f"{number}.arpa"))
+    with gramophone_client.kenlm.Model(url, model=f"wide{number}") as ours:
         assert word in ours
         scores = [
             model.BaseScore(module.State(), word, module.State())

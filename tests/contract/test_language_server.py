@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import subprocess
 import sys
 
 import pytest
@@ -10,30 +9,22 @@ from lsprotocol import types
 from pytest_lsp import LanguageClient, client_capabilities, make_test_lsp_client
 
 from tests.support.http import free_port
+from tests.support.services import typed_line
+from training.commands import run_train
 
 GRAMOPHONE = (sys.executable, "-m", "service.cli")
 URI = "file:///letter.txt"
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def trained(tmp_path_factory, no_pictures):
     """Registry with an n-gram model."""
     folder = tmp_path_factory.mktemp("lsp")
     (folder / "text.txt").write_text(
         "the cat sat on the mat\na dog sat on the rug\nthe dog sat on a cat\n" * 30
     )
-    command = (
-        *GRAMOPHONE,
-        "train",
-        "ngram",
-        "--corpus",
-        "text.txt",
-        "--name",
-        "small",
-        "--set",
-        "tokenizer.kind=word",
-    )
-    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    options = {"corpus": [folder / "text.txt"], "name": "small", "registry": folder / "registry"}
+    run_train("ngram", **options, assignments=["tokenizer.kind=word"])
     return folder / "registry"
 
 
@@ -242,7 +233,9 @@ def test_a_service_that_is_away_is_said_once():
         (("small", "--dictionary", "a.dic"), "a.dic: cannot be read: No such file or directory"),
     ],
 )
-def test_missing_or_contradictory_options_exit_with_a_message(words, said):
-    done = subprocess.run((*GRAMOPHONE, "lsp", *words), capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert said in done.stderr
+def test_missing_or_contradictory_options_exit_with_a_message(
+    words, said, capsys, monkeypatch, logs_as_before
+):
+    code, _, told = typed_line(capsys, monkeypatch, "lsp", *words)
+    assert code == 2
+    assert said in told

@@ -1,8 +1,7 @@
 """Words as people write them, by every way to check a text: cases, Unicode forms, addresses, listed words."""
 
+import io
 import json
-import subprocess
-import sys
 import unicodedata
 
 import httpx
@@ -10,7 +9,7 @@ import pytest
 
 from models.checkpoint.registry import LocalRegistry
 from service.settings import Settings
-from tests.support.services import running
+from tests.support.services import running, typed_line
 from training.commands import run_train
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
@@ -76,13 +75,6 @@ def by_v2(started, model, text):
     return [(text[m["offset"] : m["offset"] + m["length"]], m["replacements"][0]["value"]) for m in matches]
 
 
-def by_command(started, model, text):
-    command = [sys.executable, "-m", "service.cli", "check", model, "-", "--json", "--registry", started[1]]
-    run = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
-    issues = json.loads(run.stdout)["issues"]
-    return [(i["text"], i["suggestions"][0]["text"]) for i in issues]
-
-
 each_way = pytest.mark.parametrize("found_by", [by_v1, by_v2])
 each_model = pytest.mark.parametrize("model", MODELS)
 
@@ -103,8 +95,11 @@ def test_a_misspelling_is_marked_as_a_whole_and_corrected_as_it_is_typed(
 
 
 @pytest.mark.parametrize("text", RIGHT.values(), ids=RIGHT)
-def test_the_command_line_finds_the_same(started, text):
-    assert by_command(started, "words", text) == []
+def test_the_command_line_finds_the_same(started, text, capsys, monkeypatch, logs_as_before):
+    command = ("check", "words", "-", "--json", "--registry", started[1])
+    given = io.TextIOWrapper(io.BytesIO(text.encode()), encoding="utf-8")
+    _, told, _ = typed_line(capsys, monkeypatch, *command, stdin=given)
+    assert json.loads(told)["issues"] == []
 
 
 @pytest.mark.parametrize("word", ["aujourd'hui", "node.js", "R&D", "C++", "offcie"])

@@ -57,14 +57,26 @@ print(sums.total(np.arange(4.0)), sums.first(np.arange(5, 8)), len(compiled.buff
 NOTHING_COMPILED, ALL_COMPILED = "12.0 5 0", "12.0 5 3"
 
 
-@pytest.fixture
-def package(tmp_path):
-    """A folder with a module of kernels and a module of functions that they use."""
-    folder = tmp_path / "package"
+def write_package(folder):
+    """Write a module of kernels and a module of functions that they use."""
     folder.mkdir()
     (folder / "helper.py").write_text(HELPER)
     (folder / "sums.py").write_text(SUMS)
     return folder
+
+
+@pytest.fixture
+def package(tmp_path):
+    return write_package(tmp_path / "package")
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """Files of the package's kernels as the program stores them; tests copy the folder."""
+    folder = tmp_path_factory.mktemp("compiled")
+    assert asked(write_package(folder / "package"), folder / "cache") == (ALL_COMPILED, "")
+    assert len(list((folder / "cache").iterdir())) == 2
+    return folder / "cache"
 
 
 def asked(package, cache, *words, level=None):
@@ -79,13 +91,9 @@ def asked(package, cache, *words, level=None):
     return done.stdout.strip(), done.stderr
 
 
-def test_code_is_found_wherever_it_lies_and_the_package_too(package, tmp_path):
-    cache, moved, elsewhere = tmp_path / "cache", tmp_path / "moved", tmp_path / "elsewhere"
-    assert asked(package, cache) == (ALL_COMPILED, "")
-    assert len(list(cache.iterdir())) == 2
-    shutil.move(cache, moved)
-    shutil.copytree(package, elsewhere)  # with other file times
-    assert asked(elsewhere, moved) == (NOTHING_COMPILED, "")
+def test_code_is_found_wherever_it_lies_and_the_package_too(package, compiled, tmp_path):
+    moved = shutil.copytree(compiled, tmp_path / "moved")  # the package too, with other file times
+    assert asked(package, moved) == (NOTHING_COMPILED, "")
 
 
 @pytest.mark.parametrize(
@@ -96,19 +104,18 @@ def test_code_is_found_wherever_it_lies_and_the_package_too(package, tmp_path):
         ("sums.py", "result = 0.0", "result = 1.0", "13.0"),
     ],
 )
-def test_code_of_changed_sources_is_not_used(package, tmp_path, file, old, new, answer):
-    asked(package, tmp_path / "cache")
+def test_code_of_changed_sources_is_not_used(package, compiled, tmp_path, file, old, new, answer):
+    cache = shutil.copytree(compiled, tmp_path / "cache")
     path = package / file
     path.write_text(path.read_text().replace(old, new))
-    assert asked(package, tmp_path / "cache")[0].split()[0] == answer
+    assert asked(package, cache)[0].split()[0] == answer
 
 
 @pytest.mark.parametrize(
     "damage", [lambda code: code[:-1], lambda _: b"", lambda code: code[:-9] + b"x" + code[-8:]]
 )
-def test_damaged_code_is_compiled_again_and_replaced(package, tmp_path, damage):
-    cache = tmp_path / "cache"
-    asked(package, cache)
+def test_damaged_code_is_compiled_again_and_replaced(package, compiled, tmp_path, damage):
+    cache = shutil.copytree(compiled, tmp_path / "cache")
     for path in cache.iterdir():
         path.write_bytes(damage(path.read_bytes()))
     answer, log = asked(package, cache)
@@ -177,9 +184,9 @@ if os.geteuid() == 0:  # only root can make files of other users
 
 
 @pytest.mark.parametrize(("expose", "problem", "place"), EXPOSURES.values(), ids=EXPOSURES)
-def test_code_that_others_could_have_written_is_not_run(package, tmp_path, expose, problem, place):
-    cache = tmp_path / "gramophone" / "kernels"
-    asked(package, cache)
+def test_code_that_others_could_have_written_is_not_run(package, compiled, tmp_path, expose, problem, place):
+    (tmp_path / "gramophone").mkdir(mode=0o700)
+    cache = shutil.copytree(compiled, tmp_path / "gramophone" / "kernels")
     expose(cache)
     answer, log = asked(package, cache)
     assert answer == ALL_COMPILED

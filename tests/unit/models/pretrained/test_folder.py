@@ -24,6 +24,26 @@ from tests.support.pretrained import TEXTS, pretrained, write_folder
 from training.commands import run_train
 from training.model_formats import run_import_hf
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def equal_tokenizers_are_read_once():
+    """Skip the reading of a tokenizer that passed it in an earlier test: it takes a second."""
+    passed = set()
+
+    def check_once(folder):
+        config = json.loads((folder / "config.json").read_text())
+        ends = [config.get(f"{name}_token_id") for name in ("unk", "bos", "eos")]
+        content = ((folder / "tokenizer.json").read_bytes(), *ends)
+        if content not in passed:
+            check_tokenizer(folder)
+            passed.add(content)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("models.pretrained.tokenizer.check_tokenizer", check_once)
+        yield
+
 
 @pytest.fixture
 def folder(tmp_path):
