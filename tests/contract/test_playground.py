@@ -272,6 +272,13 @@ def test_pages_may_read_ids_times_and_errors(cors):
     assert {"x-request-id", "retry-after"} <= set(exposed)
 
 
+def test_a_page_of_a_named_origin_may_read_the_reply_of_an_operation(cors):
+    headers = {"origin": PAGE, "authorization": f"Bearer {APP_KEY.secret}"}
+    answer = cors.post("/v1/next-token", json={"context": "the"}, headers=headers)
+    assert answer.status_code == 200
+    assert answer.headers["access-control-allow-origin"] == PAGE
+
+
 def test_without_the_setting_no_origin_is_named(http):
     answer = http.get("/health/live", headers={"origin": PAGE})
     assert not [name for name in answer.headers if name.startswith("access-control")]

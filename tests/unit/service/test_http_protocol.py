@@ -1,10 +1,12 @@
 """Refused request heads, and error replies without local paths."""
 
+import asyncio
+
 import pytest
 
 from models.errors import FormatError, IntegrityError, InvalidInputError, ModelNotFoundError, RegistryError
 from service.api_errors import error_body
-from service.http_protocol import head_error
+from service.http_protocol import _continue, head_error
 
 HOST = (b"host", b"a")
 
@@ -75,3 +77,40 @@ def test_folders_are_not_told(error, told):
 
 def test_paths_given_by_the_client_are_not_hidden():
     assert error_body(InvalidInputError("stop is '/a/b/c'")).message == "stop is '/a/b/c'"
+
+
+def continued(end):
+    """Start a coroutine that waits for two futures, continue it in a task, and return what it noted."""
+    noted = []
+
+    async def answer(first, second):
+        try:
+            noted.append(await first)
+            noted.append(await second)
+        except (ValueError, asyncio.CancelledError) as error:
+            noted.append(type(error).__name__)
+        noted.append(asyncio.current_task() is not None)
+
+    async def main():
+        first, second = (asyncio.get_running_loop().create_future() for _ in range(2))
+        begun = answer(first, second)
+        task = asyncio.create_task(_continue(begun, begun.send(None)))
+        first.set_result(1)
+        await asyncio.sleep(0.01)
+        end(second, task)
+        await asyncio.wait([task])
+
+    asyncio.run(main())
+    return noted
+
+
+def test_a_started_answer_goes_on_in_a_task():
+    assert continued(lambda future, _: future.set_result(2)) == [1, 2, True]
+
+
+def test_the_error_of_a_future_reaches_a_started_answer():
+    assert continued(lambda future, _: future.set_exception(ValueError())) == [1, "ValueError", True]
+
+
+def test_a_cancellation_reaches_a_started_answer():
+    assert continued(lambda _, task: task.cancel()) == [1, "CancelledError", True]
