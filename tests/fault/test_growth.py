@@ -27,6 +27,8 @@ from models.checkpoint.registry import LocalRegistry
 from service.api_keys import KeyScope, create_key
 from tests.support.services import ROOT, running_process
 
+pytestmark = pytest.mark.long
+
 MAX_FACTOR = 2.3
 """Permitted growth of CPU time, memory and reply at a doubling of the body."""
 

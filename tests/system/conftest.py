@@ -29,30 +29,32 @@ def wait_until_ready(process, url, seconds=60.0):
     raise AssertionError(f"the service was not ready in {seconds} s")
 
 
-@pytest.fixture(scope="session")
-def default_models(tmp_path_factory):
-    """The default models in a registry, trained for a few steps only, once for all test processes."""
+def made_once(tmp_path_factory, name, make):
+    """Return a folder that is made by a function of its path, once for all test processes."""
     temporary = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:  # noqa: TID251 - set by pytest-xdist
         temporary = temporary.parent  # of the run, not of this process
-    folder = temporary / "default_models"
-    with (temporary / "default_models.lock").open("w") as lock:
+    folder = temporary / name
+    with (temporary / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
-            command = [
-                *GRAMOPHONE,
-                "train",
-                "quickstart",
-                "--name",
-                "mixture",
-                "--registry",
-                f"{folder}.part",
-            ]
-            for assignment in ("train.max_steps=20", "neural.hidden_size=32", "neural.embedding_size=32"):
-                command += ["--set", assignment]
-            subprocess.run(command, check=True)
+            make(Path(f"{folder}.part"))
             Path(f"{folder}.part").rename(folder)
     return folder
+
+
+def train_default_models(folder):
+    """Train the default models for a few steps only."""
+    command = [*GRAMOPHONE, "train", "quickstart", "--name", "mixture", "--registry", str(folder)]
+    for assignment in ("train.max_steps=20", "neural.hidden_size=32", "neural.embedding_size=32"):
+        command += ["--set", assignment]
+    subprocess.run(command, check=True)
+
+
+@pytest.fixture(scope="session")
+def default_models(tmp_path_factory):
+    """Registry of the default models."""
+    return made_once(tmp_path_factory, "default_models", train_default_models)
 
 
 @pytest.fixture(scope="session")

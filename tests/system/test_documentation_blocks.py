@@ -8,12 +8,14 @@ import json
 import re
 import shutil
 import subprocess
+from functools import partial
 
 import pytest
 
 from tests.support.http import free_port
 from tests.support.object_stores import s3_server
 from tests.system import documentation_commands
+from tests.system.conftest import made_once
 from tests.system.documentation import ADDRESS, BLOCKS, DOCUMENTS, EXAMPLES, PAGE_OF, ROOT, ask
 from tests.system.documentation_commands import (
     FURNISHED,
@@ -58,9 +60,8 @@ class Workshop:
 
 @pytest.fixture(scope="session")
 def furnished(default_models, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("documentation") / "workshop"
-    documentation_commands.furnish(folder, default_models)
-    return folder
+    furnish = partial(documentation_commands.furnish, default_models=default_models)
+    return made_once(tmp_path_factory, "furnished", furnish)
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,8 @@ from training.neural.settings import TrainSettings
 from training.recipe import PartSettings, Recipe, load_recipe
 from training.tokenizer import TokenizerSettings, learn_tokenizer
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
 
 def started_from(base, words):
     """Model before its first update, over the words of its base and more."""

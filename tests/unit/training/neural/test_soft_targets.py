@@ -53,6 +53,15 @@ def stepwise(models, text, start, position):
     return mean
 
 
+@pytest.fixture
+def restored_threads():
+    """Restore the number of torch's threads, which writing sets to what torch told before."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("restored_threads")
 @pytest.mark.parametrize(
     "names",
     [

@@ -25,6 +25,8 @@ from training.recipe import load_recipe, parse_recipe, recipe_table
 from training.single_model import ResumableRuns, Trained, TrainingInputs, with_soft_targets
 from training.texts import EncodedTexts
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
 CPU = torch.device("cpu")
 
 
