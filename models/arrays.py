@@ -123,7 +123,7 @@ def runs_by_cost(costs: npt.NDArray[Any], most: float) -> Iterator[slice]:
 
 
 def index_ranges(begins: Int64s, ends: Int64s) -> Int64s:
-    """Concatenate the ranges begins[0], …, ends[0] − 1, begins[1], …, ends[1] − 1, …."""
+    """Join the ranges begins[0], …, ends[0] − 1, begins[1], …, ends[1] − 1, …."""
     counts = ends - begins
     before = np.cumsum(counts) - counts
     numbers: Int64s = np.arange(int(counts.sum())) + np.repeat(begins - before, counts)
@@ -139,6 +139,6 @@ def to_numpy(array: Array) -> FloatArray:
 
 
 def on_one_device(arrays: Sequence[Array]) -> bool:
-    """Return whether all arrays are torch tensors on one device, to combine there."""
+    """True if all arrays are torch tensors on one device, to combine there."""
     devices = {None if isinstance(array, np.ndarray) else getattr(array, "device", None) for array in arrays}
     return len(devices) == 1 and None not in devices

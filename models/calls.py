@@ -168,12 +168,12 @@ class Read(ModelCall[ReadResult]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoreRagged(ModelCall[FloatArray]):
-    """Score concatenated sequences with a `RaggedScorer`: natural-log probabilities [N].
+    """Score joined sequences with a `RaggedScorer`: natural-log probabilities [N].
 
     The caller bounds N.
 
     Attributes:
-        tokens: concatenated ids of R sequences [N].
+        tokens: joined ids of R sequences [N].
         offsets: start of each sequence, and N at the end [R + 1].
     """
 

@@ -198,7 +198,7 @@ class MixtureModel(
 
     @classmethod
     def load(cls, directory: Path, parts: Sequence[LanguageModel[Any]]) -> "MixtureModel":
-        """Rebuild a saved mixture from its directory and its loaded parts.
+        """Rebuild a saved mixture from its folder and its loaded parts.
 
         Raises:
             ManifestError: config.json does not match the parts.
@@ -238,7 +238,7 @@ def _logaddexp_in_place(total: FloatArray, more: FloatArray) -> None:
     """Write log(exp(total) + exp(more)) into `total`, ten times as fast as `np.logaddexp`.
 
     An entry's result does not depend on its position: NumPy computes exponentials and logarithms in single
-    precision identically at all positions.
+    precision equally at all positions.
     """
     high = np.maximum(total, more)
     low = np.minimum(total, more, out=total)

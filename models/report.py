@@ -244,7 +244,7 @@ def _draw(pictures: Sequence[Picture], width: float, **options: Any) -> bytes:
         columns = figure.subplots(ncols=len(pictures), squeeze=False)[0]
         for picture, axes in zip(pictures, columns, strict=True):
             picture.draw(axes)
-            axes.set_title(picture.title, parse_math=False)  # names may contain dollar signs
+            axes.set_title(picture.title, parse_math=False)  # names may have dollar signs
             axes.xaxis.label.set_parse_math(False)
             axes.grid(visible=True, axis=picture.grid)
             if labels := axes.get_legend_handles_labels()[1]:

@@ -54,7 +54,7 @@ class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
         # model's token of each reading, and the natural log of the text's probability, given that token
         self._reading_offsets = np.searchsorted(of[order], np.arange(size + 1))
         self._reading_tokens, self._reading_log_shares = tokens[order], all_shares[order]
-        # one reading of each token; of a class itself, which no text contains, none
+        # one reading of each token; of a class itself, which no text has, none
         counts = np.diff(self._reading_offsets)
         firsts = np.minimum(self._reading_offsets[:-1], len(tokens) - 1)
         self._token = np.where(counts > 0, self._reading_tokens[firsts], np.arange(size))

@@ -23,7 +23,7 @@ Slots: TypeAlias = Mapping[str, Mapping[str, float]]
 CLASS_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 MARK = re.compile(rf"\${CLASS_NAME.pattern}")
 MAX_MEMBERS = 10_000
-"""Maximum number of members of all classes together."""
+"""Maximum members of all classes together."""
 
 MAX_MEMBER_WORDS = 16
 MAX_MEMBER_CHARACTERS = 200
@@ -57,7 +57,7 @@ def check_slots(
 
     Raises:
         InvalidInputError: a class is unknown or empty, there are too many members, a member is blank, too long or
-            contains a class's mark, or a weight is not positive.
+            has a class's mark, or a weight is not positive.
     """
     checked: dict[str, dict[str, float]] = {}
     total = sum(map(len, slots.values()))
@@ -161,7 +161,7 @@ class MemberMatcher:
         """Return the words of a normalised member of a class.
 
         Raises:
-            InvalidInputError: it has no word, or contains the mark of a class.
+            InvalidInputError: it has no word, or has the mark of a class.
         """
         words = tuple(member[start:end] for start, end in self._spans(member))
         if not words or self._marks.search(member):
@@ -207,7 +207,7 @@ class MemberMatcher:
 
         Args:
             text: the text.
-            keep_marks: leave marks that the text itself contains as they are.
+            keep_marks: leave marks that the text itself has as they are.
         """
         spans = self._spans(text)
         words = [text[start:end] for start, end in spans]

@@ -39,7 +39,7 @@ class StateView:
         return StateView(self.base, self.rows[rows])
 
     def concatenate(self, states: Sequence[Any]) -> "StateView":
-        """Concatenate these rows and the rows of other states."""
+        """Join these rows and the rows of other states."""
         return concatenate_states([self, *states])
 
     @property
@@ -56,7 +56,7 @@ def materialize(state: Any) -> Any:
 
 
 def concatenate_states(states: Sequence[Any]) -> StateView:
-    """Concatenate states' rows, without copying if all are views of one base."""
+    """Join states' rows, without copying if all are views of one base."""
     runs = [list(run) for _, run in groupby(map(view, states), key=lambda state: id(state.base))]
     parts = [StateView(run[0].base, np.concatenate([state.rows for state in run])) for run in runs]
     if len(parts) == 1:
@@ -66,7 +66,7 @@ def concatenate_states(states: Sequence[Any]) -> StateView:
 
 
 def gather_states(states: Sequence[Any]) -> Any:
-    """Concatenate the rows of several states into one state for the model."""
+    """Join the rows of several states into one state for the model."""
     if len(states) == 1:
         return materialize(states[0])
     return concatenate_states(states).materialized
@@ -91,7 +91,7 @@ def split_array(values: Any, counts: Sequence[int]) -> list[Any]:
 
 
 def is_range(rows: TokenIds, count: int) -> bool:
-    """Return whether the rows are 0, 1, …, count − 1."""
+    """True if the rows are 0, 1, …, count − 1."""
     return len(rows) == count and bool((rows == np.arange(count)).all())
 
 

@@ -118,7 +118,7 @@ class Tokenizer(ABC):
 
     @cached_property
     def classes(self) -> Mapping[str, int]:
-        """Ids of the classes that the vocabulary contains, by name."""
+        """Ids of the classes that the vocabulary has, by name."""
         return {}
 
     def _word_spans(self, text: str) -> list[tuple[int, int]]:
@@ -138,7 +138,7 @@ class Tokenizer(ABC):
             slots: the members of known classes, at least one of each.
 
         Raises:
-            InvalidInputError: a member has no word, or contains a class's mark once normalised.
+            InvalidInputError: a member has no word, or has a class's mark once normalised.
         """
         other = copy.copy(self)
         for name in ("token_bytes", "fingerprint"):
@@ -265,7 +265,7 @@ class Tokenizer(ABC):
         return raw.decode("utf-8", errors="replace")
 
     def save(self, directory: Path) -> None:
-        """Write the tokenizer's files into an existing directory."""
+        """Write the tokenizer's files into an existing folder."""
         write_config(directory / TOKENIZER_FILE, {"kind": self.kind, **self.settings()})
         if self.lexicon:
             (directory / LEXICON_FILE).write_text("\n".join(self.lexicon) + "\n", encoding="utf-8")
@@ -308,9 +308,8 @@ class WordTokenizer(Tokenizer):
     ) -> None:
         super().__init__(vocabulary, normalise=normalise, lowercase=lowercase)
         if marked_unknown not in MARKED_UNKNOWN:
-            raise InvalidInputError(
-                f"tokenizer.marked_unknown is {marked_unknown!r}, it can be {' or '.join(MARKED_UNKNOWN)}",
-                parameter="tokenizer.marked_unknown",
+            raise InvalidInputError.of(
+                "tokenizer.marked_unknown", f"is {marked_unknown!r}, it can be {' or '.join(MARKED_UNKNOWN)}"
             )
         self.pattern = pattern
         self.lowercase = lowercase
@@ -543,7 +542,7 @@ class SentencePieceTokenizer(Tokenizer):
         return spans[self._join_spaces(ids.tolist(), range(len(spans)))] if self.classes else spans
 
     def _join_spaces(self, ids: Iterable[int], of_each: Sequence[T]) -> list[T]:
-        """Remove the pieces of spaces before classes, whose tokens contain them."""
+        """Remove the pieces of spaces before classes, whose tokens have them."""
         if not self.classes:
             return list(of_each)
         classes = set(self.classes.values())

@@ -42,7 +42,7 @@ class RaggedIds(NamedTuple):
     """Ids of several texts.
 
     Attributes:
-        ids: concatenated ids of all texts [N], int32.
+        ids: joined ids of all texts [N], int32.
         offsets: start of each text, then N [L + 1], int64.
     """
 
@@ -110,7 +110,7 @@ class WordCounter:
             self._counts.resize(words.capacity, refcheck=False)  # new entries are 0
 
     def counts(self) -> dict[str, int]:
-        """Return the number of occurrences of each word, in order of first occurrence."""
+        """Number of occurrences of each word, in order of first occurrence."""
         words = (word.decode("utf-8", "surrogatepass") for word in self._words.all_words())
         return dict(zip(words, self._counts[: self._words.size].tolist(), strict=True))
 

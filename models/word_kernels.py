@@ -198,7 +198,7 @@ def count_occurrences(
 
 @numba.njit(nogil=True)
 def has_capacity(table: WordHashTable, num_words: int, length: int) -> bool:
-    """Return whether another word of `length` bytes fits, with half of the slots free."""
+    """True if another word of `length` bytes fits, with half of the slots free."""
     return 2 * (num_words + 1) <= len(table.slots) and table.starts[num_words] + length <= len(table.spelling)
 
 
@@ -217,7 +217,7 @@ def count_words_in_bytes(text: UInt8s) -> int:
 
 
 class WordTable:
-    """Distinct words, numbered from 0 in the order of insertion.
+    """Distinct words, numbered from 0 in order of insertion.
 
     Args:
         words: initial words, without duplicates.

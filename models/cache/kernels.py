@@ -5,7 +5,7 @@ summed in lanes within segments that are aligned to the start of the window, and
 precision, the oldest first. Cosines are inner products of unit vectors, summed in sixteen lanes that
 are folded by halves; their inner loop is LLVM IR, because BLAS's summation order depends on the
 number of vectors. Results are therefore bitwise equal for one row and many, step by step and for
-a complete text.
+a whole text.
 """
 
 import math

@@ -73,7 +73,7 @@ class History:
     if the buffer is full or another continuation of the text has claimed the next entries.
 
     Attributes:
-        window: maximum number of tokens.
+        window: maximum tokens.
         buffer: buffer of tokens and features.
         begin: slot of the oldest token.
         end: slot after the newest token.
@@ -418,7 +418,7 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
 
     @classmethod
     def load(cls, directory: Path, parts: Sequence[LanguageModel[Any]]) -> "CacheModel":
-        """Rebuild a saved cache model from its directory and its one part, already loaded.
+        """Rebuild a saved cache model from its folder and its one part, already loaded.
 
         Raises:
             ManifestError: config.json is not a cache's, or does not match the part.

@@ -28,10 +28,10 @@ _MAX_RUN = 1024
 
 
 class Slot(NamedTuple):
-    """Span that may be wrong: a word, two neighbouring words, or a span that the caller gave.
+    """Span that may be wrong: a word, two adjacent words, or a span that the caller gave.
 
     Attributes:
-        start: its start in the complete text, in code points.
+        start: its start in the whole text, in code points.
         end: its end.
         first: index of its first token in the batch.
         last: index of the token after its last.
@@ -56,7 +56,7 @@ class Corrections(NamedTuple):
         slots: slot of each [M].
         firsts: index in the batch of each one's first replaced token [M].
         lasts: index of the token after the last replaced one [M].
-        tokens: concatenated tokens [K].
+        tokens: joined tokens [K].
         offsets: start of the tokens of each, and K at the end [M + 1].
         log_weights: ln P(typed | this is intended) [M].
         edits: edit distance of each from the typed text; 0: the typed word in another case, thus right [M].
@@ -88,7 +88,7 @@ class Corrections(NamedTuple):
 
 
 def concatenate_corrections(parts: Sequence[Corrections]) -> Corrections:
-    """Concatenate one or more sets of corrections."""
+    """Join one or more sets of corrections."""
     if len(parts) == 1:
         return parts[0]
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
@@ -179,7 +179,7 @@ class CheckContext:
     Attributes:
         lengths: number of tokens of each sentence with its `after` [S].
         bases: start of each sentence in `tokens` [S].
-        tokens: concatenated tokens of the sentences, each with its `after` [P].
+        tokens: joined tokens of the sentences, each with its `after` [P].
         sentence_of: sentence index of each token [P].
         words: words of all sentences, in order.
         positions: index of each word's first token in the batch [N].

@@ -80,7 +80,7 @@ def check_text(
         settings: settings of the search for errors, but for `errors`.
         threshold: minimum probability of an error by one model; less is enough for one of several.
         limits: of one request.
-        max_suggestions: maximum number of suggestions per issue of one model.
+        max_suggestions: maximum suggestions per issue of one model.
         errors: edits in misspellings, by model address; None: all are equally probable.
 
     Returns:
@@ -249,9 +249,8 @@ def _sentences(loaded: TextModel, text: str, limits: Limits) -> Work[Any, list[S
     """Split a text into sentences, with other requests in between; reject lines over the limits."""
     num_lines = text.count("\n") + 1
     if num_lines > limits.max_reply_entries:
-        raise InvalidInputError(
-            f"text has {num_lines} lines; at most {limits.max_reply_entries} are accepted in one request",
-            parameter="text",
+        raise InvalidInputError.of(
+            "text", f"has {num_lines} lines; at most {limits.max_reply_entries} are accepted in one request"
         )
 
     def read() -> Iterator[Sentence]:

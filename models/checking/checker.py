@@ -59,7 +59,7 @@ class Checker:
         return self._proposer.log_spelling(word)
 
     def sentences(self, text: str, offset: int = 0) -> Iterator[Sentence]:
-        """Yield the sentences that have tokens; `offset` is the start of `text` in the complete text."""
+        """Yield the sentences that have tokens; `offset` is the start of `text` in the whole text."""
         return self.splitter.sentences(text, lookahead=self._proposer.right_tokens, offset=offset)
 
     def rescore_all(
@@ -135,10 +135,10 @@ def _spans_by_sentence(
     for span in given:
         index = bisect_right(offsets, span.start) - 1
         if index < 0 or span.end > offsets[index] + len(sentences[index].text):
-            raise InvalidInputError(
-                f"{span.parameter} spans {span.start} to {span.end}; a span must be within one line that has a word, "
+            raise InvalidInputError.of(
+                span.parameter,
+                f"spans {span.start} to {span.end}; a span must be within one line that has a word, "
                 f"and within one part of a line of more than {MAX_SENTENCE_TOKENS} tokens",
-                parameter=span.parameter,
             )
         found.setdefault(index, []).append(span)
     return found

@@ -32,9 +32,9 @@ class RescoredBatch(NamedTuple):
 
     Attributes:
         words: words of all sentences, in order.
-        word_log_probs: ln P(word | preceding text) of each word [N].
+        word_log_probs: ln P(word | earlier text) of each word [N].
         log_probs: log-probabilities of all predicted tokens, with ends of lines [T].
-        positions: position of each in the complete text [T].
+        positions: position of each in the whole text [T].
         num_ends: number of ends of lines.
         slots: spans that may be wrong; first one for each word.
         alternatives: candidates scored with both contexts [M].
@@ -116,7 +116,7 @@ def rescore_batch(
 
 
 def _positions(sentence: Sentence) -> Int64s:
-    """Return the positions of a sentence's tokens and its line's end in the complete text."""
+    """Return the positions of a sentence's tokens and its line's end in the whole text."""
     ends = [len(sentence.text)] if sentence.ends else []
     return sentence.offset + np.append(sentence.begins, ends).astype(np.int64)
 

@@ -63,7 +63,7 @@ class Word(NamedTuple):
 
     Attributes:
         text: the word as it appears in the text.
-        start: its start in the complete text, in code points.
+        start: its start in the whole text, in code points.
         end: its end.
         first: index of its first token in the sentence.
         last: index of the token after its last one.
@@ -85,7 +85,7 @@ class Sentence(NamedTuple):
 
     Attributes:
         text: the line or part.
-        offset: its start in the complete text, in code points.
+        offset: its start in the whole text, in code points.
         ids: its tokens [T].
         begins: position in `text` of each token's first visible character; for character tokenizers,
             of its character [T], non-decreasing. A composed character begins where its parts do.
@@ -173,8 +173,8 @@ class SentenceSplitter:
 
         Args:
             text: any text.
-            lookahead: maximum number of tokens in `after` of a part of a long line.
-            offset: start of `text` in the complete text, in code points.
+            lookahead: maximum tokens in `after` of a part of a long line.
+            offset: start of `text` in the whole text, in code points.
         """
         for line in text.split("\n"):
             sentence = self._tokenise(line, offset)
@@ -183,7 +183,7 @@ class SentenceSplitter:
             offset += len(line) + 1
 
     def sentence(self, line: str, offset: int = 0) -> Sentence:
-        """Tokenise one line that starts at `offset` in the complete text."""
+        """Tokenise one line that starts at `offset` in the whole text."""
         sentence = self._tokenise(line, offset)
         return sentence._replace(words=tuple(self._checked_words(sentence)))
 
@@ -418,11 +418,11 @@ class SpellingModel:
         sizes = np.fromiter(map(len, words), np.int64, len(words)) + 1
         terms = np.zeros((len(words), int(sizes.max(initial=1))))
         terms[np.arange(terms.shape[1]) < sizes[:, None]] = self._log_probs[self._pairs(words)]
-        sums: Float64s = np.cumsum(terms, axis=1)[:, -1]  # in the order of the characters
+        sums: Float64s = np.cumsum(terms, axis=1)[:, -1]  # in order of the characters
         return sums
 
     def _pairs(self, words: Sequence[str]) -> Int64s:
-        """Return each pair of neighbouring characters, ends included, as a place in the table [P]."""
+        """Return each pair of adjacent characters, ends included, as a place in the table [P]."""
         codes = np.frombuffer("".join(words).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
         lengths = np.fromiter(map(len, words), np.int64, len(words))
         indices = self._indices[np.minimum(codes, len(self._indices) - 1)]

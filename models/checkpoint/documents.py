@@ -204,4 +204,4 @@ def _parse(kind: type[_Document], content: bytes, what: str) -> _Document:
         first = error.errors(include_url=False, include_context=False)[0]
         field = ".".join(map(str, first["loc"]))[:80] or what
         shown = repr(first["input"])[:80]
-        raise InvalidInputError(f"{field} is {shown}: {first['msg']}", parameter=field) from None
+        raise InvalidInputError.of(field, f"is {shown}: {first['msg']}") from None

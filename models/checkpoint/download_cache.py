@@ -170,7 +170,7 @@ class DownloadCache:
             with (new / MANIFEST_FILE).open("xb") as file:
                 file.write(raw)
             fsync_tree(new)
-            if version.path.exists():  # damaged, or from a registry that has been emptied since
+            if version.path.exists():  # damaged, or from a registry that was emptied since
                 version.path.rename(old)
             new.rename(version.path)
 

@@ -73,10 +73,10 @@ FAMILIES = {
 _INT8_NETWORK = ("models.neural.int8.model", "Int8Model")
 
 COMPOSITES = {"mixture": ("models.mixture", "MixtureModel"), "cache": ("models.cache.model", "CacheModel")}
-"""Families of models that contain other models, stored under `parts/`."""
+"""Families of models that have other models, stored under `parts/`."""
 
 WeightCache: TypeAlias = Callable[[Path], PackedWeightCache]
-"""Function from a network's directory to its cache of quantised weights."""
+"""Function from a network's folder to its cache of quantised weights."""
 
 
 class Checkpoint(NamedTuple):
@@ -87,7 +87,7 @@ class Checkpoint(NamedTuple):
         model: the model.
         tokenizer: the model's tokenizer.
         metrics: published held-out metrics.
-        path: directory of the version.
+        path: folder of the version.
         precision: `int8` if one of its networks uses it, else `float32`.
     """
 
@@ -111,7 +111,7 @@ def load_checkpoint(
     """Load a version: verify hashes, build the model, replay its golden test, which warms it up.
 
     Args:
-        directory: the version's directory.
+        folder: the version's folder.
         device: `cpu`, `cuda`, `cuda:1`, … or `auto`: a CUDA device if any, but the CPU for n-gram models,
             which answer a few contexts faster than a transfer to a device takes. An n-gram model too
             large for a device's memory stays on the CPU, with a log message.
@@ -121,8 +121,8 @@ def load_checkpoint(
         shared: a folder of this host's processes that load the version, writable for no other user: the
             first process writes packed weights there, and all map them. Files of weights and n-grams
             are always mapped, and so shared; nothing is shared on a CUDA device.
-        copies: where the version is copied before loading, so later changes of its directory do not affect
-            the model; None loads from the directory itself.
+        copies: where the version is copied before loading, so later changes of its folder do not affect
+            the model; None loads from the folder itself.
         members: whether members of classes in the training text are tokens.
 
     Raises:
@@ -153,7 +153,7 @@ def _load_verified(
 ) -> Checkpoint:
     """Load a version from verified files.
 
-    `location` is its published directory if `directory` is a copy.
+    `location` is its published folder if `folder` is a copy.
     """
     tokenizer = load_tokenizer(directory)
     if (
@@ -184,7 +184,7 @@ def _load_verified(
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:
-    """Load the tokenizer that `save` wrote into a directory.
+    """Load the tokenizer that `save` wrote into a folder.
 
     Raises:
         ManifestError: a file is missing or was not written by `save`.
@@ -261,9 +261,7 @@ def _uses_int8(
     ):
         return False
     if device != "cpu":
-        raise InvalidInputError(
-            f"precision is int8, which requires the CPU; the device is {device}", parameter="precision"
-        )
+        raise InvalidInputError.of("precision", f"is int8, which requires the CPU; the device is {device}")
     if has_int8(directory):
         return True
     problems = metrics.get(INT8, {}).get("problems") or ["it was published without int8 scores"]
@@ -347,7 +345,7 @@ def _build(
 def _shared_weight_cache(
     shared: Path | None, root: Path, manifest: Manifest, directory: Path
 ) -> PackedWeightCache:
-    """Create the cache of weights packed from a directory's verified files.
+    """Create the cache of weights packed from a folder's verified files.
 
     Equal files have the same cache, alone or as part of any model.
     """

@@ -89,7 +89,7 @@ class Manifest(_Strict):
 
 
 def file_entries(directory: Path) -> dict[str, FileEntry]:
-    """Return hash and size of every file in a directory, except the manifest at its top."""
+    """Return hash and size of every file in a folder, except the manifest at its top."""
     return {
         path.relative_to(directory).as_posix(): FileEntry(sha256=sha256_of(path), bytes=path.stat().st_size)
         for path in sorted(directory.rglob("*"))
@@ -248,10 +248,10 @@ def check_name(name: str, *, parameter: str = "name") -> None:
         InvalidInputError: it has characters other than letters, digits, `.`, `_` and `-`, or is too long.
     """
     if not is_name(name):
-        raise InvalidInputError(
-            f"{parameter} is {name[:120]!r}; it must start with a letter or digit, continue with letters, digits, "
+        raise InvalidInputError.of(
+            parameter,
+            f"is {name[:120]!r}; it must start with a letter or digit, continue with letters, digits, "
             f"'.', '_' or '-', and have at most {MAX_NAME_LENGTH} characters",
-            parameter=parameter,
         )
 
 
@@ -274,7 +274,7 @@ def unknown_alias_error(name: str, alias: str, aliases: Iterable[str]) -> ModelN
 
 
 def version_address(path: Path) -> str:
-    """Return the address `name@version` of a version's directory."""
+    """Return the address `name@version` of a version's folder."""
     return f"{path.parents[1].name}@{path.name}"
 
 

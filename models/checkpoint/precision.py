@@ -30,8 +30,8 @@ MAX_INT8_COST = 0.005
 def check_precision(precision: str) -> Precision:
     """Return the precision of a name, or raise InvalidInputError if it is unknown."""
     if precision not in PRECISIONS:
-        raise InvalidInputError(
-            f"precision is {precision!r}; it must be one of {', '.join(PRECISIONS)}", parameter="precision"
+        raise InvalidInputError.of(
+            "precision", f"is {precision!r}; it must be one of {', '.join(PRECISIONS)}"
         )
     return precision
 

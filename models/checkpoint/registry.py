@@ -1,6 +1,6 @@
 """Registry in a local folder, and the factory of registries and object stores by address.
 
-    <root>/<model>/versions/<7>/        a checkpoint; visible once its directory has this name
+    <root>/<model>/versions/<7>/        a checkpoint; visible once its folder has this name
     <root>/<model>/versions/.tmp-…/     unfinished version; ignored by readers
     <root>/<model>/versions/.deleted-7/ an empty tombstone: the number is never used again
     <root>/<model>/aliases.json         {"champion": 7}
@@ -67,7 +67,7 @@ def open_registry(address: Address, *, create: bool = False, cache: Path | None 
 
     Raises:
         RegistryError: the registry is missing, needs a missing package, or is not writable.
-        InvalidInputError: the URL contains credentials or is not valid for a registry.
+        InvalidInputError: the URL has credentials or is not valid for a registry.
     """
     folder = local_registry_folder(address)
     if folder is not None:
@@ -210,7 +210,7 @@ def _rename_to_next_number(temporary: Path, versions: Path) -> int:
         try:
             temporary.rename(versions / str(number))
         except OSError as error:
-            # another publisher was faster: rename replaces no directory with files
+            # another publisher was faster: rename replaces no folder with files
             if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
                 raise
             number += 1
@@ -223,7 +223,7 @@ def open_store(address: Address) -> ObjectStore:
     """Open the store of a registry, without a request yet.
 
     Raises:
-        InvalidInputError: the URL contains credentials or a query, or no bucket or folder.
+        InvalidInputError: the URL has credentials or a query, or no bucket or folder.
         RegistryError: it needs a package that is not installed, or fsspec does not support the protocol.
     """
     folder = local_registry_folder(address)
@@ -231,7 +231,7 @@ def open_store(address: Address) -> ObjectStore:
         return FolderStore(folder)
     url = str(address)
     protocol, _, rest = url.partition("://")
-    if _FORBIDDEN.search(rest):  # not quoted in the message: it may contain a password
+    if _FORBIDDEN.search(rest):  # not quoted in the message: it may have a password
         raise InvalidInputError(
             f"the registry's {protocol}:// URL contains @, ?, #, :: or a space; set credentials and options in "
             "the environment, such as AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL",

@@ -275,7 +275,7 @@ class Registry(Catalogue, ABC):
         """Point an alias at a version, atomically.
 
         Raises:
-            ModelNotFoundError: the version does not exist.
+            ModelNotFoundError: no such version.
             InvalidInputError: the alias is not a name, or is a number.
             ManifestError: aliases.json is damaged (it is replaced if `alias` is the champion).
         """
@@ -305,7 +305,7 @@ class Registry(Catalogue, ABC):
             Number of the version that it pointed to.
 
         Raises:
-            ModelNotFoundError: the model or alias does not exist.
+            ModelNotFoundError: no such model or alias.
             ManifestError: aliases.json is damaged.
         """
         require_writable(self._store)
@@ -322,7 +322,7 @@ class Registry(Catalogue, ABC):
         """Store the name of the model for requests that name none, atomically.
 
         Raises:
-            ModelNotFoundError: the model does not exist.
+            ModelNotFoundError: no such model.
         """
         self.resolve(name)
         require_writable(self._store).put(DEFAULT_FILE, f"{name}\n".encode())
@@ -361,7 +361,7 @@ class Registry(Catalogue, ABC):
         """Remove a version; its number is never used again.
 
         Raises:
-            ModelNotFoundError: the version does not exist.
+            ModelNotFoundError: no such version.
             InvalidInputError: an alias points to it.
         """
 

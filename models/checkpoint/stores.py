@@ -30,7 +30,7 @@ class StoreTimeouts(NamedTuple):
     Attributes:
         connect_s: to connect.
         read_s: to receive the next bytes on a connection.
-        call_s: for an entire call, with attempts and pauses, without the time for its bytes.
+        call_s: for an whole call, with attempts and pauses, without the time for its bytes.
         bytes_per_s: minimum throughput.
         attempts: maximum attempts of a call that fails with a transient error.
     """

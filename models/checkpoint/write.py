@@ -1,4 +1,4 @@
-"""Writing of a complete checkpoint into an empty directory, the manifest last."""
+"""Writing of a complete checkpoint into an empty folder, the manifest last."""
 
 import json
 import shutil
@@ -69,10 +69,10 @@ def write_checkpoint(
     *,
     parts: Sequence[Path] = (),
 ) -> None:
-    """Write a checkpoint into an empty directory, the manifest last.
+    """Write a checkpoint into an empty folder, the manifest last.
 
     Args:
-        directory: the directory.
+        folder: the folder.
         model: the model.
         tokenizer: the tokenizer that the model was trained with.
         description: metadata of the checkpoint.

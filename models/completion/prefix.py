@@ -242,7 +242,7 @@ def corrected_prefixes(
         spelled: the typed prefix, as for `CompletionSearch`.
         log_probs: log-probabilities of the next token after the context [V].
         edits: maximum edits, at most 2.
-        limit: maximum number of prefixes.
+        limit: maximum prefixes.
         ignore_case: ignore the case of letters.
     """
     spaced = spelled.startswith(b" ")

@@ -73,7 +73,7 @@ _LOOK_UPS_PER_STEP, _COMPLETIONS_PER_STEP, _CHARACTERS_PER_STEP = 32, 256, 2048
 """Completions that models look up, that are compared, and their characters read before other requests run."""
 
 _CONTROL_TOKENS = frozenset(CONTROL_TOKENS)
-"""Placeholders in corpora; a vocabulary may contain them as ordinary words, which are never offered."""
+"""Placeholders in corpora; a vocabulary may have them as ordinary words, which are never offered."""
 
 _MIN_LOG_PROBABILITY = -80.0
 _MIN_PROBABILITY = 1e-12
@@ -517,7 +517,7 @@ def rank_completions(
         limits: of one request.
         user: model of the user's accepted words, if any.
         dictionary: further words and phrases to offer, with weights.
-        blocklist: words and phrases that completions must not contain.
+        blocklist: words and phrases that completions must not have.
         cached: state and distribution after the context, if any; only for one model.
 
     Raises:
@@ -621,10 +621,10 @@ def _dictionary_models(
         for previous, word in pairwise(entry_words):
             followers[previous][word] += weight
         if num_words > MAX_DICTIONARY_WORDS:
-            raise InvalidInputError(
-                f"dictionary has {num_words} words in its first {number} entries; at most "
+            raise InvalidInputError.of(
+                "dictionary",
+                f"has {num_words} words in its first {number} entries; at most "
                 f"{MAX_DICTIONARY_WORDS} are accepted in all entries",
-                parameter="dictionary",
             )
         if num_words - num_read > DICTIONARY_WORDS_PER_STEP:
             num_read = num_words

@@ -39,7 +39,7 @@ _ROWS_AT_ONCE = 16
 """Maximum expanded rows before other work runs, for single words; each takes 0.1 ms."""
 
 _MIN_PRUNED_CHILDREN = 1 << 14
-"""Maximum number of children without pruning; each takes a hundred bytes."""
+"""Maximum children without pruning; each takes a hundred bytes."""
 
 _SPACE = b" "
 

@@ -64,7 +64,7 @@ class UserModelLimits:
 
     @property
     def max_pairs(self) -> int:
-        """Maximum number of word pairs."""
+        """Maximum word pairs."""
         return self.max_words * self.pairs_per_word
 
 
@@ -126,7 +126,7 @@ class UserModel:
         return heapq.nlargest(limit, self.words, key=self.words.__getitem__)
 
     def includes(self, other: "UserModel") -> bool:
-        """Return whether all words and word pairs of another model are in this one."""
+        """True if all words and word pairs of another model are in this one."""
         return other.words.keys() <= self.words.keys() and all(
             after.keys() <= self._followers.get(previous, {}).keys()
             for previous, after in other._followers.items()  # noqa: SLF001 - of the same class

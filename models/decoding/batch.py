@@ -135,7 +135,7 @@ class SequenceBatch:
         return type(self)(self.table.select(rows), *(array[rows] for array in arrays))
 
     def concatenate(self, others: Sequence[Self]) -> Self:
-        """Concatenate these rows and those of each of `others`."""
+        """Join these rows and those of each of `others`."""
         every = [self, *others]
         width = max(batch.history.shape[1] for batch in every)
         return replace(

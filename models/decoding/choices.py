@@ -30,7 +30,7 @@ GeneratedToken: TypeAlias = tuple[int, float, TopTokens | None]
 the most probable tokens at its position by the model alone (log-probabilities may be -inf), None unless requested."""
 
 PromptScores: TypeAlias = tuple[FloatArray, TopTokens]
-"""Natural-log probability of each token of a prompt given the preceding tokens [T], and the most probable tokens at
+"""Natural-log probability of each token of a prompt given the earlier tokens [T], and the most probable tokens at
 each position [T, k], k possibly 0; the first values are meaningless."""
 
 
@@ -150,12 +150,12 @@ class Continuation:
 
     @property
     def ended_by_eos(self) -> bool:
-        """Return True if the model ended it with `</s>`."""
+        """True if the model ended it with `</s>`."""
         return self.eos_logprob is not None
 
     @property
     def full(self) -> bool:
-        """Return True if generation must stop: at a stop string or `max_tokens` tokens."""
+        """True if generation must stop: at a stop string or `max_tokens` tokens."""
         return self._stops.stopped or len(self.token_ids) == self.task.parameters.max_tokens
 
     def push(self, tokens: Sequence[int], logprobs: Sequence[float], tops: Sequence[TopTokens]) -> str:

@@ -41,7 +41,7 @@ class DecodeState:
         return DecodeState(self.state.select(rows), self.batch.select(rows))
 
     def concatenate(self, states: Sequence["DecodeState"]) -> "DecodeState":
-        """Concatenate these rows and the rows of `states`."""
+        """Join these rows and the rows of `states`."""
         return DecodeState(
             self.state.concatenate([decoding.state for decoding in states]),
             self.batch.concatenate([decoding.batch for decoding in states]),
@@ -139,11 +139,11 @@ class DecodeSlot:
 
 
 class DecodeBatch:
-    """Slots whose rows are concatenated in one `DecodeState`.
+    """Slots whose rows are joined in one `DecodeState`.
 
     Args:
         slots: at least one.
-        decoding: state of their rows, in the order of the slots.
+        decoding: state of their rows, in order of the slots.
     """
 
     def __init__(self, slots: list[DecodeSlot], decoding: DecodeState) -> None:

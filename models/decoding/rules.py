@@ -17,7 +17,7 @@ from models.decoding.parameters import DecodingParameters
 from models.phrases import NO_TOKEN_PHRASES, PhraseAutomaton
 
 _MAX_VALUES = 1 << 20
-"""Maximum number of values that are kept (8 MiB)."""
+"""Maximum values that are kept (8 MiB)."""
 
 Nodes: TypeAlias = tuple[int, int]
 """Node of the banned and of the weighted sequences after the generated tokens."""
@@ -285,7 +285,7 @@ class RuleTable:
 
 
 def pack_ragged(parts: Sequence[AnyArray]) -> tuple[AnyArray, Int64s]:
-    """Concatenate the rows' parts; return also the start and end of each [R, 2].
+    """Join the rows' parts; return also the start and end of each [R, 2].
 
     An array shared by several rows is stored once.
     """

@@ -51,12 +51,12 @@ def _overlap(text: str, stop: str) -> int:
 
 
 class Tail(NamedTuple):
-    """Search state of a text that may contain a stop string.
+    """Search state of a text that may have a stop string.
 
     Attributes:
         raw: the end of the text, which may be the beginning of a stop string.
         begun: True if the text is not empty.
-        stopped: True if the text contains a stop string.
+        stopped: True if the text has a stop string.
     """
 
     raw: bytes = b""
@@ -94,7 +94,7 @@ class StopBytes:
 def spellings(tokenizer: Tokenizer, text: str) -> list[tuple[int, ...]]:
     """Return the distinct token sequences that spell a text at the start or middle of a word.
 
-    Other spellings may exist, and within a word the first token may include preceding characters.
+    Other spellings may exist, and within a word the first token may include earlier characters.
     Sequences with an unknown word are omitted.
     """
     text = tokenizer.normaliser(text)

@@ -33,7 +33,7 @@ def truncate(row: Any, rules: Any, buffers: Any, width: Any) -> Any:
         width: V.
 
     Returns:
-        Number of remaining tokens, at least one; they start `buffers.ids`, in order of id, with
+        Number of remaining tokens, at least one; they start `buffers.ids`, by id, with
         their weights in `buffers.weights`.
     """
     count = _compact_possible(buffers, width)

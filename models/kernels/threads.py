@@ -17,10 +17,10 @@ from models.arrays import TokenIds
 P = TypeVar("P")
 T = TypeVar("T")
 MIN_TOKENS_PER_THREAD = 4096
-"""Minimum number of tokens per thread."""
+"""Minimum tokens per thread."""
 
 STEP_ROWS_PER_THREAD = 32
-"""Minimum number of rows per thread in a single step; measured by bench_int8."""
+"""Minimum rows per thread in a single step; measured by bench_int8."""
 
 _ROW_MULTIPLE = 16  # a multiple of the rows of a product
 
@@ -37,7 +37,7 @@ class Threads:
 
     @property
     def most(self) -> int:
-        """Maximum number of threads."""
+        """Maximum threads."""
         if self.limit is not None:
             return self.limit
         from numba.core import config  # deferred: a service sets the limit before it needs numba
@@ -65,7 +65,7 @@ def run_balanced(work: Callable[[slice], T], offsets: TokenIds, threads: int) ->
     Args:
         work: function of a segment that releases the interpreter lock.
         offsets: start of each row's tokens, then the end [B + 1].
-        threads: maximum number of segments.
+        threads: maximum segments.
 
     Returns:
         The results, in order.

@@ -148,7 +148,7 @@ class _SlfFile:
 def read_slf(
     lines: Iterable[bytes], source: str, *, no_words: Collection[str] = NON_WORD_LABELS
 ) -> Lattice | BadLine:
-    """Read a lattice, or return a `BadLine`, with line 1 for an error of the entire file.
+    """Read a lattice, or return a `BadLine`, with line 1 for an error of the whole file.
 
     Args:
         lines: lines of the file.
@@ -342,7 +342,7 @@ def read_kaldi(
 ) -> Iterator[Lattice | BadLine]:
     """Yield the lattices of a file; an invalid one becomes a `BadLine`, and reading continues.
 
-    Arguments are as in `read_slf`; without `symbols`, the words by number, the file contains words.
+    Arguments are as in `read_slf`; without `symbols`, the words by number, the file has words.
     """
     for first, block in _blocks(lines):
         number = first
@@ -366,7 +366,7 @@ def format_kaldi(lattice: Lattice, symbols: SymbolTable | None = None) -> str:
     unchanged.
 
     Raises:
-        InvalidInputError: a word has no number, or the lattice's name contains white space.
+        InvalidInputError: a word has no number, or the lattice's name has white space.
     """
     lines = [_utterance(lattice.name or "utterance")]
     labels = [word or _EPSILON for word in lattice.words]

@@ -1,7 +1,7 @@
 """Several lattices as one graph with levels, the tokens of their words, and the weights of paths.
 
 In a lattice, a word is scored before its successor is known. So a word must have the same tokens in
-every sentence, and a sentence's tokens must be those of its words, concatenated, as for word
+every sentence, and a sentence's tokens must be those of its words, joined, as for word
 tokenizers and SentencePiece models whose pieces do not extend beyond a space.
 """
 

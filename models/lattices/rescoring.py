@@ -135,7 +135,7 @@ def rescore(
         phrases: phrases in paths; their features have weights.
 
     Raises:
-        UnsupportedParameterError: tokens of words depend on neighbouring words.
+        UnsupportedParameterError: tokens of words depend on adjacent words.
     """
     if not lattices:
         return []
@@ -271,7 +271,7 @@ class _SuffixGraph:
         return self._with_silence(found._replace(word=int(self.labels[ways[0]]), rest=ending))
 
     def _with_silence(self, ending: _Suffix) -> _Suffix:
-        """Extend a suffix by preceding edges without a word."""
+        """Extend a suffix by earlier edges without a word."""
         fresh = np.flatnonzero(self._is_silent[ending.tokens])
         while fresh.size:
             ways, indices = self._edges_to(ending.tokens[fresh])

@@ -214,7 +214,7 @@ def recombine(
         nodes: node of each edge [P].
         futures: keys; equal for edges to a node with the same future [P, K].
         totals: total of each edge [P]; larger is better.
-        max_tokens_per_node: maximum tokens per node; the best are kept, ties in the order of edges.
+        max_tokens_per_node: maximum tokens per node; the best are kept, ties in order of edges.
 
     Returns:
         Indices of the kept edges, by token [E]; number of edges and best edge of each token [T]. Tokens

@@ -59,7 +59,7 @@ class ClusteredEmbedding(nn.Module):
         self.register_buffer("rank", torch.argsort(order))
 
     def __len__(self) -> int:
-        """Return the number of clusters."""
+        """Number of clusters."""
         return len(self.bounds) - 1
 
     def table(self, cluster: int) -> nn.Parameter:

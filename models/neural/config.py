@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 MIN_HEAD_TOKENS = 3
-"""Minimum number of tokens in the first cluster: the number of control ids."""
+"""Minimum tokens in the first cluster: the number of control ids."""
 
 WIDTH_DIVISOR = 4
 """Ratio of the vector widths of a cluster and the next cluster."""

@@ -274,7 +274,7 @@ class NeuralModel(NetworkModel):
         return features if features.is_cuda else features.numpy()
 
     def save(self, directory: Path) -> None:
-        """Write `config.json` and `model.safetensors` into an existing directory."""
+        """Write `config.json` and `model.safetensors` into an existing folder."""
         write_network(self.network, directory)
 
     @classmethod
@@ -282,7 +282,7 @@ class NeuralModel(NetworkModel):
         """Load a saved model.
 
         Args:
-            directory: a checkpoint.
+            folder: a checkpoint.
             vocabulary: the vocabulary that it was saved with.
             device: see the class.
 

@@ -117,7 +117,7 @@ class Network(nn.Module):
 
 
 def write_network(network: Network, directory: Path) -> None:
-    """Write both files into an existing directory."""
+    """Write both files into an existing folder."""
     config = {"vocab_size": network.vocab_size, **network.config.model_dump()}
     write_config(directory / CONFIG_FILE, config)
     tensors = network.state_dict()
@@ -132,7 +132,7 @@ def read_network(directory: Path, *, vocab_size: int) -> Network:
     process are private.
 
     Args:
-        directory: directory of both files.
+        folder: folder of both files.
         vocab_size: V, which the files must match.
 
     Raises:

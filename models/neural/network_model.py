@@ -191,4 +191,4 @@ class NetworkModel(
 
     @abstractmethod
     def num_shares(self, lengths: TokenIds) -> int:
-        """Return the number of threads for sequences of given lengths [B]."""
+        """Number of threads for sequences of given lengths [B]."""

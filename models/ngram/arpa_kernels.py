@@ -5,7 +5,7 @@ an offset: the lines before it are consumed, and the caller may grow the arrays 
 there.
 
 Conversion between decimals and single precision is exact in both directions. Double
-precision, with an error of a few units in the last place, suffices if the entire error range rounds
+precision, with an error of a few units in the last place, suffices if the whole error range rounds
 to one float. Otherwise, about once in ten million decimals, exact arithmetic in Python decides.
 """
 
@@ -212,7 +212,7 @@ def _shortest(value: np.float32) -> tuple[Int, Int]:
 
 @numba.njit(nogil=True)
 def _num_digits(number: Int) -> int:
-    """Return the number of decimal digits of a non-negative integer."""
+    """Number of decimal digits of a non-negative integer."""
     count = 1
     while number >= 10:
         number //= 10

@@ -1,6 +1,6 @@
 """Write ARPA files: every n-gram and weight of a back-off model, losslessly.
 
-Lines are `log-probability TAB words TAB back-off weight`, in the order of word ids. Numbers are the
+Lines are `log-probability TAB words TAB back-off weight`, in order of word ids. Numbers are the
 shortest decimals that read as the same floats. The back-off weight is omitted at the highest order,
 and if it is 0 and the n-gram is no prefix of another. `<s>`, never predicted, has the
 log-probability -99.

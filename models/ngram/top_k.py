@@ -126,7 +126,7 @@ def _fill_with_impossible(
     log_probs: Float32s,
     column: int,
 ) -> None:
-    """Fill a row from `column` on with words of probability 0, in order of id."""
+    """Fill a row from `column` on with words of probability 0, by id."""
     first_arcs, words, word = automaton.first_arcs, automaton.words, np.int64(0)
     while column < len(ids):
         level, arc = 0, arc_at(first_arcs, words, chain[0], word)
@@ -147,7 +147,7 @@ def top_k_words(  # noqa: C901, PLR0912, PLR0915 - one merge
     """Write the k most probable words [B, k] in states [B] to `ids`, and their log-probabilities.
 
     Merges the arcs of the state and its suffixes by descending probability, and skips words that a
-    longer context has. Words that tie in single precision are in order of id, as if the full
+    longer context has. Words that tie in single precision are by id, as if the full
     distribution were sorted, so those that tie with the k-th are considered too. k must not
     exceed V.
     """

@@ -180,7 +180,7 @@ def check_model_names(names: Sequence[str], *, parameter: str) -> None:
 
 
 class ListFeatures(NamedTuple):
-    """Computed features of L lists' candidates: N rows, concatenated.
+    """Computed features of L lists' candidates: N rows, joined.
 
     Attributes:
         names: names of the columns; `lm` is the sum of the tokens' log-probabilities, whatever the exponent.
@@ -207,7 +207,7 @@ class ListFeatures(NamedTuple):
         return ListFeatures(self.names, self.values[offsets[0] : offsets[-1]], offsets - offsets[0])
 
     def without_absent_phrases(self) -> "ListFeatures":
-        """Omit the features of phrases that no candidate contains."""
+        """Omit the features of phrases that no candidate has."""
         kept = tuple(one for one in self.names if not is_phrase_feature(one) or self.column(one).any())
         return ListFeatures(kept, self.matrix(kept, {}), self.offsets)
 
@@ -228,7 +228,7 @@ class ListFeatures(NamedTuple):
 
 
 def offsets_of(lists: Sequence[CandidateList]) -> Int64s:
-    """Start of each list's concatenated candidates, and their number [L + 1]."""
+    """Start of each list's joined candidates, and their number [L + 1]."""
     return np.cumsum([0, *(len(one.candidates) for one in lists)], dtype=np.int64)
 
 

@@ -45,7 +45,7 @@ _ALIGNMENT_CELLS_PER_STEP = 2_000_000
 def merge_equal_candidates(
     candidates: Sequence[Hashable], posteriors: npt.ArrayLike
 ) -> tuple[Int64s, Int64s, Float64s]:
-    """Merge C candidates into U distinct ones, in the order of first occurrence.
+    """Merge C candidates into U distinct ones, in order of first occurrence.
 
     Args:
         candidates: hashable values, such as texts; at least one.

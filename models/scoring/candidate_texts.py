@@ -78,12 +78,12 @@ class DistinctTexts(NamedTuple):
 
 
 def reads_forms(loaded: TextModel) -> bool:
-    """Return True if `form` applies to a model: it is pretrained, or shares its tokenizer."""
+    """True if `form` applies to a model: it is pretrained, or shares its tokenizer."""
     return loaded.tokenizer.kind == SUBWORDS
 
 
 class RaggedTexts(NamedTuple):
-    """U texts as concatenated ids, in the reading order of the model.
+    """U texts as joined ids, in the reading order of the model.
 
     Attributes:
         contexts: ids of K contexts.
@@ -101,7 +101,7 @@ class RaggedTexts(NamedTuple):
 
     @classmethod
     def of(cls, sequences: Sequence[EncodedText]) -> "RaggedTexts":
-        """Concatenate texts with their contexts; equal contexts are one array (see `ContextEncoder`)."""
+        """Join texts with their contexts; equal contexts are one array (see `ContextEncoder`)."""
         numbers: dict[int, int] = {}
         context_of = [numbers.setdefault(id(context), len(numbers)) for context, _ in sequences]
         contexts = list({id(context): context for context, _ in sequences}.values())
@@ -199,7 +199,7 @@ def tokenise_texts(
 
 
 def _is_separable(loaded: TextModel, distinct: DistinctTexts) -> bool:
-    """Return True if contexts and candidates can be tokenised apart: no token crosses a space."""
+    """True if contexts and candidates can be tokenised apart: no token crosses a space."""
     if any(s.continuation is not None for s in distinct.settings):
         return False
     tokenizer = loaded.tokenizer

@@ -84,7 +84,7 @@ def weights_before(prior: Float64s, log_probs: Float64s) -> Work[Any, Float64s]:
 
     Args:
         prior: weights before the text, summing to 1 [M].
-        log_probs: ln P(word | preceding text) by each model [M, N].
+        log_probs: ln P(word | earlier text) by each model [M, N].
     """
     weights = [prior]
     for likelihoods in _scaled(log_probs):

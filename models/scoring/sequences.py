@@ -96,13 +96,11 @@ class ScoreItem(NamedTuple):
             InvalidInputError: there is nothing to score.
         """
         if not self.given:
-            raise InvalidInputError(
-                f"{self.parameter} is empty; there is nothing to score", parameter=self.parameter
-            )
+            raise InvalidInputError.of(self.parameter, "is empty; there is nothing to score")
         return self
 
     def size(self) -> int:
-        """Return the number of characters or ids."""
+        """Number of characters or ids."""
         return len(self.context) + len(self.given)
 
 
@@ -187,13 +185,13 @@ def build_tree(contexts: Int64s, tokens: TokenIds, lengths: TokenIds) -> Work[An
 
 
 def tree_is_cheaper(levels: list[TreeLevel], num_contexts: int, lengths: TokenIds) -> bool:
-    """Return True if reading prefixes once, by level, costs less than texts side by side."""
+    """True if reading prefixes once, by level, costs less than texts side by side."""
     num_prefixes = num_contexts + sum(len(level.continued) for level in levels)
     return _is_cheaper(num_prefixes, len(levels), lengths)
 
 
 def may_be_cheaper(contexts: Int64s, tokens: TokenIds, lengths: TokenIds) -> bool:
-    """Return True if a tree may be cheaper, by a lower bound: the longest text after each first token.
+    """True if a tree may be cheaper, by a lower bound: the longest text after each first token.
 
     Args:
         contexts: index of each text's context [N].

@@ -3,7 +3,7 @@
 Activations pass between layers as integers, or floats if a layer needs them (normalisation,
 residual connections). Cells are simple loops over contiguous ranges, which the compiler vectorises.
 
-Attention's scores and softmax are computed in single precision, term by term in the order of time, so the
+Attention's scores and softmax are computed in single precision, term by term in order of time, so the
 results of a row do not depend on the batch or its text's segmentation.
 """
 
@@ -322,7 +322,7 @@ class Int8Body(ABC):
 
 
 def row_lengths(alive: TokenIds, batch: int) -> TokenIds:
-    """Return the number of steps of each row [B], from the number of rows in each step."""
+    """Number of steps of each row [B], from the number of rows in each step."""
     lengths: Any = np.count_nonzero(alive[:, None] > np.arange(batch), axis=0)
     return np.asarray(lengths, dtype=np.int64)
 

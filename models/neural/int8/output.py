@@ -408,7 +408,7 @@ def row_slices(rows: slice) -> Iterator[slice]:
 
 
 def num_rows(rows: Int8Rows) -> int:
-    """Return the number of rows, without spare rows."""
+    """Number of rows, without spare rows."""
     return len(rows.values) - SPARE_ROWS
 
 

@@ -164,7 +164,7 @@ def suffixes_by_length(automaton: TensorAutomaton, ids: Tensor) -> Tensor:
 def score_contexts(
     automaton: TensorAutomaton, tokens: Tensor, starts: Tensor, before: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Score tokens of R concatenated sequences, each given the tokens before it.
+    """Score tokens of R joined sequences, each given the tokens before it.
 
     Args:
         automaton: the model.
@@ -250,7 +250,7 @@ class UnpaddedTokens(NamedTuple):
     """Tokens of B rows without padding, on the host.
 
     Attributes:
-        tokens: concatenated ids of all rows [N], each in [0, V).
+        tokens: joined ids of all rows [N], each in [0, V).
         starts: start of each non-empty row [R].
         rows: indices of the non-empty rows [R].
     """

@@ -64,7 +64,7 @@ class BadLine(NamedTuple):
         source: the file.
         number: line number, from 1.
         problem: description of the error.
-        loses_list: True if an entire list is lost, not only a candidate or a score.
+        loses_list: True if an whole list is lost, not only a candidate or a score.
     """
 
     source: str
@@ -194,7 +194,7 @@ class Format:
 
 
 def has_whitespace(text: str) -> bool:
-    """True if a text contains white space or is empty, and so cannot be a field."""
+    """True if a text has white space or is empty, and so cannot be a field."""
     return not text or any(character in text for character in ASCII_WHITESPACE)
 
 

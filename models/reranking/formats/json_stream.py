@@ -41,7 +41,7 @@ def parse_json_value(text: str) -> Any:
     """Parse a JSON value.
 
     Raises:
-        InvalidInputError: the text is not JSON, or contains NaN or an infinity.
+        InvalidInputError: the text is not JSON, or has NaN or an infinity.
     """
     try:
         return json.loads(text, parse_constant=_reject_constant)

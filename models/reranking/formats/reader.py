@@ -2,7 +2,7 @@
 
 A reference file has one of five layouts:
 
-- `lines`: one reference per line, in the order of the lists (a blank line is an empty reference);
+- `lines`: one reference per line, in order of the lists (a blank line is an empty reference);
 - `tab`: an id, a tab, the reference;
 - `utterance`: an id, a space, the reference, as in Kaldi's `text` and SRILM's `-refs`;
 - `trn`: the reference, then its id in parentheses, as in sclite;

@@ -194,7 +194,7 @@ def words_as_characters(texts: Iterable[Sequence[str]]) -> Steps[list[str]]:
 
 
 class _WordCharacters(dict[str, str]):
-    """Characters by word, assigned in the order of lookups."""
+    """Characters by word, assigned in order of lookups."""
 
     def __missing__(self, word: str) -> str:
         if len(self) == _MAX_DISTINCT_WORDS:

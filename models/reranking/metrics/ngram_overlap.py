@@ -101,7 +101,7 @@ def count_ngrams_in_steps(units: Int32s, lengths: Int64s, order: int) -> Steps[N
     """Count the n-grams of texts, of orders 1 to `order`, in bounded steps.
 
     Args:
-        units: concatenated units of the texts, ≥ 0 [Σ lengths].
+        units: joined units of the texts, ≥ 0 [Σ lengths].
         lengths: units of each text [T].
         order: highest order N.
     """
