@@ -164,9 +164,9 @@ class MixtureModel(
         if want.scores:
             log_weights = self._log_weights
             if self._matching is not None:
-                context_lengths = np.zeros(tokens.shape, dtype=np.int64)
-                context_lengths[is_token] = self._matcher.context_lengths(results[self._matching].before)
-                log_weights = log_weights[context_lengths]
+                used = np.zeros(tokens.shape, dtype=np.int64)
+                used[is_token] = self._matcher.context_lengths(results[self._matching].before)
+                log_weights = log_weights[used]
             log_probs = to_numpy(self._mix([result.log_probs for result in results], log_weights))
             log_probs[~is_token] = 0
         states = zip(*((result.state, result.before) for result in results), strict=True)
@@ -178,10 +178,10 @@ class MixtureModel(
         scores = [
             score_choices(part, s, rows, tokens) for part, s in zip(self.parts, state.parts, strict=True)
         ]
-        log_weights = self._log_weights
+        weights = self._log_weights
         if self._matching is not None:
-            log_weights = log_weights[self._matcher.context_lengths(state.parts[self._matching])[rows]]
-        return to_numpy(self._mix(scores, log_weights))
+            weights = weights[self._matcher.context_lengths(state.parts[self._matching])[rows]]
+        return to_numpy(self._mix(scores, weights))
 
     def features(self, state: MixtureState) -> Array:
         """Return the vectors [B, W] of the first part that has features."""

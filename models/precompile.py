@@ -102,7 +102,7 @@ def needed_groups(directory: Path, *, int8: bool) -> list[KernelGroup]:
     """Return the groups of kernels that a checkpoint needs; see `groups_of`.
 
     Args:
-        folder: a checkpoint, with the parts of a mixture or cache.
+        directory: a checkpoint, with the parts of a mixture or cache.
         int8: whether its networks may compute in int8.
 
     Raises:

@@ -70,10 +70,10 @@ def write_tensors(path: Path, arrays: Mapping[str, AnyArray]) -> None:
         OSError: the file cannot be written.
     """
     ordered = sorted(arrays.items(), key=lambda item: (list(_NAMES).index(item[1].dtype), item[0]))
-    encoded_header = json.dumps(_entries(dict(ordered), alignment=1), separators=(",", ":")).encode()
-    encoded_header += b" " * (-len(encoded_header) % 8)
+    header = json.dumps(_entries(dict(ordered), alignment=1), separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
     with path.open("wb") as file:
-        file.write(len(encoded_header).to_bytes(8, "little") + encoded_header)
+        file.write(len(header).to_bytes(8, "little") + header)
         for _, array in ordered:
             file.write(np.ascontiguousarray(array).data)
 

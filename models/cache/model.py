@@ -159,13 +159,13 @@ def score_with_history(
     ends = before + np.cumsum(is_stored) - is_stored  # cached tokens before each token [T]
     begins = np.maximum(ends - history.window, 0)
     new = np.ascontiguousarray(features[is_stored])
-    remembered = np.concatenate([history.tokens, tokens[is_stored]], dtype=np.int32)
+    known = np.concatenate([history.tokens, tokens[is_stored]], dtype=np.int32)
     shape = (len(tokens), len(decay.flatnesses), len(decay.decays))  # [T, F, H]
     shares, evidence = np.empty(shape, dtype=np.float32), np.empty(shape, dtype=np.float32)
     masses, largest = np.zeros(vocab_size), np.zeros(len(tokens))
-    queries_per_pass = min(_MAX_QUERIES, max(4, _MAX_COSINES // max(len(remembered), 1)))
-    for start in range(0, len(tokens), queries_per_pass):
-        cut = slice(start, start + queries_per_pass)
+    most = min(_MAX_QUERIES, max(4, _MAX_COSINES // max(len(known), 1)))
+    for start in range(0, len(tokens), most):
+        cut = slice(start, start + most)
         first, last = int(begins[start]), int(ends[cut][-1])
         # cosines [Q, N] of a pass: all windows of its queries lie in [first, last)
         cosines = np.zeros((len(tokens[cut]), last - first), dtype=np.float32)
@@ -176,7 +176,7 @@ def score_with_history(
             inner_products(queries, new[max(first - before, 0) : last - before], len(old), cosines)
         kernels.cache_shares(
             cosines,
-            remembered[first:last],
+            known[first:last],
             begins[cut] - first,
             ends[cut] - first,
             tokens[cut],

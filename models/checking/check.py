@@ -236,13 +236,13 @@ def _mean_issue(issues: Sequence[tuple[float, Issue]], text: str, known: Contain
         for suggestion in issue.suggestions:
             whole = text[start : issue.start] + suggestion.text + text[issue.end : end]
             earlier = suggestions.get(whole)
-            probability = weight * suggestion.probability + (earlier.probability if earlier else 0.0)
-            suggestions[whole] = suggestion._replace(text=whole, probability=probability)
+            chance = weight * suggestion.probability + (earlier.probability if earlier else 0.0)
+            suggestions[whole] = suggestion._replace(text=whole, probability=chance)
     ranked = sorted(suggestions.values(), key=lambda suggestion: -suggestion.probability)
     worth = [one for one in ranked if one is ranked[0] or one.probability >= MIN_SUGGESTION_PROBABILITY]
-    probability = sum(weight * issue.probability for weight, issue in issues)
+    chance = sum(weight * issue.probability for weight, issue in issues)
     is_known = any(issue.known or (issue.start, issue.end) in known for _, issue in issues)
-    return Issue(start, end, is_known, probability, tuple(worth))
+    return Issue(start, end, is_known, chance, tuple(worth))
 
 
 def _sentences(loaded: TextModel, text: str, limits: Limits) -> Work[Any, list[Sentence]]:

@@ -341,13 +341,13 @@ class SubwordCandidateGenerator(CandidateGenerator):
         typed = context.words[number]
         word = self.keys(typed)[-1]
         word = word if typed.known else word.lower()
-        spellings = yield from self._spellings(context, word, elsewhere)
-        lengths = np.fromiter(map(len, spellings), np.int64, len(spellings))
-        edits = np.fromiter(spellings.values(), np.uint8, len(spellings))
+        found = yield from self._spellings(context, word, elsewhere)
+        lengths = np.fromiter(map(len, found), np.int64, len(found))
+        edits = np.fromiter(found.values(), np.uint8, len(found))
         log_probs = context.error_model.unknown_word_log_probs(edits, lengths)
-        unknown = np.zeros(len(spellings), dtype=bool)
-        log_probs += context.error_model.log_ratios([(word, text) for text in spellings], edits, unknown)
-        meant = list(zip(spellings, log_probs.tolist(), spellings.values(), strict=True))
+        unknown = np.zeros(len(found), dtype=bool)
+        log_probs += context.error_model.log_ratios([(word, text) for text in found], edits, unknown)
+        meant = list(zip(found, log_probs.tolist(), found.values(), strict=True))
         for left, right in word_splits(word):
             meant.append((f"{left} {right}", context.error_model.log_space_error, 1))
         # the model may know a word in one case only, and only after a space, which brackets lack

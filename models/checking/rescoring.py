@@ -91,12 +91,12 @@ def rescore_batch(
     before[starts] = choices[count:] - log_probs[first.firsts[starts]]
     shortlisted = proposer.weigh_shortlisted(context, first.select(_shortlist(context, first, before)))
     more = yield from proposer.propose_after_reading(context, states, rows, log_probs)
-    alternatives = concatenate_corrections([shortlisted, more])
-    totals, stops = yield from _sequence_log_probs(context, (states, rows), alternatives, right_tokens)
+    chosen = concatenate_corrections([shortlisted, more])
+    totals, stops = yield from _sequence_log_probs(context, (states, rows), chosen, right_tokens)
     sums = np.concatenate([[0.0], np.cumsum(log_probs)])
-    gains = totals - (sums[stops] - sums[alternatives.firsts])
-    log_weights = alternatives.log_weights - _typed_log_weights(context)[alternatives.slots]
-    log_weights += _unknown_word_log_odds(context, alternatives, log_probs)
+    gains = totals - (sums[stops] - sums[chosen.firsts])
+    log_weights = chosen.log_weights - _typed_log_weights(context)[chosen.slots]
+    log_weights += _unknown_word_log_odds(context, chosen, log_probs)
     counts = [len(sentence.ids) + sentence.ends for sentence in context.sentences]  # with the ends of lines
     predicted = np.arange(sum(counts)) + np.repeat(context.bases - np.cumsum(counts) + counts, counts)
     num_tokens = np.fromiter((word.last - word.first for word in context.words), np.int64, len(context.words))
@@ -108,7 +108,7 @@ def rescore_batch(
         np.concatenate([_positions(sentence) for sentence in context.sentences]),
         int(np.count_nonzero(context.tokens[predicted] == EOS)),
         context.slots,
-        alternatives,
+        chosen,
         gains + log_weights,
         gains,
         None if last.ends else states.select(rows[[context.bases[-1] + len(last.ids)]]),
@@ -136,10 +136,10 @@ def _prefix_states(context: CheckContext, state: Any) -> Work[Any, tuple[Any, In
         states.append(state)
         firsts.append(num_rows)
         num_rows += alive
-        num_unfinished = int(np.searchsorted(-lengths, -(step + 1)))
-        if num_unfinished:
-            going = state if num_unfinished == alive else state.select(np.arange(num_unfinished))
-            tokens = context.tokens[bases[:num_unfinished] + step]
+        left = int(np.searchsorted(-lengths, -(step + 1)))
+        if left:
+            going = state if left == alive else state.select(np.arange(left))
+            tokens = context.tokens[bases[:left] + step]
             result = yield from Read(context.model, going, tokens[:, None], np.ones_like(tokens), STATE)
             state = result.state
     rank = np.empty(len(order), dtype=np.int64)

@@ -76,7 +76,7 @@ class Copies:
         """Copy a version and verify all files of the copy.
 
         Args:
-            folder: the version's folder, which other processes may write to at any time.
+            directory: the version's folder, which other processes may write to at any time.
             manifest: the version's manifest.
 
         Returns:
@@ -140,7 +140,7 @@ def copy_and_verify(
     """Copy a version's files, and verify the copies by its manifest.
 
     Args:
-        folder: the version's folder.
+        directory: the version's folder.
         manifest: the version's manifest, which is not copied.
         new: an empty folder.
         copied: callback for the bytes copied since the last call.

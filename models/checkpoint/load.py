@@ -111,7 +111,7 @@ def load_checkpoint(
     """Load a version: verify hashes, build the model, replay its golden test, which warms it up.
 
     Args:
-        folder: the version's folder.
+        directory: the version's folder.
         device: `cpu`, `cuda`, `cuda:1`, … or `auto`: a CUDA device if any, but the CPU for n-gram models,
             which answer a few contexts faster than a transfer to a device takes. An n-gram model too
             large for a device's memory stays on the CPU, with a log message.
@@ -153,7 +153,7 @@ def _load_verified(
 ) -> Checkpoint:
     """Load a version from verified files.
 
-    `location` is its published folder if `folder` is a copy.
+    `location` is its published folder if `directory` is a copy.
     """
     tokenizer = load_tokenizer(directory)
     if (

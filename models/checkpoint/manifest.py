@@ -138,11 +138,11 @@ def parse_manifest(raw: bytes, location: object) -> Manifest:
     """
     try:
         fields: Any = json.loads(raw)
-        reader_version = int(fields["reader_version"])
+        needed = int(fields["reader_version"])
     except MALFORMED_DATA_ERRORS as error:
         raise ManifestError(f"{location} is not a manifest: {error}") from None
-    if reader_version > SCHEMA_VERSION:
-        raise _too_new(location, reader_version)
+    if needed > SCHEMA_VERSION:
+        raise _too_new(location, needed)
     try:
         return _checked(raw, fields, location)
     except CheckpointError:

@@ -72,7 +72,7 @@ def write_checkpoint(
     """Write a checkpoint into an empty folder, the manifest last.
 
     Args:
-        folder: the folder.
+        directory: the folder.
         model: the model.
         tokenizer: the tokenizer that the model was trained with.
         description: metadata of the checkpoint.

@@ -137,8 +137,8 @@ def _model_completions(
         Completions by text, the mass of the typed text, and the part of it that they do not cover.
     """
     completions: dict[str, RankedCompletion] = {}
-    live_masses: list[float] = []  # mass of words under no earlier prefix
-    found_masses: list[float] = []  # part covered by the words found
+    live_by: list[float] = []  # mass of words under no earlier prefix
+    covered: list[float] = []  # part covered by the words found
     prefixes = [prefix.text for prefix, _ in searches]
     for index, (prefix, search) in enumerate(searches):
         yield None
@@ -152,16 +152,16 @@ def _model_completions(
         complete_mass = sum(item.mass for item in own if item.is_complete and item.num_words == 1)
         found = result.live_mass * (1 - result.unexplored_mass)
         # two searches with common words may find different ones
-        found_masses.append(max(complete_mass, found - sum(found_masses[i] for i in nested)))
-        live_masses.append(max(found_masses[-1], result.live_mass - sum(live_masses[i] for i in nested)))
+        covered.append(max(complete_mass, found - sum(covered[i] for i in nested)))
+        live_by.append(max(covered[-1], result.live_mass - sum(live_by[i] for i in nested)))
         for item in own:
             mass = prefix.penalty * item.mass
             completions[item.text] = RankedCompletion(
                 item.text, item.num_words, prefix.edits, item.is_complete, mass
             )
     weights = [prefix.penalty for prefix, _ in searches]
-    live = sum(map(mul, weights, live_masses))
-    return completions, live, max(0.0, live - sum(map(mul, weights, found_masses)))
+    live = sum(map(mul, weights, live_by))
+    return completions, live, max(0.0, live - sum(map(mul, weights, covered)))
 
 
 def _add_user_completions(
@@ -205,16 +205,16 @@ def _add_user_completions(
         if found is None or not found.is_complete:
             num_edits = edits.get(text.partition(" ")[0], 0)
             completions[text] = RankedCompletion(text, text.count(" ") + 1, num_edits, of_model=mass_of(text))
-    for number, (text, completion) in enumerate(completions.items(), start=1):
+    for number, (text, one) in enumerate(completions.items(), start=1):
         if not number % _COMPLETIONS_PER_STEP:
             yield None
         text_words = text.split()
-        if completion.is_complete and text_words and (not settings.fuzzy or text_words[0] in edits):
+        if one.is_complete and text_words and (not settings.fuzzy or text_words[0] in edits):
             penalty = _penalty(text_words[0], edits.get(text_words[0], 0), typed)
-            completion.of_user = penalty * phrase_probability(words, previous, text_words)
+            one.of_user = penalty * phrase_probability(words, previous, text_words)
     begun = yield from _begun_words(given, settings, typed, words, limit)
-    completions.update((completion.text, completion) for completion in begun)
-    return mass + math.fsum(completion.of_user for completion in begun)
+    completions.update((one.text, one) for one in begun)
+    return mass + math.fsum(one.of_user for one in begun)
 
 
 def _begun_words(
@@ -260,23 +260,23 @@ def _in_typed_case(
 ) -> Work[Any, list[RankedCompletion]]:
     """Give all completions the typed case and beginning, and merge those of equal text."""
     merged: dict[tuple[str, bool, str], RankedCompletion] = {}
-    for number, completion in enumerate(completions, start=1):
+    for number, one in enumerate(completions, start=1):
         if not number % _COMPLETIONS_PER_STEP:
             yield None
-        given = completion.begun or typed.prefix
+        given = one.begun or typed.prefix
         plain = plain_form(given)
         if settings.ignore_case:
             for beginning in dict.fromkeys((given, plain)):
-                corrected = completion.edits > 0
-                completion.text = match_beginning(beginning, completion.text, corrected=corrected)
-        if completion.text.startswith(plain):
-            completion.text = given + completion.text[len(plain) :]
-        key = completion.text, completion.is_complete, completion.begun
-        earlier = merged.setdefault(key, completion)
-        if earlier is not completion:
-            earlier.edits = min(earlier.edits, completion.edits)
-            earlier.of_model += completion.of_model
-            earlier.of_user += completion.of_user
+                corrected = one.edits > 0
+                one.text = match_beginning(beginning, one.text, corrected=corrected)
+        if one.text.startswith(plain):
+            one.text = given + one.text[len(plain) :]
+        key = one.text, one.is_complete, one.begun
+        earlier = merged.setdefault(key, one)
+        if earlier is not one:
+            earlier.edits = min(earlier.edits, one.edits)
+            earlier.of_model += one.of_model
+            earlier.of_user += one.of_user
     return list(merged.values())
 
 
@@ -592,17 +592,17 @@ def _merged(parts: Sequence[_OfModel]) -> Work[Any, dict[str, RankedCompletion]]
         yield None
         for member in part.members:
             member.of_model *= part.weight
-        for completion in part.completions.values():
-            completion.text = part.lead + completion.text
-            earlier = merged.get(completion.text)
-            if earlier is None or completion.is_complete > earlier.is_complete:
-                merged[completion.text] = replace(completion)
+        for one in part.completions.values():
+            one.text = part.lead + one.text
+            earlier = merged.get(one.text)
+            if earlier is None or one.is_complete > earlier.is_complete:
+                merged[one.text] = replace(one)
 
-    for number, (word, completion) in enumerate(merged.items()):
+    for number, (word, one) in enumerate(merged.items()):
         if not number % _LOOK_UPS_PER_STEP:
             yield None
-        masses = (part.weighted_mass(word, is_complete=completion.is_complete) for part in parts)
-        completion.of_model = math.fsum(masses)
+        masses = (part.weighted_mass(word, is_complete=one.is_complete) for part in parts)
+        one.of_model = math.fsum(masses)
     return merged
 
 

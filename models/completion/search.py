@@ -572,18 +572,18 @@ class CompletionSearch:
             spelled = self._added_bytes(node, token)
             ends, word_state = scan_words(node.word_state, spelled)
             is_known = all(
-                self._complete(text + (node.word_state.pending + spelled)[:end], num_words, mass)
-                for num_words, end in enumerate(ends, start=node.num_words + 1)
-                if node.num_words + num_noted < num_words <= max_words
+                self._complete(text + (node.word_state.pending + spelled)[:end], ended, mass)
+                for ended, end in enumerate(ends, start=node.num_words + 1)
+                if node.num_words + num_noted < ended <= max_words
             )
-            num_words = node.num_words + len(ends)
-            if is_known and word_state is not None and num_words < max_words:
-                going.setdefault(num_words, []).append((token, mass))
-        for num_words, children in going.items():
+            ended = node.num_words + len(ends)
+            if is_known and word_state is not None and ended < max_words:
+                going.setdefault(ended, []).append((token, mass))
+        for ended, children in going.items():
             tokens, weights = (np.array(column) for column in zip(*children, strict=True))
-            if not num_words:
+            if not ended:
                 findings.open += float(weights.sum())
-            self._frontier.add(node, num_words, tokens, weights)
+            self._frontier.add(node, ended, tokens, weights)
 
     def _complete(self, text: bytes, num_words: int, mass: float) -> bool:
         """Record an ended word, unless it ended within the typed prefix; return False if it is unknown."""

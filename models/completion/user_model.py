@@ -170,20 +170,20 @@ class UserModel:
 
     def limited_to(self, bounds: UserModelLimits) -> "UserModel":
         """Return the model pruned to the limits, its unit rescaled if very large."""
-        words, followers = self.words, self._followers
+        words, after = self.words, self._followers
         if len(words) > bounds.max_words:
             size = _pruned_size(bounds.max_words)
             words = dict(heapq.nlargest(size, words.items(), key=itemgetter(1)))
-            followers = _group_pairs(pair for pair in _flatten_pairs(followers) if pair[1] in words)
-        if sum(map(len, followers.values())) > bounds.max_pairs:
-            pairs = _flatten_pairs(followers)
+            after = _group_pairs(pair for pair in _flatten_pairs(after) if pair[1] in words)
+        if sum(map(len, after.values())) > bounds.max_pairs:
+            pairs = _flatten_pairs(after)
             size = _pruned_size(bounds.max_pairs)
-            followers = _group_pairs(heapq.nlargest(size, pairs, key=itemgetter(2)))
+            after = _group_pairs(heapq.nlargest(size, pairs, key=itemgetter(2)))
         if self._unit > _LARGEST_UNIT:
             words = {word: count / self._unit for word, count in words.items()}
-            flat = ((previous, word, n / self._unit) for previous, word, n in _flatten_pairs(followers))
+            flat = ((previous, word, n / self._unit) for previous, word, n in _flatten_pairs(after))
             return UserModel(words, _group_pairs(flat))
-        return UserModel(words, followers, self._unit)
+        return UserModel(words, after, self._unit)
 
 
 def user_model_from_counts(
@@ -369,12 +369,12 @@ def next_word_models(models: Sequence[UserModel]) -> NextWordModels:
 
 def phrase_probability(words: NextWordModels, previous: str, several: Sequence[str]) -> float:
     """Return the probability of a sequence of words."""
-    probability = 1.0
+    product = 1.0
     for before, word in pairwise((previous, *several)):
-        probability *= words(before).probability(word)
-        if not probability:
+        product *= words(before).probability(word)
+        if not product:
             break
-    return probability
+    return product
 
 
 def extend_phrases(

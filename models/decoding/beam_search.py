@@ -223,14 +223,14 @@ class BeamSearch:
 
     def _is_done(self, group: _Group) -> bool:
         """True if no beam of a group can surpass its finished ones, or early stopping applies."""
-        parameters = self._parameters
+        given = self._parameters
         if len(group.finished) < self._size:
             return False
-        if parameters.early_stopping or parameters.beams == 1:
+        if given.early_stopping or given.beams == 1:
             return True
-        if not parameters.never_raises_scores:
+        if not given.never_raises_scores:
             return False
         best = max((beam.total for beam in group.live), default=0.0)
         # totals never increase, so the bound uses the length that divides by the most
-        length = parameters.max_tokens if parameters.length_penalty > 0 else self._steps + 1
-        return bool(best / length**parameters.length_penalty <= group.finished[-1].score)
+        length = given.max_tokens if given.length_penalty > 0 else self._steps + 1
+        return bool(best / length**given.length_penalty <= group.finished[-1].score)

@@ -305,7 +305,7 @@ def _score_with_top(
     """
     pending: list[tuple[Any, TokenIds, int]] = []
     limit = max(BLOCK_ENTRIES // len(model.vocabulary), 1)
-    rows, num_pending = np.arange(len(tokens)), 0
+    rows, count = np.arange(len(tokens)), 0
     for position in range(1, tokens.shape[1]):
         unfinished = lengths[rows] > position
         if not unfinished.all():
@@ -313,13 +313,13 @@ def _score_with_top(
         read = tokens[rows, position - 1 : position]
         state = (yield from Read(model, state, read, np.ones(len(rows), np.int64), STATE)).state
         pending.append((state, rows, position))
-        num_pending += len(rows)
-        if num_pending < limit and position + 1 < tokens.shape[1]:
+        count += len(rows)
+        if count < limit and position + 1 < tokens.shape[1]:
             continue
         states = concatenate_states([state for state, _, _ in pending])
         row = np.concatenate([part for _, part, _ in pending])  # [N]
         column = np.repeat([at for _, _, at in pending], [len(part) for _, part, _ in pending])
-        pending, num_pending = [], 0
+        pending, count = [], 0
         for first in range(0, len(row), limit):
             block = np.arange(first, min(first + limit, len(row)))
             row_of, column_of = row[block], column[block]

@@ -277,19 +277,19 @@ def _build_continuation(
     task: DecodeTask, prompt: Prompt, rank: int, finished: FinishedBeam
 ) -> Work[Any, Continuation]:
     """Build a continuation from a finished beam; yield its events if streaming."""
-    continuation = Continuation(task, prompt, prompt.number * task.parameters.n + rank)
-    choice = continuation.choice
+    built = Continuation(task, prompt, prompt.number * task.parameters.n + rank)
+    choice = built.choice
     pieces = []
     for _, token, logprob, top in finished.nodes():
-        text = continuation.push([token], [logprob], [] if top is None else [top])
+        text = built.push([token], [logprob], [] if top is None else [top])
         pieces.append(Piece(choice, text, (token, logprob, top), None))
     if finished.eos is None:
-        continuation.end()
+        built.end()
     else:
-        continuation.end_by_eos(finished.eos.logprob, finished.eos.top)
-    continuation.score = finished.score
+        built.end_by_eos(finished.eos.logprob, finished.eos.top)
+    built.score = finished.score
     if task.emit is not None:
         last = pieces.pop() if pieces else Piece(choice, "", None, None)
-        for piece in (*pieces, last._replace(end=continuation)):
+        for piece in (*pieces, last._replace(end=built)):
             yield from task.emit([piece])
-    return continuation
+    return built

@@ -116,28 +116,28 @@ def _keep_smallest(buffers: Any, count: Any, target: Any, each: Any) -> Any:
     its own.
     """
     scores, weights, ids = buffers.scores, buffers.weights, buffers.ids
-    indices, histogram = buffers.indices, buffers.histogram
+    indices, bins = buffers.indices, buffers.histogram
     keys = buffers.keys.view(np.uint32)  # non-negative floats are ordered like their bits
     # radix select by the upper 11, middle 11, low 9 bits of keys without a sign: three passes, no sort
     below = 0.0
-    histogram[:] = 0
+    bins[:] = 0
     for index in range(count):
-        histogram[keys[index] >> _MIDDLE_BITS] += each or weights[index]
-    high, below = _find_bucket(histogram, below, target)
+        bins[keys[index] >> _MIDDLE_BITS] += each or weights[index]
+    high, below = _find_bucket(bins, below, target)
     unsure = 0  # tokens in the bucket of the last key that is kept
     for index in range(count):
         indices[unsure] = index
         unsure += keys[index] >> _MIDDLE_BITS == high
-    histogram[:] = 0
+    bins[:] = 0
     for index in indices[:unsure]:
-        histogram[(keys[index] >> _LOW_BITS) & _MIDDLE_MASK] += each or weights[index]
-    middle, below = _find_bucket(histogram, below, target)
+        bins[(keys[index] >> _LOW_BITS) & _MIDDLE_MASK] += each or weights[index]
+    middle, below = _find_bucket(bins, below, target)
     upper = (high << np.uint32(11)) | middle
-    histogram[:] = 0
+    bins[:] = 0
     for index in indices[:unsure]:
         if keys[index] >> _LOW_BITS == upper:
-            histogram[keys[index] & _LOW_MASK] += each or weights[index]
-    low, below = _find_bucket(histogram, below, target)
+            bins[keys[index] & _LOW_MASK] += each or weights[index]
+    low, below = _find_bucket(bins, below, target)
     last = (upper << _LOW_BITS) | low
     ties = 0  # number of keys equal to the last one that are kept
     for index in indices[:unsure]:

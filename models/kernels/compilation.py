@@ -122,17 +122,17 @@ def kernel(*signatures: Any, **options: Any) -> Callable[[F], F]:
     """
 
     def decorated(function: F) -> F:
-        dispatcher = numba.njit(nogil=True, **options)(function)
-        dispatcher._cache = _CodeCache(function)
+        compiled = numba.njit(nogil=True, **options)(function)
+        compiled._cache = _CodeCache(function)
         if signatures:
-            declared = Kernel(function.__module__, function.__qualname__, dispatcher, signatures)
+            declared = Kernel(function.__module__, function.__qualname__, compiled, signatures)
             DECLARED.append(declared)
             # numba calls this for the function to call if no compiled version fits
-            dispatcher._compile_for_args = functools.partial(_compiled_for_call, declared)
+            compiled._compile_for_args = functools.partial(_compiled_for_call, declared)
             # and this for the versions that another kernel may call
-            template = dispatcher.get_call_template
-            dispatcher.get_call_template = functools.partial(_template_for_kernel, declared, template)
-        return cast("F", dispatcher)
+            template = compiled.get_call_template
+            compiled.get_call_template = functools.partial(_template_for_kernel, declared, template)
+        return cast("F", compiled)
 
     return decorated
 

@@ -207,10 +207,10 @@ def _add_line(file: _SlfFile, fields: SlfFields) -> None:
 
 def _slf_lattice(file: _SlfFile, no_words: Collection[str]) -> Lattice:
     header = file.header
-    num_nodes, num_links = _integer(header, "N"), _integer(header, "L")
+    count, num_links = _integer(header, "N"), _integer(header, "L")
     if num_links != len(file.links):
         raise InvalidInputError(f"L= is {num_links}, but the file has {len(file.links)} links")
-    check_size(num_nodes, num_links)
+    check_size(count, num_links)
     base, acoustic = _number(header, "base", math.e), _number(header, "acscale", 1.0)
     if base and base <= 1:
         raise InvalidInputError(f"base={base} must be 0 or greater than 1")
@@ -219,16 +219,16 @@ def _slf_lattice(file: _SlfFile, no_words: Collection[str]) -> Lattice:
     arcs: list[Arc] = []
     for number, link in file.links:
         file.line = number
-        arcs.append(_slf_arc(file, link, num_nodes, log_base, pronunciation, no_words))
-    times = np.full(num_nodes, math.nan)
+        arcs.append(_slf_arc(file, link, count, log_base, pronunciation, no_words))
+    times = np.full(count, math.nan)
     for node, (number, fields) in file.nodes.items():
         file.line = number
-        if not 0 <= node < num_nodes:
-            raise InvalidInputError(f"node {node} is out of range; N= allows 0 to {num_nodes - 1}")
+        if not 0 <= node < count:
+            raise InvalidInputError(f"node {node} is out of range; N= allows 0 to {count - 1}")
         times[node] = _number(fields, "t", math.nan)
     file.line = 1
-    start = _terminal(header, "start", {arc.target for arc in arcs}, num_nodes)
-    end = _terminal(header, "end", {arc.source for arc in arcs}, num_nodes)
+    start = _terminal(header, "start", {arc.target for arc in arcs}, count)
+    end = _terminal(header, "end", {arc.source for arc in arcs}, count)
     _check_unused_word(file, start if _reads_forward(header) else end, no_words)
     penalty = _log_score(header, "wdpenalty", log_base)
     scales = Scales(acoustic, _number(header, "lmscale", 1.0), 0.0 if penalty is None else penalty)
@@ -378,15 +378,15 @@ def format_kaldi(lattice: Lattice, symbols: SymbolTable | None = None) -> str:
     end = lattice.num_nodes - 1
     final = (lattice.targets == end) & (lattice.labels == NO_WORD)
     one_each = len(np.unique(lattice.sources[final])) == np.count_nonzero(final)
-    ends_in_states = bool(one_each and (final == (lattice.targets == end)).all())
+    finals = bool(one_each and (final == (lattice.targets == end)).all())
     alignments = lattice.alignments or ("",) * lattice.num_arcs
     columns = (lattice.sources, lattice.targets, lattice.labels, 0.0 - lattice.old_lm, 0.0 - lattice.am)
     for begin, node, label, graph, acoustic, alignment in zip(
         *(column.tolist() for column in columns), alignments, strict=True
     ):
-        arc = str(begin) if ends_in_states and node == end else f"{begin} {node} {labels[label]}"
+        arc = str(begin) if finals and node == end else f"{begin} {node} {labels[label]}"
         lines.append(f"{arc} {graph!r},{acoustic!r},{alignment}")
-    return "\n".join([*lines, *([] if ends_in_states else [str(end)]), "", ""])
+    return "\n".join([*lines, *([] if finals else [str(end)]), "", ""])
 
 
 def _blocks(lines: Iterable[bytes]) -> Iterator[tuple[int, tuple[bytes, ...]]]:

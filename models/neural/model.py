@@ -107,12 +107,12 @@ class CudaGraphSteps:
 
 def capture_on_cuda(compute: Callable[[], Hidden]) -> CapturedGraph:
     """Capture a computation on the current CUDA device, which other threads may use too."""
-    side_stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    side_stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side_stream):
+    side: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
         for _ in range(_WARM_UPS):
             compute()
-    torch.cuda.current_stream().wait_stream(side_stream)
+    torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         outputs = compute()
@@ -282,7 +282,7 @@ class NeuralModel(NetworkModel):
         """Load a saved model.
 
         Args:
-            folder: a checkpoint.
+            directory: a checkpoint.
             vocabulary: the vocabulary that it was saved with.
             device: see the class.
 

@@ -132,7 +132,7 @@ def read_network(directory: Path, *, vocab_size: int) -> Network:
     process are private.
 
     Args:
-        folder: folder of both files.
+        directory: folder of both files.
         vocab_size: V, which the files must match.
 
     Raises:

@@ -114,9 +114,9 @@ class Softmax(OutputLayer):
         self.bias = nn.Parameter(torch.zeros(vocab_size))
         if shared is None:
             nn.init.uniform_(self.weight, -INITIAL_RANGE, INITIAL_RANGE)
-        never_predicted = torch.zeros(vocab_size, device="cpu")  # even if the model is on `meta`
-        never_predicted[BOS] = -math.inf
-        self.register_buffer("never_predicted", never_predicted, persistent=False)  # added to the bias
+        never = torch.zeros(vocab_size, device="cpu")  # even if the model is on `meta`
+        never[BOS] = -math.inf
+        self.register_buffer("never_predicted", never, persistent=False)  # added to the bias
         self.never_predicted: Tensor
 
     def logits(self, features: Tensor) -> Tensor:

@@ -112,7 +112,7 @@ def read_weights(directory: Path, *, vocab_size: int) -> NetworkWeights:
     """Map the weights of a stored network into memory, read-only.
 
     Args:
-        folder: folder of both files.
+        directory: folder of both files.
         vocab_size: V, which the files must match.
 
     Raises:

@@ -140,10 +140,10 @@ def nearest_float(field: bytes) -> np.float32 | None:
         sign, name = (field[:1], field[1:]) if field[:1] in {b"+", b"-"} else (b"", field)
         value = _NAMED_NUMBERS.get(name.lower())
         return None if value is None else np.float32(-value if sign == b"-" else value)
-    approximate = float(field)
-    if approximate == 0 or not 1e-46 < abs(approximate) < 3.5e38:
-        return np.float32(math.copysign(0.0 if abs(approximate) < 1 else math.inf, approximate))
-    return _nearest_to(Fraction(field.decode()), approximate)
+    about = float(field)
+    if about == 0 or not 1e-46 < abs(about) < 3.5e38:
+        return np.float32(math.copysign(0.0 if abs(about) < 1 else math.inf, about))
+    return _nearest_to(Fraction(field.decode()), about)
 
 
 def _nearest_to(exact: Fraction, approximate: float) -> np.float32:

@@ -461,29 +461,29 @@ def read_arpa(path: Path, *, on_read: Callable[[int], None] = lambda _: None) ->
         vocabulary, ids, lists_unknown = read_lexicon(source, words, section.rows.lines, escaped=escaped)
         size = len(vocabulary)
         orders = [_make_unigrams(section.rows, ids[: len(section.rows.words)], size)]
-        missing_backoffs = missing_prefixes = 0
+        backoffs = prefixes = 0
         for order in range(2, len(counts) + 1):
-            missing_backoffs += section.missing_backoffs
+            backoffs += section.missing_backoffs
             section = ArpaSection(source, order, counts)
             may_end = not any(counts[order - 1 :])
             ended = ended or _read_heading(source, section_heading(order), may_end=may_end)
             if not ended:
                 section.read(words, ids, number_arcs([ngrams for ngrams, _ in orders]))
             if len(section.unlisted):
-                missing_prefixes += _add_prefixes(orders, section)
+                prefixes += _add_prefixes(orders, section)
             orders.append(_sort_section(section, num_prefixes=len(orders[-1][0].words), vocab_size=size))
         if not ended:
             _read_heading(source, END_HEADING)
         source.drain()
-    ignored_starts = sum(_normalise_weights(ngrams, weights, log_zero) for ngrams, weights in orders) - 1
+    starts = sum(_normalise_weights(ngrams, weights, log_zero) for ngrams, weights in orders) - 1
     highest = orders[-1][1].log10_backoffs
     report = ArpaReport(
         sha256=source.sha256,
         lists_unknown=lists_unknown,
-        missing_backoffs=missing_backoffs,
-        missing_prefixes=missing_prefixes,
+        missing_backoffs=backoffs,
+        missing_prefixes=prefixes,
         ignored_backoffs=int(np.count_nonzero(highest)),
-        ignored_starts=ignored_starts,
+        ignored_starts=starts,
         split_words=sum(split_words(word) != [word] for word in vocabulary.ids),
         escaped=escaped,
         backward=BACKWARD_OPTION in options.items(),
@@ -534,17 +534,17 @@ def _add_prefixes(orders: list[tuple[NGrams, NGramWeights]], section: ArpaSectio
         is_new = firsts >= len(ngrams.words)
         added = unlisted[firsts[is_new] - len(ngrams.words), :length]
         prefixes, words = (part.astype(np.int32) for part in np.divmod(keys, vocab_size))
-        log10_probs, log10_backoffs = np.zeros((2, len(keys)), np.float32)
-        log10_probs[of_listed], log10_backoffs[of_listed] = weights
+        probs, backoffs = np.zeros((2, len(keys)), np.float32)
+        probs[of_listed], backoffs[of_listed] = weights
         # backing off is scored by the n-grams listed so far
         tokens, out = added.astype(np.int64), np.zeros(added.shape, np.float32)
         begins, flat = np.arange(len(added)) * length, out.reshape(-1)
         automaton = build_automaton([*orders[: length - 1], (listed, weights)])
         spans = np.zeros(len(added), np.int32), tokens.reshape(-1), begins, begins + length
         score_spans(automaton, *spans, flat, np.zeros(0, np.uint8), flat[:0])
-        log10_probs[is_new] = out[:, -1] / np.float32(LN_10)
+        probs[is_new] = out[:, -1] / np.float32(LN_10)
         unknown = np.full(len(keys), -1, np.int32)
-        orders[length - 1] = NGrams(words, prefixes, unknown), NGramWeights(log10_probs, log10_backoffs)
+        orders[length - 1] = NGrams(words, prefixes, unknown), NGramWeights(probs, backoffs)
         num_added += len(added)
     # the k-th unlisted prefix is −1 − k, which counts from the end
     own = section.rows.prefixes
@@ -554,37 +554,35 @@ def _add_prefixes(orders: list[tuple[NGrams, NGramWeights]], section: ArpaSectio
 
 def _make_unigrams(rows: NGramRows, ids: Int32s, size: int) -> tuple[NGrams, NGramWeights]:
     """Return one unigram per id from rows in file order."""
-    log10_probs = np.full(size, MISSING_UNKNOWN_LOG10, dtype=np.float32)
-    log10_backoffs = np.zeros(size, dtype=np.float32)
-    log10_probs[ids] = rows.log10_probs
-    log10_backoffs[ids] = rows.log10_backoffs
-    log10_probs[BOS] = -np.inf
+    probs = np.full(size, MISSING_UNKNOWN_LOG10, dtype=np.float32)
+    backoffs = np.zeros(size, dtype=np.float32)
+    probs[ids] = rows.log10_probs
+    backoffs[ids] = rows.log10_backoffs
+    probs[BOS] = -np.inf
     nowhere = np.zeros(size, dtype=np.int32)
-    return NGrams(np.arange(size, dtype=np.int32), nowhere, nowhere), NGramWeights(
-        log10_probs, log10_backoffs
-    )
+    return NGrams(np.arange(size, dtype=np.int32), nowhere, nowhere), NGramWeights(probs, backoffs)
 
 
 def _sort_section(section: ArpaSection, *, num_prefixes: int, vocab_size: int) -> tuple[NGrams, NGramWeights]:
     """Return the n-grams of a section in lexicographic order."""
-    prefixes, words, log10_probs, log10_backoffs, lines = section.rows
+    prefixes, words, probs, backoffs, lines = section.rows
     if first_out_of_order(prefixes, words) < len(words):
         order = sort_rows(prefixes, words, num_prefixes=num_prefixes, vocab_size=vocab_size)
         prefixes, words = prefixes[order], words[order]
         twin = first_out_of_order(prefixes, words)
         if twin < len(words):
             section.fail_duplicate(int(lines[order[twin - 1]]), int(lines[order[twin]]))
-        log10_probs, log10_backoffs = log10_probs[order], log10_backoffs[order]
+        probs, backoffs = probs[order], backoffs[order]
     unknown = np.full(len(words), -1, dtype=np.int32)
-    return NGrams(words, prefixes, unknown), NGramWeights(log10_probs, log10_backoffs)
+    return NGrams(words, prefixes, unknown), NGramWeights(probs, backoffs)
 
 
 def _normalise_weights(ngrams: NGrams, weights: NGramWeights, log_zero: np.float32 | None) -> int:
     """Normalise special weights in place; return how many n-grams predict `<s>`."""
-    log10_probs, log10_backoffs = weights
-    np.minimum(log10_probs, 0, out=log10_probs)  # remove rounding errors
+    probs, backoffs = weights
+    np.minimum(probs, 0, out=probs)  # remove rounding errors
     if log_zero is not None:
-        log10_backoffs[log10_backoffs == log_zero] = -np.inf
+        backoffs[backoffs == log_zero] = -np.inf
     starts = ngrams.words == BOS
-    log10_probs[starts] = -np.inf
+    probs[starts] = -np.inf
     return int(np.count_nonzero(starts))

@@ -289,14 +289,14 @@ def build_automaton(orders: Sequence[tuple[NGrams, NGramWeights]]) -> Automaton:
 
 def number_arcs(orders: Sequence[NGrams]) -> tuple[Int64s, UInt32s, Int32s]:
     """Return `order_starts`, `first_arcs` and `words` of the n-grams of the orders 1, 2, …."""
-    order_starts = np.concatenate([[0], np.cumsum([len(ngrams.words) for ngrams in orders])])
+    starts = np.concatenate([[0], np.cumsum([len(ngrams.words) for ngrams in orders])])
     fan_outs = [
         np.bincount(longer.prefixes, minlength=len(shorter.words))
         for shorter, longer in itertools.pairwise(orders)
     ]
-    first_arcs = np.zeros(order_starts[-2] + 2, dtype=np.uint32)
-    first_arcs[1:] = np.cumsum(np.concatenate([[order_starts[1]], *fan_outs]))
-    return order_starts, first_arcs, np.concatenate([ngrams.words for ngrams in orders])
+    first_arcs = np.zeros(starts[-2] + 2, dtype=np.uint32)
+    first_arcs[1:] = np.cumsum(np.concatenate([[starts[1]], *fan_outs]))
+    return starts, first_arcs, np.concatenate([ngrams.words for ngrams in orders])
 
 
 def check_ngram_counts(sizes: Sequence[int]) -> None:
@@ -445,13 +445,13 @@ def find_problem(automaton: Automaton) -> int:  # noqa: C901, PLR0911 - one pass
     for length in range(1, longest):  # also lengths without contexts
         if first[automaton.order_starts[length - 1] + 1] != automaton.order_starts[length]:
             return 2
-    length, first_of_length = 0, 0  # the state's, and first state of that length
+    length, start = 0, 0  # the state's, and first state of that length
     for state in range(states):
         while length + 1 < longest and state > automaton.order_starts[length]:
-            first_of_length = automaton.order_starts[length] + 1
+            start = automaton.order_starts[length] + 1
             length += 1
         suffix = automaton.suffixes[state]
-        if suffix < 0 or (suffix >= first_of_length and state > 0) or (state == 0 and suffix != 0):
+        if suffix < 0 or (suffix >= start and state > 0) or (state == 0 and suffix != 0):
             return 3
         if _backoff_overflows(automaton, np.int64(state)):
             return 6

@@ -155,7 +155,7 @@ def top_k_words(  # noqa: C901, PLR0912, PLR0915 - one merge
     chain, backoffs = np.empty(order, np.uint64), np.empty(order, np.float64)
     heaps = np.empty(order * MAX_UNRANKED_ARCS, np.uint32)  # [order · 128], one heap per level
     # local names: reading the tuple would double the loop's cost
-    first_arcs, words, ranked_arcs = automaton.first_arcs, automaton.words, automaton.ranked_arcs
+    first_arcs, words, ranked = automaton.first_arcs, automaton.words, automaton.ranked_arcs
     probs, decoded = automaton.log10_probs, automaton.prob_values
     # [order]: next index into ranked_arcs and its end by level; or −1 and the heap's size
     nexts, stops = np.empty(order, np.int64), np.empty(order, np.int64)
@@ -169,13 +169,13 @@ def top_k_words(  # noqa: C901, PLR0912, PLR0915 - one merge
                 nexts[level] = automaton.ranked_starts[rank]
                 stops[level] = automaton.ranked_starts[rank + 1]
                 for position in range(nexts[level], min(nexts[level] + _PREFETCH_DISTANCE, stops[level])):
-                    _prefetch_arc(probs, words, ranked_arcs, position)
+                    _prefetch_arc(probs, words, ranked, position)
             else:
                 nexts[level] = -1
                 stops[level] = _heapify_arcs(
                     first_arcs, probs, decoded, chain[level], heaps, level * MAX_UNRANKED_ARCS
                 )
-            arcs[level] = _best_arc(ranked_arcs, level, heaps, nexts, stops, missing)
+            arcs[level] = _best_arc(ranked, level, heaps, nexts, stops, missing)
             if arcs[level] != missing:
                 values[level] = _natural_log_prob(probs, decoded, arcs[level], backoffs[level])
         column, begin = 0, 0  # column of the next word; first column with the last word's value
@@ -207,12 +207,12 @@ def top_k_words(  # noqa: C901, PLR0912, PLR0915 - one merge
             if nexts[best] >= 0:
                 nexts[best] += 1
                 if nexts[best] + _PREFETCH_DISTANCE < stops[best]:
-                    _prefetch_arc(probs, words, ranked_arcs, nexts[best] + _PREFETCH_DISTANCE)
+                    _prefetch_arc(probs, words, ranked, nexts[best] + _PREFETCH_DISTANCE)
             else:
                 stops[best] -= 1
                 top = best * MAX_UNRANKED_ARCS
                 heaps[top] = heaps[top + stops[best]]
                 _sift_down(probs, decoded, heaps, top, 0, stops[best])
-            arcs[best] = _best_arc(ranked_arcs, best, heaps, nexts, stops, missing)
+            arcs[best] = _best_arc(ranked, best, heaps, nexts, stops, missing)
             if arcs[best] != missing:
                 values[best] = _natural_log_prob(probs, decoded, arcs[best], backoffs[best])

@@ -137,15 +137,15 @@ class CorrectionTable:
         self._by_phrase: dict[str, list[PhraseCorrection]] = {}
         self._most_words: dict[str, int] = {}  # of the phrases with this first word
         seen: set[tuple[str, str]] = set()
-        for number, correction in enumerate(corrections):
-            _check_correction(correction, f"corrections[{number}]")
-            pair = correction.heard, correction.written
+        for number, one in enumerate(corrections):
+            _check_correction(one, f"corrections[{number}]")
+            pair = one.heard, one.written
             if pair in seen:
                 raise InvalidInputError.of(
                     f"corrections[{number}]", f"replaces {pair[0]!r} by {pair[1]!r}, as an earlier one"
                 )
             seen.add(pair)
-            self.add(correction)
+            self.add(one)
 
     def add(self, correction: PhraseCorrection) -> None:
         """Add a valid correction."""

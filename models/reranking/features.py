@@ -245,7 +245,7 @@ def with_derived(
         return computed
     has_tokens = NUM_TOKENS in computed.names
     parts = [np.zeros((0, len(made)))]
-    num_candidates = 0
+    count = 0
     for number, one in enumerate(lists):
         given = partial(given_column, [one], place=[place(number)].__getitem__)
         tokens = computed.of_lists(number, number + 1).column(NUM_TOKENS) if has_tokens else None
@@ -253,9 +253,9 @@ def with_derived(
         for name in made:
             columns.append((yield from derive(name, one.candidates, given, tokens)))  # noqa: PERF401 - it yields
         parts.append(np.column_stack(columns))
-        num_candidates += len(one.candidates)
-        if num_candidates > CANDIDATES_PER_STEP:
-            num_candidates = 0
+        count += len(one.candidates)
+        if count > CANDIDATES_PER_STEP:
+            count = 0
             yield
     values = np.column_stack([computed.values, np.concatenate(parts)])
     return ListFeatures((*computed.names, *made), values, computed.offsets)

@@ -122,19 +122,19 @@ def find_distinct_texts(
     """
     settings: dict[Surroundings, int] = {}
     seen: dict[tuple[int, str], int] = {}
-    text_of_candidate: list[int] = []
+    indices: list[int] = []
     list_of: list[int] = []
     read = 0
     for number, item in enumerate(lists):
         key = Surroundings(item.context, item.continuation, starts[number] if starts else None)
         setting = settings.setdefault(key, len(settings))
-        text_of_candidate += [seen.setdefault((setting, c.text), len(seen)) for c in item.candidates]
+        indices += [seen.setdefault((setting, c.text), len(seen)) for c in item.candidates]
         list_of += [number] * (len(seen) - len(list_of))
         read += len(item.candidates)
         if read > TOKENISED_PER_STEP:
             read = 0
             yield None
-    text_of = np.array(text_of_candidate, dtype=np.int64)
+    text_of = np.array(indices, dtype=np.int64)
     offsets = offsets_of(lists)
 
     def name(text: int) -> str:

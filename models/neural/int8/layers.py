@@ -180,16 +180,16 @@ def run_recurrent_layer(layer: Any, inputs: Any, alive: Any, h: Any, c: Any, out
     """
     batch = len(h)
     width = layer.biases.shape[1]
-    steps_per_product = max(1, INPUTS_PER_PRODUCT // max(1, batch))
+    span = max(1, INPUTS_PER_PRODUCT // max(1, batch))
     # gate contributions: x of inputs for several steps, as inputs are known ahead; u of outputs for one
-    x = np.empty((min(steps_per_product, len(alive)) * batch, width + ROW_PADDING), np.float32)
+    x = np.empty((min(span, len(alive)) * batch, width + ROW_PADDING), np.float32)
     u = np.empty((batch, width + ROW_PADDING), np.float32)
     for row in range(batch):
         quantise_row(h[row], rows, row)
     for step in range(len(alive)):
-        offset = step % steps_per_product * batch
+        offset = step % span * batch
         if offset == 0:
-            end = min(step + steps_per_product, len(alive)) - 1
+            end = min(step + span, len(alive)) - 1
             count = (end - step) * batch + alive[end]
             multiply_rows(layer.of_inputs, layer.biases[0], inputs, (step + 1) * batch, count, x)
         multiply_rows(layer.of_hidden, layer.biases[1], rows, step * batch, alive[step], u)

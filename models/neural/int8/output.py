@@ -107,11 +107,11 @@ def accumulate_exp(logits: Any, highest: Any, lanes: Any, tops: Any) -> Any:
     Returns:
         The new highest logit, to which the lanes are rescaled.
     """
-    new_highest = max_logit(logits, highest, tops)
-    if new_highest > highest:
-        _scale(lanes, exp(highest - new_highest))
-    add_exp_in_lanes(logits, len(logits), new_highest, lanes)
-    return new_highest
+    top = max_logit(logits, highest, tops)
+    if top > highest:
+        _scale(lanes, exp(highest - top))
+    add_exp_in_lanes(logits, len(logits), top, lanes)
+    return top
 
 
 @numba.njit(nogil=True)
@@ -202,14 +202,14 @@ def accumulate_block_sums(
     Returns:
         The new highest logit.
     """
-    new_highest = max_logit(logits, highest, scratch)
-    if new_highest > highest:
-        _scale(lanes, exp(highest - new_highest))
-        _scale(sums[:begin], exp((highest - new_highest) * inverse))
+    top = max_logit(logits, highest, scratch)
+    if top > highest:
+        _scale(lanes, exp(highest - top))
+        _scale(sums[:begin], exp((highest - top) * inverse))
     block_sums_in_lanes(
-        logits, len(logits), new_highest, inverse, lanes, sums[begin : begin + len(logits) // ROW_LANES]
+        logits, len(logits), top, inverse, lanes, sums[begin : begin + len(logits) // ROW_LANES]
     )
-    return new_highest
+    return top
 
 
 @kernel(types.void(INT8_MATRIX_TYPE, FLOATS, INT8_ROWS_TYPE, IDS, IDS, FLOATS_2D))

@@ -111,14 +111,14 @@ def to_tensors(automaton: Automaton, device: torch.device) -> TensorAutomaton:
     # `access.minimal_state` of all states, by length: links lead to shorter contexts
     minimal = torch.arange(states, dtype=torch.int32, device=device)
     says_nothing = (first_arcs.diff() == 0) & (backoffs == 0)
-    state_starts = automaton.order_starts[:-1] + 1
-    for begin, end in itertools.pairwise([*state_starts.tolist(), states]):
+    starts = automaton.order_starts[:-1] + 1
+    for begin, end in itertools.pairwise([*starts.tolist(), states]):
         part = slice(begin, end)
         minimal[part] = torch.where(says_nothing[part], minimal[suffixes[part].long()], minimal[part])
     return TensorAutomaton(
         order=automaton.order,
         vocab_size=vocab_size,
-        state_starts=torch.from_numpy(state_starts).to(device),
+        state_starts=torch.from_numpy(starts).to(device),
         keys=keys,
         first_arcs=first_arcs,
         suffixes=suffixes,

@@ -145,11 +145,11 @@ def paired_bootstrap(
     """
     both = np.stack([before, after])
     score_before, score_after = metric.score(both.sum(axis=1)).tolist()
-    draws_per_step = max(1, _DRAWS_PER_STEP // len(before))
+    step = max(1, _DRAWS_PER_STEP // len(before))
     seeds = np.random.default_rng(seed)
     differences = []
-    for begin in range(0, samples, draws_per_step):
-        count = min(draws_per_step, samples - begin)
+    for begin in range(0, samples, step):
+        count = min(step, samples - begin)
         scores = resampled_scores(metric, both, samples=count, seed=int(seeds.integers(1 << 62)))
         differences.append(scores[:, 1] - scores[:, 0])
         yield

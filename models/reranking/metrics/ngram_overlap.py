@@ -305,11 +305,11 @@ def bleu_statistics(counts: NgramCounts, texts: Int64s, references: Int64s, grou
         [C, G, 10]: the text's words, the closest length in the group, shared and all n-grams by order.
     """
     shared = counts.matches(texts, references, groups)
-    lengths, of_references = counts.lengths[texts][:, None], counts.lengths[references]
+    lengths, wanted = counts.lengths[texts][:, None], counts.lengths[references]
     # the reference length closest to the text's, the shorter of ties: distance and length are packed
     # into one number, so that one minimum finds both
-    bound = 2 * max(of_references.max(initial=0), lengths.max(initial=0)) + 1
-    keys = np.abs(lengths - of_references) * bound + of_references
+    bound = 2 * max(wanted.max(initial=0), lengths.max(initial=0)) + 1
+    keys = np.abs(lengths - wanted) * bound + wanted
     closest = np.minimum.reduceat(keys, groups[:-1], axis=1) % bound
     in_text = np.broadcast_to(counts.totals(texts)[:, None], shared.shape)
     return np.concatenate(
