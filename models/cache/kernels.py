@@ -371,7 +371,7 @@ _tile_4x4: Any = _tile_intrinsic(_TILE_SIDE, _TILE_SIDE)
 
 @kernel(types.void(MATRIX, MATRIX, types.int64, types.float32[:, ::1]))
 def inner_products(queries: FloatArray, keys: FloatArray, column: int, out: FloatArray) -> None:
-    """Write inner products of queries [Q, W] and keys [N, W] to `out[:, column : column + N]`.
+    """Write products of queries [Q, W] and keys [N, W] to `out[:, column : column + N]`.
 
     If four does not divide a count, the last tile overlaps the previous tile.
 

@@ -46,9 +46,9 @@ FREQUENCIES_FILE = "frequencies.safetensors"
 
 # bench_families
 _SEGMENT_TOKENS = 1_024  # tokens of a row whose features are in memory at once
-_MAX_FEATURE_VALUES = 1 << 23  # numbers in all feature vectors in memory at once (32 MiB)
+_MAX_FEATURE_VALUES = 1 << 23  # numbers in feature vectors in memory at once (32 MiB)
 _MAX_QUERIES = 128  # maximum tokens whose windows are read in one pass
-_MAX_ENTRIES = 1 << 21  # probabilities of distributions in memory at once (8 MiB)
+_MAX_ENTRIES = 1 << 21  # probabilities in memory at once (8 MiB)
 _MAX_COSINES = 1 << 21  # in memory at once, unless four windows have more
 
 _MIN_CAPACITY = 16  # of the buffer of a history
@@ -69,7 +69,7 @@ class _Buffer(SharedSlots):
 class History:
     """The last `window` tokens of a text and the unit vector before each, the newest last; immutable.
 
-    Cheap to extend: a range of a buffer shared with later histories of the text. The range is copied only
+    Cheap to extend: a range of a buffer shared with later histories of the text, copied only
     if the buffer is full or another continuation of the text has claimed the next entries.
 
     Attributes:
@@ -108,7 +108,7 @@ class History:
         return self.tokens.nbytes + self.features.nbytes
 
     def appended(self, tokens: npt.NDArray[np.integer], features: FloatArray) -> "History":
-        """Return the history plus tokens [K] and features [K, W], within the window."""
+        """Append tokens [K] and features [K, W], within the window."""
         if len(tokens) == 0:
             return self
         tokens, features = tokens[-self.window :], features[-self.window :]
@@ -122,7 +122,7 @@ class History:
         return after
 
     def _reallocated(self, size: int, added: int) -> "History":
-        """Copy the newest tokens to a new buffer for a history of `size`, with slots for more."""
+        """Copy the newest tokens to a buffer for a history of `size`, with slots for more."""
         capacity = min(max(2 * size, _MIN_CAPACITY), self.window + max(self.window // 4, _MIN_CAPACITY))
         buffer = _Buffer(capacity, self.buffer.features.shape[1])
         buffer.claim(0, size)
@@ -207,7 +207,7 @@ class CacheState(NamedTuple):
         return CacheState(self.inner.select(rows), tuple(self.histories[row] for row in rows))
 
     def concatenate(self, states: Sequence["CacheState"]) -> "CacheState":
-        """Return the rows of this state, then those of `states`."""
+        """Join this state's rows and those of `states`."""
         histories = [history for state in (self, *states) for history in state.histories]
         return CacheState(self.inner.concatenate([state.inner for state in states]), tuple(histories))
 
@@ -255,7 +255,7 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
 
     Attributes:
         parts: the wrapped model.
-        num_parameters: number of learnt values: the wrapped model's and the configuration's.
+        num_parameters: learnt values: the wrapped model's and the configuration's.
 
     Raises:
         InvalidInputError: the cache is continuous, and the model has no features; or there are dynamic marginals
@@ -363,7 +363,7 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
     def read_segment(
         self, state: CacheState, tokens: TokenIds, lengths: TokenIds, want: Want
     ) -> tuple[list[CacheScores], CacheState]:
-        """Read a few tokens of each row, in memory proportional to them; see `SequenceReader.read`.
+        """Read few tokens of each row, in memory proportional to them; see `SequenceReader.read`.
 
         Returns:
             Terms for each row's tokens, empty if no scores are requested; the state after them.
@@ -411,14 +411,14 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
         return out
 
     def save(self, directory: Path) -> None:
-        """Write configuration and frequencies; the wrapped model is a checkpoint under `parts/`."""
+        """Write configuration and frequencies; the wrapped model is under `parts/`."""
         write_config(directory / CONFIG_FILE, asdict(self.config))
         if self.frequencies is not None:
             write_tensors(directory / FREQUENCIES_FILE, {"frequencies": self.frequencies})
 
     @classmethod
     def load(cls, directory: Path, parts: Sequence[LanguageModel[Any]]) -> "CacheModel":
-        """Rebuild a saved cache model from its folder and its one part, already loaded.
+        """Rebuild a saved cache model from its folder and its one loaded part.
 
         Raises:
             ManifestError: config.json is not a cache's, or does not match the part.

@@ -1,4 +1,4 @@
-"""Check of a text by one or several text models: probable errors, with suggestions."""
+"""Check of a text by one or more models: probable errors, with suggestions."""
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -39,7 +39,7 @@ from models.words import word_pattern
 
 _BYTES_PER_CHARACTER = 4
 _MIN_SHARE_OF_THRESHOLD = 0.1
-"""Share of the threshold below which the probability of an error by one of several models counts as 0."""
+"""Share of the threshold below which an error's probability by one of several models is 0."""
 
 
 class Checked(NamedTuple):
@@ -78,7 +78,7 @@ def check_text(
         models: one or several.
         text: the text.
         settings: settings of the search for errors, but for `errors`.
-        threshold: minimum probability of an error by one model; less is enough for one of several.
+        threshold: minimum probability of an error by one model; less suffices for one of several.
         limits: of one request.
         max_suggestions: maximum suggestions per issue of one model.
         errors: edits in misspellings, by model address; None: all are equally probable.
@@ -169,7 +169,7 @@ def _combine(
     weights = yield from weights_given_text(prior, log_probs)
     mixed = np.logaddexp.reduce(np.log(before.T) + log_probs)
     best = weights.argmax(axis=1)
-    # a character model knows every word, so the others, if any, give an issue's type
+    # a character model knows every word, so any others give an issue's type
     judges = [
         number
         for number, model in enumerate(models)
@@ -219,13 +219,13 @@ def _combine(
 
 
 def _word_span(issue: Issue, text: str) -> tuple[int, int]:
-    """Return an issue's span without punctuation, which some models' words include."""
+    """Return an issue's span without the punctuation of some models' words."""
     spans = [found.span() for found in word_pattern().finditer(text, issue.start, issue.end)]
     return (spans[0][0], spans[-1][1]) if spans else (issue.start, issue.end)
 
 
 def _mean_issue(issues: Sequence[tuple[float, Issue]], text: str, known: Container[tuple[int, int]]) -> Issue:
-    """Return the mean of several models' issues, each given with its weight.
+    """Return the mean of several models' issues with weights.
 
     `known` are the spans of words that a model knows.
     """
@@ -246,7 +246,7 @@ def _mean_issue(issues: Sequence[tuple[float, Issue]], text: str, known: Contain
 
 
 def _sentences(loaded: TextModel, text: str, limits: Limits) -> Work[Any, list[Sentence]]:
-    """Split a text into sentences, with other requests in between; reject lines over the limits."""
+    """Split a text into sentences, giving way in between; reject lines over the limits."""
     num_lines = text.count("\n") + 1
     if num_lines > limits.max_reply_entries:
         raise InvalidInputError.of(
@@ -274,7 +274,7 @@ def _sentences(loaded: TextModel, text: str, limits: Limits) -> Work[Any, list[S
 
 
 def _answer_directly(work: Work[Any, RescoredBatch]) -> Work[Any, RescoredBatch]:
-    """Run a checker's calls to an n-gram model here: lookup costs less than calling the engine."""
+    """Run calls to an n-gram model here: lookup costs less than the engine."""
     answer: Any = None
     while True:
         try:

@@ -34,10 +34,10 @@ _ISSUE_CHARACTERS = 1024
 """Cost of an issue with its suggestions, in characters read."""
 
 _MAX_BATCH_TOKENS = 512
-"""Maximum tokens of a batch of several sentences, whose states before all tokens are in memory."""
+"""Maximum tokens of a batch of sentences: all their states are in memory."""
 
 MIN_SUGGESTION_PROBABILITY = 1e-5
-"""Minimum probability of suggestions after the first; others are mostly not words."""
+"""Minimum probability of later suggestions; others are mostly no words."""
 
 
 class Checker:
@@ -70,13 +70,13 @@ class Checker:
         *,
         begin: Callable[[int], Any] | None = None,
     ) -> Iterator[Work[Any, RescoredBatch]]:
-        """Yield one rescoring per batch of sentences, in order; each must be run before the next.
+        """Yield a rescoring per batch of sentences; each must be run before the next.
 
         Args:
             model: any left-to-right model.
             sentences: sentences of the text, in order.
             options: settings of the check.
-            begin: returns the state after `<s>` for a number of rows; by default the model's `initial_state`.
+            begin: returns the state after `<s>` for a number of rows; else the model's `initial_state`.
 
         Raises:
             InvalidInputError: a suggestion's span is not within one sentence.
@@ -181,7 +181,7 @@ class Issue(NamedTuple):
 def find_issues(
     rescored: RescoredBatch, tokens: Sequence[str], *, threshold: float, max_suggestions: int
 ) -> Work[Any, list[Issue]]:
-    """Return the issues that reach the threshold, in order; of overlapping ones, the most probable."""
+    """Return issues above the threshold, in order; of overlapping ones, the most probable."""
     slots, wrong = error_probabilities(rescored)
     likely = wrong >= threshold
     pairs = zip(slots[likely].tolist(), wrong[likely].tolist(), strict=True)
@@ -211,7 +211,7 @@ def without_overlaps(issues: Iterable[Issue]) -> list[Issue]:
 
 
 def error_probabilities(rescored: RescoredBatch) -> tuple[Int64s, Float64s]:
-    """Return the slots with candidates, ascending [K], and the probability of an error in each [K]."""
+    """Return slots with candidates, ascending [K], and their probabilities of an error [K]."""
     order = np.argsort(rescored.alternatives.slots, kind="stable")
     slots = rescored.alternatives.slots[order]
     begins = np.flatnonzero(np.diff(slots, prepend=-1))

@@ -41,7 +41,7 @@ from models.vocabulary import EOS, UNK
 from models.words import MAX_WORD_LENGTH, NO_AFFIXES, is_alphabetic, split_affixes
 
 _WORDS_PER_STEP = 16
-"""Words looked up between yields to other requests: about a millisecond."""
+"""Words looked up between yields: about a millisecond."""
 
 _MAX_ROWS = 64
 _RIGHT_TOKENS = 5
@@ -138,7 +138,7 @@ class WordCandidateGenerator(CandidateGenerator):
 
     @override
     def weigh_shortlisted(self, context: CheckContext, found: Corrections) -> Corrections:
-        # only for words not in small letters; other candidates keep `texts` None
+        # only for words not in small letters; other `texts` stay None
         recased = [
             n for n, word in enumerate(context.words) if not word.text.isascii() or not word.text.islower()
         ]
@@ -168,7 +168,7 @@ class WordCandidateGenerator(CandidateGenerator):
     def propose_after_reading(
         self, context: CheckContext, state: Any, rows: Int64s, log_probs: Float64s
     ) -> Work[Any, Corrections]:
-        # words that the model predicts for unknown ones, whose errors may be of any kind
+        # words that the model predicts for unknown ones, with errors of any kind
         found: list[Correction] = []
         count = min(context.search.likeliest, len(self._ids))
         unknown = [
@@ -233,7 +233,7 @@ class WordCandidateGenerator(CandidateGenerator):
         yield from context.correct_slot(last, (joined,), log_weight=log_weight, edits=1, text=text)
 
     def _from_dictionary(self, context: CheckContext, number: int) -> Work[Any, list[Correction]]:
-        """Find dictionary words near an unknown word that the model does not know either."""
+        """Find dictionary words near an unknown word, unknown to the model too."""
         word, error_model = context.words[number].text, context.error_model
         max_edits = error_model.max_edits(word, known=False)
         found: list[Correction] = []
@@ -261,7 +261,7 @@ class WordCandidateGenerator(CandidateGenerator):
 
 
 def _exclude_given(words: Corrections, additions: Corrections, vocab_size: int) -> Corrections:
-    """Remove words that the caller also suggests for the same slot.
+    """Remove words that the caller suggests for the same slot.
 
     The caller's probabilities have precedence.
     """
@@ -350,7 +350,7 @@ class SubwordCandidateGenerator(CandidateGenerator):
         meant = list(zip(found, log_probs.tolist(), found.values(), strict=True))
         for left, right in word_splits(word):
             meant.append((f"{left} {right}", context.error_model.log_space_error, 1))
-        # the model may know a word in one case only, and only after a space, which brackets lack
+        # the model may know a word in one case, and after a space only, which brackets lack
         if self.splitter.has_case(word):
             meant.append((word, context.error_model.log_correct, 0))
         text, start, _ = context.place(number)
@@ -391,14 +391,14 @@ class SubwordCandidateGenerator(CandidateGenerator):
         meant: Sequence[tuple[str, float, int]],
         restored: Callable[[str], str] = str,
     ) -> Work[Any, list[Correction]]:
-        """Replace a slot by strings with weights and edits, except those that the caller suggests."""
+        """Replace a slot by strings with weights and edits, but not the caller's."""
         new = (one for one in meant if not context.is_given(number, restored(one[0])))
         return self.replacements(context, number, new, restored)
 
     def _spellings(
         self, context: CheckContext, word: str, elsewhere: FuzzyLexicon
     ) -> Work[Any, dict[str, int]]:
-        """Find strings that may be intended, with their edit distances."""
+        """Find strings that may be intended, with edits."""
         strings = one_edit_strings(word, self._letters)
         if self._spelling is not None:
             scores = self._spelling.log_probs(list(map(str.lower, strings)))

@@ -116,7 +116,7 @@ def rescore_batch(
 
 
 def _positions(sentence: Sentence) -> Int64s:
-    """Return the positions of a sentence's tokens and its line's end in the whole text."""
+    """Return the positions of a sentence's tokens and line end in the whole text."""
     ends = [len(sentence.text)] if sentence.ends else []
     return sentence.offset + np.append(sentence.begins, ends).astype(np.int64)
 
@@ -150,7 +150,7 @@ def _prefix_states(context: CheckContext, state: Any) -> Work[Any, tuple[Any, In
 
 
 def _shortlist(context: CheckContext, found: Corrections, before: Float64s) -> Int64s:
-    """Select each slot's best candidates that the right context can still make win, ascending.
+    """Select each slot's best candidates that can still win by the right context, ascending.
 
     For unknown words the best are always selected, as suggestions.
     """
@@ -175,7 +175,7 @@ def _typed_log_weights(context: CheckContext) -> Float64s:
 def _unknown_word_log_odds(context: CheckContext, found: Corrections, log_probs: Float64s) -> Float64s:
     """Log-odds bonus that raises unknown words to at least their prior [M].
 
-    A model with every word of its training text gives unknown words almost no probability.
+    A model with all words of its training text gives others almost no probability.
     """
     tokens = context.tokens
     missing = np.where(tokens == UNK, np.maximum(context.error_model.log_unknown - log_probs, 0.0), 0.0)
@@ -194,7 +194,7 @@ def _sequence_log_probs(
     found: Corrections,
     right_tokens: int,
 ) -> Work[Any, tuple[Float64s, Int64s]]:
-    """Return the log-probabilities of candidates and the tokens after them [M], and their ends [M]."""
+    """Return log-probabilities of candidates with the tokens after them [M], and their ends [M]."""
     states, rows = prefix_states
     stops = np.minimum(
         found.lasts + right_tokens, (context.bases + context.lengths)[context.sentence_of[found.firsts]]
