@@ -52,7 +52,7 @@ S_contra = TypeVar("S_contra", bound=State, contravariant=True)
 def supports(model: object, capability: type[C]) -> TypeIs[C]:
     """True if a model's class has all methods of an optional capability.
 
-    Equivalent to `isinstance`, which checks every method at each call (10 µs, Python 3.11).
+    As `isinstance`, which checks all methods at each call (10 µs, Python 3.11).
     """
     return issubclass(type(model), capability)
 
@@ -200,7 +200,7 @@ class TopTokens(NamedTuple):
 
 @runtime_checkable
 class TopKPredictor(Protocol[S_contra]):
-    """Optional: find the most probable next tokens without the full distribution."""
+    """Optional: find the most probable next tokens without full distributions."""
 
     def top_k(self, state: S_contra, k: int) -> TopTokens:
         """Return each row's k most probable next tokens; ties in single precision by id.
@@ -242,9 +242,9 @@ class BlockSampler(Protocol[S_contra]):
 
 @runtime_checkable
 class FeatureExtractor(Protocol[S_contra]):
-    """Optional: return the vector that predicts the next token; similar for similar futures.
+    """Optional: return the vector that predicts the next token, similar for similar futures.
 
-    A wrapper of models has these methods even if the models lack features: check `feature_size`.
+    Wrappers have these methods even if their models lack features: check `feature_size`.
 
     Attributes:
         feature_size: length of a vector, W; 0 if the model has no features.
@@ -270,7 +270,7 @@ def ngram_order(model: LanguageModel[Any]) -> int | None:
 
 
 def is_self_normalised(model: LanguageModel[Any]) -> bool:
-    """True if a model's logits were trained to approximate log-probabilities."""
+    """True if logits were trained to approximate log-probabilities."""
     return bool(getattr(model, "self_normalised", False))
 
 
@@ -290,7 +290,7 @@ class ContextMatcher(Protocol[S_contra]):
     num_context_lengths: int
 
     def context_lengths(self, state: S_contra) -> Int64s:
-        """Number of last tokens on which each row's predictions depend [B]."""
+        """Number of last tokens that each row's predictions depend on [B]."""
 
 
 def finite_logprob(logprob: float) -> float:
@@ -392,7 +392,7 @@ def prefill_sequences(model: LanguageModel[Any], state: Any, tokens: TokenIds, l
 
 
 def score_choices(model: LanguageModel[Any], state: Any, rows: TokenIds, tokens: TokenIds) -> FloatArray:
-    """Return log-probabilities [C] of next-token candidates with any model; see `ChoiceScorer`.
+    """Return log-probabilities [C] of candidates with any model; see `ChoiceScorer`.
 
     If the model neither scores choices nor is a lookup, each row's distribution is computed once, a bounded
     number of rows at a time.

@@ -25,7 +25,7 @@ from models.language_model import (
 )
 
 _NEGLIGIBLE = np.float32(-100)
-"""Difference of logarithms whose exponential is negligible beside 1 in single precision."""
+"""Difference of logarithms, negligible beside 1 in single precision."""
 
 
 class MixtureState(NamedTuple):
@@ -224,7 +224,7 @@ class MixtureModel(
             import torch  # already imported: the parts returned tensors
 
             add = lambda total, more: torch.logaddexp(total, more, out=total)  # noqa: E731 - one of two
-            # constant weights stay on the host: as operations' arguments, they are not copied
+            # constant weights stay on the host: as arguments, they are not copied
             weights = torch.as_tensor(log_weights, device=parts[0].device if log_weights.ndim > 1 else None)
         else:
             parts = [to_numpy(part) for part in log_probs]

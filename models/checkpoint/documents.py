@@ -52,7 +52,7 @@ class _CachedRead(NamedTuple):
 class DocumentStore(Generic[_Document]):
     """Documents of one kind in a registry, which need not have models. Subclasses check the names.
 
-    All methods raise RegistryError if the registry cannot be read or written. Reads from a remote
+    Methods raise RegistryError if the registry cannot be read or written. Reads from a remote
     registry, part of requests, are cached for some seconds, and while the store cannot be reached.
 
     Args:
@@ -102,7 +102,7 @@ class DocumentStore(Generic[_Document]):
         if not self._is_remote:
             return self._fetch(name, None).result()
         known = self._read.get(name)
-        # while another thread reads the store, the previous content is fine
+        # while another thread reads the store, old content is fine
         if not self._is_fresh(known) and self._lock.acquire(blocking=known is None):
             try:
                 known = self._read.get(name)
@@ -195,7 +195,7 @@ class DocumentStore(Generic[_Document]):
 
 @lru_cache(maxsize=48)  # requests read them; some have thousands of entries
 def _parse(kind: type[_Document], content: bytes, what: str) -> _Document:
-    """Parse JSON; an error names the field, or `what` for all of it, and the value."""
+    """Parse JSON; errors name the field, or `what` for all of it, and the value."""
     if len(content) > MAX_DOCUMENT_BYTES:
         raise InvalidInputError(f"it has more than {MAX_DOCUMENT_BYTES} bytes, the maximum")
     try:

@@ -24,7 +24,7 @@ _FORBIDDEN = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
 def set_cache_folder(folder: Path) -> None:
-    """Set the process's cache folder; the command line does this once, from the environment."""
+    """Set the process's cache folder, once, by the command line from the environment."""
     _chosen_cache_folder[:] = [folder]
 
 
@@ -45,7 +45,7 @@ def cache_folder(given: Path | None = None) -> Path:
 
 
 def set_data_home(folder: Path) -> None:
-    """Set the folder of users' data; the command line does this once, from the environment."""
+    """Set the folder of users' data, once, by the command line from the environment."""
     _data_home[:] = [folder]
 
 
@@ -56,7 +56,7 @@ def data_folder() -> Path:
 
 @contextlib.contextmanager
 def report_write_errors(folder: Path) -> Iterator[None]:
-    """Convert errors of the file system to an error that names the folder.
+    """Convert file system errors to one that names the folder.
 
     Raises:
         RegistryAccessError: the folder may only be read.
@@ -130,7 +130,7 @@ def fsync_path(path: Path) -> None:
 
 
 def remove_stale_folders(parent: Path, pattern: str = f"{TEMPORARY_PREFIX}*") -> int:
-    """Remove folders that no process locks, by default temporary ones of dead processes.
+    """Remove folders that no process locks; default: temporary ones of dead processes.
 
     Returns:
         Number of removed folders.

@@ -1,6 +1,6 @@
 """Loading of a checkpoint: verify its hashes, rebuild the model, replay its golden test.
 
-The module of a model family is imported when a model of it is loaded, so a server of n-gram models
+A family's module is imported when a model of it is loaded, so a server of n-gram models
 and int8 networks needs no torch.
 """
 
@@ -108,12 +108,12 @@ def load_checkpoint(
     copies: Copies | None = None,
     members: bool = True,
 ) -> Checkpoint:
-    """Load a version: verify hashes, build the model, replay its golden test, which warms it up.
+    """Load a version: verify hashes, build it, replay its golden test, which warms it up.
 
     Args:
         directory: the version's folder.
         device: `cpu`, `cuda`, `cuda:1`, … or `auto`: a CUDA device if any, but the CPU for n-gram models,
-            which answer a few contexts faster than a transfer to a device takes. An n-gram model too
+            which answer few contexts faster than a transfer takes. An n-gram model too
             large for a device's memory stays on the CPU, with a log message.
         precision: of networks: `float32`; `int8`, CPU only; `bfloat16`, pretrained models only; or `auto`: int8 on a
             CPU if measured at publishing with a small cost, bfloat16 for pretrained models on a CUDA
@@ -123,11 +123,11 @@ def load_checkpoint(
             are always mapped, and so shared; nothing is shared on a CUDA device.
         copies: where the version is copied before loading, so later changes of its folder do not affect
             the model; None loads from the folder itself.
-        members: whether members of classes in the training text are tokens.
+        members: whether members of classes in training text are tokens.
 
     Raises:
-        InvalidInputError: unknown device or precision, or int8 is impossible on the device or for the version.
-        CheckpointError: a file, the format or a score differs from the published one.
+        InvalidInputError: unknown device or precision, or int8 is impossible on the device or of the version.
+        CheckpointError: a file, the format or a score differs from the published.
     """
     manifest = read_manifest(directory)
     copy = None if copies is None else copies.take(directory, manifest)
@@ -234,7 +234,7 @@ def _load_without_lexicon(directory: Path) -> Tokenizer:
 
 
 def _checked_token(token: Any) -> str:
-    """Return a token from a file after checking that it is text."""
+    """Return a file's token if it is text."""
     if not isinstance(token, str):
         raise TypeError(f"a token is {token!r:.40}, not text")
     token.encode()  # raises ValueError for a lone surrogate
@@ -302,7 +302,7 @@ def _build(
     int8_cache: WeightCache | None,
     precision: Precision,
 ) -> LanguageModel[Any]:
-    """Build a model, its networks in int8 if int8 supports them and `int8_cache` is not None."""
+    """Build a model, networks in int8 if supported and `int8_cache` is not None."""
     if manifest.family in COMPOSITES:
         parts = []
         for part in _part_folders(directory):  # the parent's manifest has the hashes of the parts' files

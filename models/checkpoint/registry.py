@@ -6,7 +6,7 @@
     <root>/<model>/aliases.json         {"champion": 7}
     <root>/.default                     name of the model for requests that name none
 
-A version appears by one `rename` once its files are written, flushed and verified, so readers see all
+A version appears by one `rename` once files are written, flushed and verified: readers see all
 of it or nothing, whenever the writer dies.
 """
 
@@ -161,7 +161,7 @@ class LocalRegistry(Registry):
         require_writable(self._store).put(f"{name}/{ALIASES_FILE}", format_json(aliases))
 
     def retire_numbers(self, name: str, backup: "LocalRegistry") -> None:
-        """Reserve version numbers deleted in a backup, so no new version gets them."""
+        """Reserve numbers deleted in a backup, so no version gets them."""
         versions, present = self.root / name / "versions", self.versions(name)
         with report_write_errors(versions):
             for tombstone in (backup.root / name / "versions").glob(f"{_DELETED}*"):
@@ -171,7 +171,7 @@ class LocalRegistry(Registry):
 
     @override
     def sweep(self, *, older_than_s: float) -> int:
-        """Remove leftovers of any age; the lock identifies a running writer."""
+        """Remove leftovers of any age; the lock marks a running writer."""
         removed = 0
         self.models()  # raises RegistryError if the registry cannot be read
         for versions in self.root.glob("*/versions"):
@@ -224,7 +224,7 @@ def open_store(address: Address) -> ObjectStore:
 
     Raises:
         InvalidInputError: the URL has credentials or a query, or no bucket or folder.
-        RegistryError: it needs a package that is not installed, or fsspec does not support the protocol.
+        RegistryError: it needs a missing package, or fsspec lacks the protocol.
     """
     folder = local_registry_folder(address)
     if folder is not None:

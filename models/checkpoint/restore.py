@@ -165,7 +165,7 @@ def _version_items(
 
 
 def _current_manifest(version: Version, wanted: Manifest) -> object:
-    """Return the existing manifest; None if unreadable, or equal to `wanted` but with damaged files."""
+    """Return the manifest; None if unreadable, or equal to `wanted` with damaged files."""
     try:
         manifest = read_manifest(version.path)
         if manifest == wanted:
@@ -185,7 +185,7 @@ def _stage_version(
     copied: Callable[[int], None],
     beside: ExitStack,
 ) -> Callable[[], None]:
-    """Copy a version to a temporary folder, one per model; return a function to put it in place."""
+    """Copy a version to its model's temporary folder; return a function to put it in place."""
     versions, directory = own.path.parent, backup.fetch(version)
     with report_write_errors(versions):
         if versions not in folders:
@@ -221,7 +221,7 @@ def _alias_items(backup: Registry, target: LocalRegistry, name: str) -> Iterator
 
 
 def _default_items(backup: Registry, target: LocalRegistry) -> Iterator[_RestoreItem]:
-    """Yield the default that the backup stores, or implied, if the target has no model yet."""
+    """Yield the backup's default, stored or implied, if the target has no model."""
     theirs, ours = backup.models(), target.models()
     here = choose_default(ours, target.default()).name if ours else None
     chosen = choose_default(theirs, backup.default())

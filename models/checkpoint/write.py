@@ -79,7 +79,7 @@ def write_checkpoint(
         parts: complete checkpoints to embed: models of a mixture, in order of its weights, or of a cache model.
 
     Raises:
-        RegistryError: the weights cannot be written, for example to a full disk.
+        RegistryError: the weights cannot be written (full disk).
     """
     for number, part in enumerate(parts):
         shutil.copytree(part, directory / PARTS_FOLDER / str(number))

@@ -67,13 +67,13 @@ _MAX_CORRECTIONS = 8
 """Maximum candidate prefixes for a mistyped one, the typed one included."""
 
 _MAX_SPARE_COMPLETIONS = 256
-"""Maximum extra completions to search for, because blocked ones are not returned."""
+"""Maximum extra completions to search for, in place of blocked ones."""
 
 _LOOK_UPS_PER_STEP, _COMPLETIONS_PER_STEP, _CHARACTERS_PER_STEP = 32, 256, 2048
-"""Completions that models look up, that are compared, and their characters read before other requests run."""
+"""Completions looked up, compared, and characters read before other requests run."""
 
 _CONTROL_TOKENS = frozenset(CONTROL_TOKENS)
-"""Placeholders in corpora; a vocabulary may have them as ordinary words, which are never offered."""
+"""Placeholders in corpora; a vocabulary may have them as words, never offered."""
 
 _MIN_LOG_PROBABILITY = -80.0
 _MIN_PROBABILITY = 1e-12
@@ -220,7 +220,7 @@ def _add_user_completions(
 def _begun_words(
     text: str, settings: RankingSettings, typed: PrefixSplit, words: NextWordModels, limit: int
 ) -> Work[Any, list[RankedCompletion]]:
-    """Find words that the text has begun elsewhere than the word at its end, such as "node.js" after "node.j".
+    """Find words begun elsewhere than the last word of the text, such as "node.js" after "node.j".
 
     Their masses are relative to the probability of the text before its last word.
     """
@@ -242,7 +242,7 @@ def _begun_words(
 
 
 def _penalty(word: str, edits: int, typed: PrefixSplit) -> float:
-    """Return the assumed probability of edits in a word's beginning, as for the model's words."""
+    """Return the assumed probability of a beginning's edits, as for the model's words."""
     if not edits:
         return 1.0
     same_letter = word[:1].casefold() == typed.prefix[:1].casefold()
@@ -366,13 +366,13 @@ class _OfModel:
         self._searches: list[_PrefixSearch] = []
 
     def search_limit(self, blocked: Iterable[Sequence[str]]) -> int:
-        """Return how many completions to search for: some may be blocked, some merge after recasing."""
+        """Count completions to search for: some are blocked, some merge after recasing."""
         prefix = self._typed.prefix.casefold()
         num_blocked = min(sum(words[0].startswith(prefix) for words in blocked), _MAX_SPARE_COMPLETIONS)
         return self._given.limit * (2 if self._given.ignore_case else 1) + 1 + num_blocked
 
     def find(self, first: int, limit: int, limits: Limits) -> Work[Any, None]:
-        """Find completions, at most `limit` of each length; `first` is the first beginning by any model."""
+        """Find at most `limit` completions of each length; `first`: the first beginning by any model."""
         typed, tokenizer = self._typed, self._loaded.tokenizer
         splits, plain = [typed], plain_form(typed.prefix)
         if plain != typed.prefix:
@@ -445,7 +445,7 @@ class _OfModel:
         )
 
     def _create_searches(self, typed: PrefixSplit, limit: int) -> Work[Any, list[_PrefixSearch]]:
-        """Create a search for the typed prefix, then for each corrected one, most probable edits first."""
+        """Create searches for the typed prefix, then corrected ones, most probable edits first."""
         settings, entry, tokens = self.settings, self._entry, self._loaded.token_trie
         variants = self._prefix_variants(typed) if settings.fuzzy else []
         # half of the steps for the typed prefix, the rest for corrected ones by weight
@@ -465,7 +465,7 @@ class _OfModel:
         return searches
 
     def _prefix_variants(self, typed: PrefixSplit) -> list[CorrectedPrefix]:
-        """Find corrected prefixes, most probable edits first; none starts with the typed or an earlier one."""
+        """Find corrected prefixes, most probable first; none starts with the typed or an earlier one."""
         found = corrected_prefixes(
             self._loaded.token_trie,
             typed.spelled,
@@ -578,13 +578,13 @@ def rank_completions(
 
 
 def _adapted(settings: RankingSettings, typed: PrefixSplit, *, any_case: bool) -> RankingSettings:
-    """Return the settings with a model's case, and no more corrections than the prefix allows."""
+    """Return settings with a model's case, and as many corrections as the prefix allows."""
     fuzzy = min(settings.fuzzy, len(typed.prefix) // LETTERS_PER_EDIT)
     return replace(settings, ignore_case=any_case, fuzzy=fuzzy)
 
 
 def _merged(parts: Sequence[_OfModel]) -> Work[Any, dict[str, RankedCompletion]]:
-    """Sum the completions' masses by all models, from the current word's first beginning on."""
+    """Sum completions' masses by all models, from the current word's first beginning on."""
     if len(parts) == 1:
         return parts[0].completions
     merged: dict[str, RankedCompletion] = {}
@@ -609,7 +609,7 @@ def _merged(parts: Sequence[_OfModel]) -> Work[Any, dict[str, RankedCompletion]]
 def _dictionary_models(
     dictionary: Iterable[tuple[str, float]], compose: Callable[[str], str]
 ) -> Steps[list[UserModel]]:
-    """Return a model of a dictionary's words, composed, with bigrams from its phrases; none if it is empty."""
+    """Return a model of a dictionary's words, composed, with its phrases' bigrams; none if empty."""
     words: defaultdict[str, float] = defaultdict(float)
     followers: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     num_words = num_read = 0

@@ -1,4 +1,4 @@
-"""Word boundaries in text given as bytes, and edit distances of many tokens in one pass.
+"""Word boundaries in bytes of text, and edit distances of many tokens in one pass.
 
 Invalid UTF-8 is decoded as U+FFFD, not a word character; an incomplete character does not end the word.
 Words are those of `models.words`.
@@ -71,7 +71,7 @@ class LetterTable:
 
 
 def as_one_word(text: str) -> str:
-    """Replace characters that end words, such as spaces, by private-use characters that do not.
+    """Replace characters that end words, such as spaces, by private-use ones.
 
     Members of classes are completed as one word, whatever their text is.
     """

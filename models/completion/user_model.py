@@ -43,7 +43,7 @@ _LOOKBACK_CHARACTERS = 256
 """Number of characters before a word in which the previous word is searched."""
 
 _WORDS_PER_STEP = 1024
-"""Words that are compared or rated before other work runs, about a millisecond."""
+"""Words compared or rated per step, about a millisecond."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +126,7 @@ class UserModel:
         return heapq.nlargest(limit, self.words, key=self.words.__getitem__)
 
     def includes(self, other: "UserModel") -> bool:
-        """True if all words and word pairs of another model are in this one."""
+        """True if another model's words and pairs are in this one."""
         return other.words.keys() <= self.words.keys() and all(
             after.keys() <= self._followers.get(previous, {}).keys()
             for previous, after in other._followers.items()  # noqa: SLF001 - of the same class
@@ -155,7 +155,7 @@ class UserModel:
         return UserModel(words, followers, unit).limited_to(bounds)
 
     def export(self) -> tuple[list[tuple[str, float]], list[tuple[str, str, float]]]:
-        """Return words and word pairs with their counts, without those decayed to almost 0.
+        """Return words and pairs with counts, without those decayed to almost 0.
 
         See `user_model_from_counts`; a pair's first word is empty at the start of a sentence.
         """
@@ -194,7 +194,7 @@ def user_model_from_counts(
 
 
 def _pruned_size(limit: int) -> int:
-    """Return the size to prune to above the limit, so low that pruning all entries stays rare."""
+    """Return the size to prune to, so low that pruning stays rare."""
     return limit - limit // 8
 
 
@@ -235,7 +235,7 @@ def previous_word(text: str) -> str:
 
 
 def _words(text: str) -> list[str]:
-    """Return the words of a text as they are seen; longer ones in runs from their end, as `last_word_start` does."""
+    """Return a text's words as they are seen; longer ones in runs from their end, as by `last_word_start`."""
     found: list[str] = []
     for word in map(visible_form, word_pattern().findall(text)):
         ends = range(len(word), 0, -MAX_WORD_RUN)
@@ -278,7 +278,7 @@ class NextWordModel:
         return bool(self._models)
 
     def followers(self, limit: int) -> Steps[list[ScoredPhrase]]:
-        """Return the most probable words seen after the previous one; the first limit holds for all calls."""
+        """Return the likeliest words seen after the previous one; the first limit holds for all calls."""
         if self._followers is None:
             self._followers = (yield from self.rate(self._after, limit))[1]
         return self._followers
@@ -295,7 +295,7 @@ class NextWordModel:
     def words_with_prefix(
         self, *prefixes: str, ignore_case: bool, limit: int
     ) -> Steps[tuple[float, list[ScoredPhrase]]]:
-        """Return the mass of words with a prefix, itself included, and the most probable; "" matches all."""
+        """Return the mass of words with a prefix, itself included, and the likeliest; "" matches all."""
         if "" in prefixes:
             likeliest = [word for model in self._models for word in model.likeliest(limit)]
             yield
@@ -380,7 +380,7 @@ def phrase_probability(words: NextWordModels, previous: str, several: Sequence[s
 def extend_phrases(
     words: NextWordModels, first: Iterable[ScoredPhrase], max_words: int, limit: int
 ) -> Steps[list[ScoredPhrase]]:
-    """Extend words to phrases of 2 to `max_words` words whose pairs were all seen before.
+    """Extend words to phrases of 2 to `max_words` words by pairs seen before.
 
     Args:
         words: next-word distributions.

@@ -51,7 +51,7 @@ class Piece(NamedTuple):
 
 
 Emit: TypeAlias = Callable[[Sequence[Piece]], Iterable[Any]]
-"""Build the events of the pieces of one step, in order."""
+"""Build the events of a step's pieces."""
 
 
 class Prompt(NamedTuple):
@@ -62,7 +62,7 @@ class Prompt(NamedTuple):
         ids: token ids [T].
         bos: true if `<s>` precedes the tokens.
         continues: true if text precedes the continuation or the text taken back.
-        taken: end of the prompt not in `ids`; the first tokens must spell it again (token healing).
+        taken: end of the prompt not in `ids`, to be spelled by the first tokens (token healing).
     """
 
     number: int
@@ -155,7 +155,7 @@ class Continuation:
 
     @property
     def full(self) -> bool:
-        """True if generation must stop: at a stop string or `max_tokens` tokens."""
+        """True at a stop string or `max_tokens` tokens."""
         return self._stops.stopped or len(self.token_ids) == self.task.parameters.max_tokens
 
     def push(self, tokens: Sequence[int], logprobs: Sequence[float], tops: Sequence[TopTokens]) -> str:
@@ -174,7 +174,7 @@ class Continuation:
         return text
 
     def end(self) -> Self:
-        """Finish at a stop string, at `max_tokens`, or because no token is possible."""
+        """Finish at a stop string, at `max_tokens`, or without a possible token."""
         if not self._stops.stopped:
             self.rest = self._stops.push(self._detokenizer.flush()) + self._stops.flush()
             self.text += self.rest
@@ -272,7 +272,7 @@ def score_prompt_tokens(
 def _score_chunk(
     model: LanguageModel[Any], prompts: Sequence[Prompt], top: int
 ) -> Work[Any, list[PromptScores]]:
-    """Score tokens of prompts [B, T]; find the most probable at each position if `top` is not 0."""
+    """Score tokens of prompts [B, T]; find the `top` most probable at each position."""
     tokens, lengths = pad_sequences([prompt.ids for prompt in prompts])
     both = concatenate_states([model.initial_state(1), model.empty_state(1)])
     state: Any = both.select(np.array([0 if prompt.bos else 1 for prompt in prompts], dtype=np.int64))
@@ -298,10 +298,10 @@ def _score_with_top(
     log_probs: FloatArray,
     tops: TopTokens,
 ) -> Work[Any, None]:
-    """Fill in log-probabilities of tokens [B, T] and the most probable tokens [B, T, k].
+    """Fill in log-probabilities [B, T] and the most probable tokens [B, T, k].
 
     All distributions of a long prompt would fill the memory. States are collected until their
-    distributions fill a bounded block, and only a block's most probable tokens are kept.
+    distributions fill a bounded block, of which only the most probable tokens are kept.
     """
     pending: list[tuple[Any, TokenIds, int]] = []
     limit = max(BLOCK_ENTRIES // len(model.vocabulary), 1)

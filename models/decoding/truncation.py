@@ -71,7 +71,7 @@ def _negate(scores: Any, keys: Any, count: Any) -> None:
 
 @numba.njit(nogil=True)
 def _keep_typical(buffers: Any, count: Any, share: Any) -> Any:
-    """Keep the tokens with surprisal closest to the entropy; the log of the total cancels."""
+    """Keep tokens with surprisal closest to the entropy; the log of the total cancels."""
     scores, weights, keys = buffers.scores, buffers.weights, buffers.keys
     total, moment = 0.0, 0.0
     for index in range(count):
@@ -85,7 +85,7 @@ def _keep_typical(buffers: Any, count: Any, share: Any) -> Any:
 
 @numba.njit(nogil=True)
 def _keep_smallest_share(buffers: Any, count: Any, share: Any) -> Any:
-    """Keep the tokens with the smallest keys that together have a share of the weight."""
+    """Keep the tokens of smallest keys that have a share of the weight."""
     weights, total = buffers.weights, 0.0
     for index in range(count):
         total += weights[index]
@@ -118,7 +118,7 @@ def _keep_smallest(buffers: Any, count: Any, target: Any, each: Any) -> Any:
     scores, weights, ids = buffers.scores, buffers.weights, buffers.ids
     indices, bins = buffers.indices, buffers.histogram
     keys = buffers.keys.view(np.uint32)  # non-negative floats are ordered like their bits
-    # radix select by the upper 11, middle 11, low 9 bits of keys without a sign: three passes, no sort
+    # radix select by the upper 11, middle 11, low 9 bits of keys: three passes, no sort
     below = 0.0
     bins[:] = 0
     for index in range(count):
@@ -156,7 +156,7 @@ def _keep_smallest(buffers: Any, count: Any, target: Any, each: Any) -> Any:
 
 @numba.njit(nogil=True)
 def _find_bucket(histogram: Any, below: Any, target: Any) -> Any:
-    """Return the first bucket to reach the target, else the last non-empty, and the weight before it."""
+    """Return the first bucket to reach the target, else the last filled, and the weight before."""
     found, before = 0, below
     for bucket in range(len(histogram)):
         if histogram[bucket] > 0:

@@ -265,12 +265,12 @@ def _slf_arc(
 
 
 def _reads_forward(header: SlfFields) -> bool:
-    """True if a node's word belongs to its incoming links, False if to outgoing ones."""
+    """True if a node's word is that of incoming links, False if of outgoing ones."""
     return not header.get("dir", "f").startswith("b")
 
 
 def _check_unused_word(file: _SlfFile, terminal: int, no_words: Collection[str]) -> None:
-    """Refuse a word on the terminal node, which no link has, so it would be lost."""
+    """Refuse a word on the terminal node, which no link has."""
     line, node = file.nodes.get(terminal, (1, {}))
     label = node.get("W", _NULL)
     if label not in {_NULL, *no_words} and not any("W" in link for _, link in file.links):
@@ -279,7 +279,7 @@ def _check_unused_word(file: _SlfFile, terminal: int, no_words: Collection[str])
 
 
 def _terminal(header: SlfFields, name: str, touched: Collection[int], num_nodes: int) -> int:
-    """Return the start or end node: the header's, else the only one that no link enters or leaves."""
+    """Return the start or end node: the header's, else the only one without links in or out."""
     if name in header:
         return _node(header, name, num_nodes)
     free = [node for node in range(num_nodes) if node not in touched]
@@ -340,7 +340,7 @@ def read_kaldi(
     symbols: SymbolTable | None = None,
     no_words: Collection[str] = NON_WORD_LABELS,
 ) -> Iterator[Lattice | BadLine]:
-    """Yield the lattices of a file; an invalid one becomes a `BadLine`, and reading continues.
+    """Yield a file's lattices; an invalid one becomes a `BadLine`, and reading goes on.
 
     Arguments are as in `read_slf`; without `symbols`, the words by number, the file has words.
     """
@@ -405,7 +405,7 @@ def _utterance(line: str) -> str:
 
 
 def _kaldi_arc(fields: Sequence[str], symbols: SymbolTable | None, no_words: Collection[str]) -> Arc:
-    """Parse a line into an arc or final state; an input label besides the word marks a Lattice."""
+    """Parse an arc or final state; an input label besides the word marks a Lattice."""
     costs = fields[-1] if len(fields) in {2, 4, 5} and "," in fields[-1] else ""
     states = fields[: len(fields) - 1] if costs else fields
     if len(states) not in {1, 3, 4}:
@@ -471,7 +471,7 @@ def _kaldi_lattice(name: str, arcs: Sequence[Arc]) -> Lattice:
     lattice = build_lattice(arcs, name=name, start=start, end=end, times=np.full(end + 1, math.nan))
     if not lattice.alignments:
         return lattice
-    # all paths to a node have the same number of transitions, one per frame
+    # all paths to a node have equally many transitions, one per frame
     counts = np.array([text.count("_") + 1 if text else 0 for text in lattice.alignments])
     depth = node_depths(lattice.sources, lattice.targets, lattice.num_nodes)
     frames = np.zeros(lattice.num_nodes, dtype=np.int64)
