@@ -185,15 +185,15 @@ def check_text(head: bytes, name: str | Path) -> None:
 
 def decompressed(raw: BufferedReader) -> BinaryIO:
     """Return a file's content, decompressed; reading may raise `DECOMPRESSION_ERRORS`."""
-    magic, compressed = raw.peek(8), _CountingReader(raw)
+    magic, packed = raw.peek(8), _CountingReader(raw)
     open_packed = next((opener for start, opener in _OPENERS.items() if re.match(start, magic)), None)
     if open_packed is not None:
-        chunks = iter(partial(open_packed(compressed).read, _BUFFER_BYTES), b"")
+        chunks = iter(partial(open_packed(packed).read, _BUFFER_BYTES), b"")
     elif magic.startswith(b"\x28\xb5\x2f\xfd"):
-        chunks = _zstandard_chunks(compressed)
+        chunks = _zstandard_chunks(packed)
     else:
         return raw
-    return BufferedReader(_BoundedReader(compressed, chunks), _BUFFER_BYTES)
+    return BufferedReader(_BoundedReader(packed, chunks), _BUFFER_BYTES)
 
 
 class _CountingReader:
@@ -282,9 +282,9 @@ def atomic_writer(path: Path) -> Iterator[Callable[[bytes], None]]:
     try:
         if path.exists() and not path.is_file():
             raise FormatError(path, "cannot be written: the path exists and is not a file")
-        temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")  # short: `path` may have the longest name
-        with temporary.open("xb") as file, contextlib.ExitStack() as cleanup:
-            cleanup.callback(temporary.unlink, missing_ok=True)
+        new = path.with_name(f".{uuid.uuid4().hex}.tmp")  # short: `path` may have the longest name
+        with new.open("xb") as file, contextlib.ExitStack() as cleanup:
+            cleanup.callback(new.unlink, missing_ok=True)
             # the thread ends before the stream is closed
             with _compressor(path.suffix, file) as stream, ThreadPoolExecutor(1) as thread:
                 pending: list[Future[int]] = []
@@ -299,7 +299,7 @@ def atomic_writer(path: Path) -> Iterator[Callable[[bytes], None]]:
                 pending.pop().result()
             file.flush()
             os.fsync(file.fileno())
-            temporary.replace(path)
+            new.replace(path)
     except OSError as error:
         raise FormatError(path, f"cannot be written: {error.strerror or error}") from None
 

@@ -98,11 +98,11 @@ class MixtureModel(
         self.weights_by_context = tuple(tuple(float(w) for w in row) for row in weights_by_context)
         self._matching = find_context_matcher(parts) if weights_by_context else None
         self._matcher: Any = None if self._matching is None else parts[self._matching]
-        num_lengths = getattr(self._matcher, "num_context_lengths", 0)
-        if len(weights_by_context) != num_lengths:
+        count = getattr(self._matcher, "num_context_lengths", 0)
+        if len(weights_by_context) != count:
             which = "no part has any"
             if self._matching is not None:
-                which = f"part {self._matching} ({parts[self._matching].family}) has {num_lengths}"
+                which = f"part {self._matching} ({parts[self._matching].family}) has {count}"
             raise InvalidInputError(
                 f"there are mixture weights for {len(weights_by_context)} context lengths, but {which}",
                 parameter="weights_by_context",
@@ -162,12 +162,12 @@ class MixtureModel(
         is_token = np.arange(tokens.shape[1]) < lengths[:, None]
         log_probs = results[0].log_probs
         if want.scores:
-            log_weights = self._log_weights
+            logs = self._log_weights
             if self._matching is not None:
                 used = np.zeros(tokens.shape, dtype=np.int64)
                 used[is_token] = self._matcher.context_lengths(results[self._matching].before)
-                log_weights = log_weights[used]
-            log_probs = to_numpy(self._mix([result.log_probs for result in results], log_weights))
+                logs = logs[used]
+            log_probs = to_numpy(self._mix([result.log_probs for result in results], logs))
             log_probs[~is_token] = 0
         states = zip(*((result.state, result.before) for result in results), strict=True)
         after, before = map(MixtureState, states)

@@ -235,10 +235,10 @@ class MemberMatcher:
             index = last + 1
         pieces: list[str] = []
         marked, last = MarkedText("", [], []), 0
-        for start, end, replacement, value in sorted(found):
+        for start, end, new, value in sorted(found):
             if start >= last:
-                pieces += [text[last:start], replacement]
-                marked.edits.append((start, end, len(replacement)))
+                pieces += [text[last:start], new]
+                marked.edits.append((start, end, len(new)))
                 marked.members.extend([value] if value >= 0 else [])
                 last = end
         return marked._replace(text="".join([*pieces, text[last:]]))

@@ -73,7 +73,7 @@ def gather_states(states: Sequence[Any]) -> Any:
 
 
 def view(state: Any) -> StateView:
-    """Return a view of all rows of a state; a view is returned unchanged."""
+    """Return a view of all rows of a state; itself if a view."""
     return state if isinstance(state, StateView) else StateView(state, np.arange(len(state)))
 
 
@@ -96,12 +96,12 @@ def is_range(rows: TokenIds, count: int) -> bool:
 
 
 def check_no_nan(log_probs: FloatArray) -> FloatArray:
-    """Return log-probabilities unchanged, rejecting NaN; −inf is allowed.
+    """Return log-probabilities, rejecting NaN; −inf is allowed.
 
     Raises:
         FloatingPointError: a value is NaN; the engine then fails only the faulty request.
     """
-    # the maximum is NaN if any value is, and several times as fast as isnan
+    # the maximum is NaN if any value is, and much faster than isnan
     if log_probs.size and math.isnan(log_probs.max()):
         raise FloatingPointError("the model returned NaN as a log-probability")
     return log_probs

@@ -219,18 +219,18 @@ def _map_existing(path: Path) -> Arrays | None:
 
 def _write_and_map(path: Path, arrays: Arrays) -> Arrays:
     """Write a complete file and map it; return the given arrays if writing fails."""
-    unfinished = path.with_name(_UNFINISHED_FILE)
+    new = path.with_name(_UNFINISHED_FILE)
     try:
         _remove_unused(path.parent)
-        with unfinished.open("w+b") as file:
+        with new.open("w+b") as file:
             fcntl.flock(file, fcntl.LOCK_SH)
             write_hashed_tensors(file, arrays)
             mapped = map_hashed_tensors(file)
-            unfinished.replace(path)
+            new.replace(path)
             return mapped
     except (OSError, IntegrityError) as error:
         _log.warning("%s cannot be shared between processes: %s", path, error)
-        unfinished.unlink(missing_ok=True)
+        new.unlink(missing_ok=True)
         return arrays
 
 

@@ -247,7 +247,7 @@ class Tokenizer(ABC):
         """UTF-8 bytes that each id adds to a text [V]; empty for `<s>` and `</s>`."""
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings to rebuild the tokenizer, for JSON, without SentencePiece's learnt model."""
+        """Return settings to rebuild the tokenizer, for JSON, without SentencePiece's model."""
         # fingerprints of earlier versions, whose settings have no form, must not change
         return {} if self.normaliser.form == "none" else {"normalise": self.normaliser.form}
 
@@ -354,7 +354,7 @@ class WordTokenizer(Tokenizer):
 
     @property
     def tokens_are_words(self) -> bool:
-        """True if any text's tokens are its white-space words; NFKC turns some characters into spaces."""
+        """True if any text's tokens are its white-space words; NFKC makes some spaces."""
         separates = self.pattern is not None or self.unicode_spaces or self.members is not None
         return not separates and self.normaliser.form in {"none", "nfc"}
 
@@ -375,7 +375,7 @@ class WordTokenizer(Tokenizer):
 
     @property
     def rules(self) -> dict[str, Any]:
-        """Arguments for a tokenizer of any vocabulary to split texts as this one does."""
+        """Arguments for a tokenizer of any vocabulary to split texts like this."""
         return {
             "pattern": self.pattern,
             "lowercase": self.lowercase,
@@ -511,7 +511,7 @@ class SentencePieceTokenizer(Tokenizer):
         return self._join_spaces(ids, ids)
 
     def _parts(self, text: str) -> Iterator[str]:
-        """Divide a long text between words, because the time of the library grows faster than the text."""
+        """Divide a long text between words: the library's time grows faster than the text."""
         begin = 0
         while len(text) - begin > _PART_LENGTH and self._divides_at_spaces:
             border = _BETWEEN_WORDS.search(text, begin + _PART_LENGTH)
@@ -561,7 +561,7 @@ class SentencePieceTokenizer(Tokenizer):
         return [self._join_spaces(row, row) for row in rows]
 
     def normalise_word(self, word: str) -> str:
-        """Return a word, or the beginning of one, in the model's own form too."""
+        """Return a word, begun or whole, in the model's own form too."""
         normalised: str = self._processor.Normalize(self.normaliser(word))
         return normalised.replace(SPACE_MARK, " ").strip()
 

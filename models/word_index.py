@@ -35,7 +35,7 @@ _MANY_REPEATS = 16
 """Repeats from which on a repetition counts as unbounded."""
 
 _CHARACTERS = "".join(map(chr, (*range(0x400), *range(0x400, 0xD800, 31), *range(0xE000, 0x110000, 997))))
-"""Characters of which two parts of a pattern are assumed to share one if they read any."""
+"""Characters of which two parts of a pattern are taken to share one if they read any."""
 
 
 class RaggedIds(NamedTuple):

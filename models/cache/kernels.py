@@ -106,10 +106,10 @@ def sum_weights(weights: Any, decays: Any, lanes: Any) -> Any:
     """
     # 64 independent sums: a fixed order of additions, and an inner loop that vectorises
     lanes[:] = 0
-    weight_blocks, decay_blocks = weights.reshape(-1, SUM_LANES), decays.reshape(-1, SUM_LANES)
-    for block in range(len(weight_blocks)):
+    blocks, decay_blocks = weights.reshape(-1, SUM_LANES), decays.reshape(-1, SUM_LANES)
+    for block in range(len(blocks)):
         for lane in range(SUM_LANES):
-            lanes[lane] += weight_blocks[block, lane] * decay_blocks[block, lane]
+            lanes[lane] += blocks[block, lane] * decay_blocks[block, lane]
     return np.float64(fold_lanes(lanes))
 
 

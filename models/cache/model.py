@@ -154,12 +154,12 @@ def score_with_history(
         largest shares [T], 0 unless requested; the history after the tokens.
     """
     tokens = np.ascontiguousarray(tokens, dtype=np.int64)  # the kernels are compiled for this type
-    is_stored = tokens != BOS
+    kept = tokens != BOS
     before = len(history)
-    ends = before + np.cumsum(is_stored) - is_stored  # cached tokens before each token [T]
+    ends = before + np.cumsum(kept) - kept  # cached tokens before each token [T]
     begins = np.maximum(ends - history.window, 0)
-    new = np.ascontiguousarray(features[is_stored])
-    known = np.concatenate([history.tokens, tokens[is_stored]], dtype=np.int32)
+    new = np.ascontiguousarray(features[kept])
+    known = np.concatenate([history.tokens, tokens[kept]], dtype=np.int32)
     shape = (len(tokens), len(decay.flatnesses), len(decay.decays))  # [T, F, H]
     shares, evidence = np.empty(shape, dtype=np.float32), np.empty(shape, dtype=np.float32)
     masses, largest = np.zeros(vocab_size), np.zeros(len(tokens))
@@ -187,7 +187,7 @@ def score_with_history(
             masses,
             largest[cut],
         )
-    return shares, evidence, largest, history.appended(tokens[is_stored], new)
+    return shares, evidence, largest, history.appended(tokens[kept], new)
 
 
 class CacheState(NamedTuple):
@@ -425,14 +425,14 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
         """
         path = directory / CONFIG_FILE
         config = check_config(CacheConfig, read_config(path), path)
-        frequencies = None
+        expected = None
         if config.marginals is not None:
-            frequencies = map_tensors(directory / FREQUENCIES_FILE).get("frequencies")
-            if frequencies is None or frequencies.dtype != np.float32 or not (frequencies >= 0).all():
+            expected = map_tensors(directory / FREQUENCIES_FILE).get("frequencies")
+            if expected is None or expected.dtype != np.float32 or not (expected >= 0).all():
                 raise ManifestError(f"{directory / FREQUENCIES_FILE}: no frequencies")
         try:
             (inner,) = parts
-            return cls(inner, config, frequencies)
+            return cls(inner, config, expected)
         except (ValueError, InvalidInputError) as error:
             raise ManifestError(f"{path}: not a cache's configuration: {error}") from None
 

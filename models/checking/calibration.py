@@ -94,9 +94,9 @@ class CalibrationStore(DocumentStore[Calibration]):
                 one, else the oldest.
         """
         model, number = _split_address(address)
-        calibration = self._find(address)
-        if calibration is not None or not any_version:
-            return calibration
+        found = self._find(address)
+        if found is not None or not any_version:
+            return found
         others = (name.rpartition("@") for name in self.names())
         numbers = [int(which) for name, _, which in others if name == model and which.isdecimal()]
         best = max(numbers, key=lambda one: (one < number, -abs(one - number)), default=None)

@@ -200,13 +200,13 @@ class CheckContext:
             for spans in given.values()
             for span in spans
         }
-        runs = [np.concatenate([sentence.ids, sentence.after]) for sentence in sentences]
+        runs = [np.concatenate([one.ids, one.after]) for one in sentences]
         self.lengths = np.fromiter(map(len, runs), np.int64, len(runs))
         self.bases = np.cumsum(self.lengths) - self.lengths
         self.tokens = np.concatenate(runs)
         self.sentence_of = np.repeat(np.arange(len(runs)), self.lengths)
-        self.words: list[Word] = [word for sentence in sentences for word in sentence.words]
-        counts = [len(sentence.words) for sentence in sentences]
+        self.words: list[Word] = [word for one in sentences for word in one.words]
+        counts = [len(one.words) for one in sentences]
         firsts = np.fromiter((word.first for word in self.words), np.int64, len(self.words))
         self.positions: Int64s = firsts + np.repeat(self.bases, counts)
         self.slots: list[Slot] = []
@@ -232,11 +232,9 @@ class CheckContext:
 
     def join_slots(self, number: int, *, log_weight: float) -> int:
         """Join the slots of a word and the next one into a new slot; return its index."""
-        slot, following = self.slots[number : number + 2]
-        known = slot.known and following.known
-        self.slots.append(
-            slot._replace(end=following.end, last=following.last, known=known, log_weight=log_weight)
-        )
+        slot, after = self.slots[number : number + 2]
+        known = slot.known and after.known
+        self.slots.append(slot._replace(end=after.end, last=after.last, known=known, log_weight=log_weight))
         return len(self.slots) - 1
 
     def correct_slot(

@@ -231,14 +231,14 @@ def _mean_issue(issues: Sequence[tuple[float, Issue]], text: str, known: Contain
     """
     start, end = min(issue.start for _, issue in issues), max(issue.end for _, issue in issues)
     ascending = sorted(issues, key=lambda weighted: weighted[0])
-    suggestions: dict[str, Suggestion] = {}
+    merged: dict[str, Suggestion] = {}
     for weight, issue in ascending:
         for suggestion in issue.suggestions:
             whole = text[start : issue.start] + suggestion.text + text[issue.end : end]
-            earlier = suggestions.get(whole)
+            earlier = merged.get(whole)
             chance = weight * suggestion.probability + (earlier.probability if earlier else 0.0)
-            suggestions[whole] = suggestion._replace(text=whole, probability=chance)
-    ranked = sorted(suggestions.values(), key=lambda suggestion: -suggestion.probability)
+            merged[whole] = suggestion._replace(text=whole, probability=chance)
+    ranked = sorted(merged.values(), key=lambda suggestion: -suggestion.probability)
     worth = [one for one in ranked if one is ranked[0] or one.probability >= MIN_SUGGESTION_PROBABILITY]
     chance = sum(weight * issue.probability for weight, issue in issues)
     is_known = any(issue.known or (issue.start, issue.end) in known for _, issue in issues)

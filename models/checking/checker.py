@@ -83,19 +83,17 @@ class Checker:
         """
         given = _spans_by_sentence(sentences, options.given)
         channel = ErrorModel(options)
-        right_tokens = options.search.right_tokens
-        if right_tokens is None:  # n-gram models use order - 1 tokens of context
+        after = options.search.right_tokens
+        if after is None:  # n-gram models use order - 1 tokens of context
             order = getattr(without_members(model), "order", 1)
-            right_tokens = int(order) - 1 if is_lookup(model) else self._proposer.right_tokens
+            after = int(order) - 1 if is_lookup(model) else self._proposer.right_tokens
         carried: list[Any] = []
 
         def work(first: int, batch: Sequence[Sentence]) -> Work[Any, RescoredBatch]:
             own = {index: given[first + index] for index in range(len(batch)) if first + index in given}
             context = CheckContext(model, batch, channel, own)
             state = carried.pop() if batch[0].continues_line else (begin or model.initial_state)(len(batch))
-            rescored = yield from rescore_batch(
-                self._proposer, context, state=state, right_tokens=right_tokens
-            )
+            rescored = yield from rescore_batch(self._proposer, context, state=state, right_tokens=after)
             if rescored.state is not None:
                 carried.append(rescored.state)
             return rescored
@@ -236,13 +234,13 @@ def _suggestions(
     order = np.argsort(-log_odds, kind="stable")
     worth = log_odds[order] + log_right >= log(MIN_SUGGESTION_PROBABILITY)
     worth[:1] = True
-    suggested: dict[str, Suggestion] = {}
+    chosen: dict[str, Suggestion] = {}
     for row in rows[order[worth]].tolist():
         text = tokens[found.tokens[found.offsets[row]]] if found.texts[row] is None else found.texts[row]
-        probability = float(np.exp(rescored.log_odds[row] + log_right))
-        if (same := suggested.get(text)) is not None:  # in another case
-            suggested[text] = same._replace(probability=same.probability + probability)
-        elif len(suggested) < count:
+        chance = float(np.exp(rescored.log_odds[row] + log_right))
+        if (same := chosen.get(text)) is not None:  # in another case
+            chosen[text] = same._replace(probability=same.probability + chance)
+        elif len(chosen) < count:
             gain = float(rescored.gains_nats[row] / log(2))
-            suggested[text] = Suggestion(text, probability, gain, int(found.edits[row]))
-    return tuple(sorted(suggested.values(), key=lambda one: -one.probability))
+            chosen[text] = Suggestion(text, chance, gain, int(found.edits[row]))
+    return tuple(sorted(chosen.values(), key=lambda one: -one.probability))

@@ -112,9 +112,9 @@ class WordCandidateGenerator(CandidateGenerator):
             if not word.known:
                 found += yield from self._from_dictionary(context, number)
         yield from self.add_given(context, found)
-        additions = corrections_from(found)
+        more = corrections_from(found)
         if not nearby:
-            return additions
+            return more
         slots = np.repeat(owners, [len(chunk.indices) for chunk in nearby])
         tokens, edits = map(np.concatenate, zip(*nearby, strict=True))
         log_weights = np.where(
@@ -133,7 +133,7 @@ class WordCandidateGenerator(CandidateGenerator):
             np.full(len(slots), None, dtype=object),
         )
         return concatenate_corrections(
-            [_exclude_given(words, additions, len(self.splitter.tokenizer.vocabulary)), additions]
+            [_exclude_given(words, more, len(self.splitter.tokenizer.vocabulary)), more]
         )
 
     @override
@@ -284,16 +284,16 @@ class SubwordCandidateGenerator(CandidateGenerator):
     """
 
     def __init__(self, cutter: SentenceSplitter) -> None:
-        is_character = isinstance(cutter, CharacterSentenceSplitter)
-        super().__init__(cutter, _RIGHT_CHARACTERS if is_character else _RIGHT_PIECES)
+        single = isinstance(cutter, CharacterSentenceSplitter)
+        super().__init__(cutter, _RIGHT_CHARACTERS if single else _RIGHT_PIECES)
         spelled = [raw.decode("utf-8", "ignore").strip() for raw in cutter.tokenizer.token_bytes[3:]]
         pieces = [piece.lower() for piece in spelled if piece.isalpha()]
         counts = Counter("".join(pieces))
         self._letters = "".join(letter for letter, _ in counts.most_common(_ALPHABET_SIZE))
-        self._spelling = None if is_character else SpellingModel(pieces)
+        self._spelling = None if single else SpellingModel(pieces)
         listed = dict.fromkeys(word.lower() for word in cutter.tokenizer.lexicon if is_alphabetic(word))
         self._listed = FuzzyLexicon(list(listed))
-        factor = _CHARACTER_MODEL_FACTOR if is_character else 1
+        factor = _CHARACTER_MODEL_FACTOR if single else 1
         self._max_searched = _MAX_SEARCHED_WORDS // factor
         self._max_spellings = (_MAX_SPELLINGS_BESIDE_WORDS if listed else _MAX_SPELLINGS) * factor
 
@@ -374,10 +374,10 @@ class SubwordCandidateGenerator(CandidateGenerator):
         words = context.words
         if not 0 <= left < len(words) - 1 or context.slots[left].exempt or context.slots[left + 1].exempt:
             return []
-        sentence_index, next_sentence = context.sentence_of[context.positions[left : left + 2]].tolist()
-        sentence = context.sentences[sentence_index]
+        index, other = context.sentence_of[context.positions[left : left + 2]].tolist()
+        sentence = context.sentences[index]
         between = sentence.text[words[left].end - sentence.offset : words[left + 1].start - sentence.offset]
-        if sentence_index != next_sentence or between != " ":
+        if index != other or between != " ":
             return []
         number = context.join_slots(left, log_weight=context.slots[left].log_weight)
         text = words[left].text + words[left + 1].text
@@ -403,10 +403,10 @@ class SubwordCandidateGenerator(CandidateGenerator):
         if self._spelling is not None:
             scores = self._spelling.log_probs(list(map(str.lower, strings)))
             strings = [strings[index] for index in np.argsort(-scores, kind="stable").tolist()]
-        spellings = dict.fromkeys([*common_typo_corrections(word), *strings[: self._max_spellings]], 1)
+        found = dict.fromkeys([*common_typo_corrections(word), *strings[: self._max_spellings]], 1)
         max_edits = context.error_model.max_edits(word, known=False)
-        spellings |= elsewhere.nearby(word, max_edits)
-        spellings |= heapq.nsmallest(_MAX_WORDS, self._listed.nearby(word, max_edits), itemgetter(1))
+        found |= elsewhere.nearby(word, max_edits)
+        found |= heapq.nsmallest(_MAX_WORDS, self._listed.nearby(word, max_edits), itemgetter(1))
         near = yield from context.dictionary.fuzzy_matches(word, max_edits)
-        spellings |= {text: edits for text, edits, _ in near}
-        return spellings
+        found |= {text: edits for text, edits, _ in near}
+        return found

@@ -176,18 +176,18 @@ class HunspellDictionary:
         entries, rules, self._encoding = _read_entries(path)
         words = [_END_OF_WORD.split(entry, maxsplit=1)[0] for entry in entries]
         sizes = (len(word.replace("\\/", "/").encode(self._encoding)) for word in words)
-        too_long = [index for index, size in enumerate(sizes) if size > _MAX_ENTRY_BYTES]
-        for index in too_long:
+        long = [index for index, size in enumerate(sizes) if size > _MAX_ENTRY_BYTES]
+        for index in long:
             entries[index] = words[index] = ""
         self._spellings = {dictionary_key(word): word for word in words if is_alphabetic(word)}
         self._unsuggested = _unsuggested(entries, rules)
         # the package's look-ups keep the interpreter's lock, the library's do not
         self._library = ctypes.CDLL(importlib.import_module("hunspell.hunspell").__file__)
         self._library.Hunspell_create.restype = ctypes.c_void_p
-        with tempfile.NamedTemporaryFile() if too_long else path.open("rb") as shorter:
-            if too_long:
+        with tempfile.NamedTemporaryFile() if long else path.open("rb") as shorter:
+            if long:
                 text = "%s: entries of more than %d bytes are left out: %d, the first in line %d"
-                _log.warning(text, path, _MAX_ENTRY_BYTES, len(too_long), too_long[0] + 2)
+                _log.warning(text, path, _MAX_ENTRY_BYTES, len(long), long[0] + 2)
                 shorter.write("\n".join([str(len(entries)), *entries]).encode(self._encoding))
                 shorter.flush()
             files = path.with_suffix(".aff"), shorter.name

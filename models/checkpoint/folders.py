@@ -82,12 +82,12 @@ def locked_folder(folder: Path, *, wait: bool = True) -> Iterator[int]:
     Raises:
         BlockingIOError: `wait` is false, and another process holds the lock.
     """
-    descriptor = os.open(folder, os.O_RDONLY)
+    handle = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        yield descriptor
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield handle
     finally:
-        os.close(descriptor)
+        os.close(handle)
 
 
 @contextlib.contextmanager

@@ -41,11 +41,11 @@ def golden_sequences(encoded: Sequence[Sequence[int]], vocab_size: int) -> list[
 def write_golden(directory: Path, model: LanguageModel[Any], sequences: Sequence[Sequence[int]]) -> None:
     """Score sequences after `<s>`, also in int8 if supported; write both."""
     rounded = to_int8(model)
-    tolerance = {**GOLDEN_TOLERANCE}
+    limits = {**GOLDEN_TOLERANCE}
     if has_pretrained(model):
-        tolerance["cpu"] = {**tolerance["cpu"], INT8: _LOW_PRECISION_TOLERANCE}
+        limits["cpu"] = {**limits["cpu"], INT8: _LOW_PRECISION_TOLERANCE}
     golden = {
-        "tolerance": tolerance,
+        "tolerance": limits,
         "sequences": [list(map(int, s)) for s in sequences],
         _LOG_PROB_FIELDS[FLOAT32]: _finite_scores(model, sequences),
         **({} if rounded is model else {_LOG_PROB_FIELDS[INT8]: _finite_scores(rounded, sequences)}),

@@ -186,14 +186,14 @@ def _stage_version(
     beside: ExitStack,
 ) -> Callable[[], None]:
     """Copy a version to its model's temporary folder; return a function to put it in place."""
-    versions, directory = own.path.parent, backup.fetch(version)
+    versions, folder = own.path.parent, backup.fetch(version)
     with report_write_errors(versions):
         if versions not in folders:
             folders[versions] = beside.enter_context(temporary_folder(versions))
         new, old = (folders[versions] / f"{what}-{own.number}" for what in ("new", "old"))
         new.mkdir()
-        copy_and_verify(directory, read_manifest(directory), new, copied)
-        (new / MANIFEST_FILE).write_bytes((directory / MANIFEST_FILE).read_bytes())
+        copy_and_verify(folder, read_manifest(folder), new, copied)
+        (new / MANIFEST_FILE).write_bytes((folder / MANIFEST_FILE).read_bytes())
         read_manifest(new)
         make_read_only(new)
         fsync_tree(new)

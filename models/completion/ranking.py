@@ -180,20 +180,16 @@ def _add_user_completions(
     before them. Returns the mass of the typed text by the models.
     """
     words = next_word_models(models)
-    next_words = words(previous)
-    if not next_words:
+    after = words(previous)
+    if not after:
         return 0.0
     yield None
     edits: dict[str, int] = {}
     if settings.fuzzy:
-        edits = yield from next_words.fuzzy_matches(
-            typed.prefix, settings.fuzzy, ignore_case=settings.ignore_case
-        )
-        mass, likeliest = yield from next_words.rate(
-            edits, limit, lambda word: _penalty(word, edits[word], typed)
-        )
+        edits = yield from after.fuzzy_matches(typed.prefix, settings.fuzzy, ignore_case=settings.ignore_case)
+        mass, likeliest = yield from after.rate(edits, limit, lambda word: _penalty(word, edits[word], typed))
     else:
-        mass, likeliest = yield from next_words.words_with_prefix(
+        mass, likeliest = yield from after.words_with_prefix(
             typed.prefix, plain_form(typed.prefix), ignore_case=settings.ignore_case, limit=limit
         )
     longer = yield from extend_phrases(words, likeliest, settings.max_words, limit)
@@ -208,10 +204,10 @@ def _add_user_completions(
     for number, (text, one) in enumerate(completions.items(), start=1):
         if not number % _COMPLETIONS_PER_STEP:
             yield None
-        text_words = text.split()
-        if one.is_complete and text_words and (not settings.fuzzy or text_words[0] in edits):
-            penalty = _penalty(text_words[0], edits.get(text_words[0], 0), typed)
-            one.of_user = penalty * phrase_probability(words, previous, text_words)
+        parts = text.split()
+        if one.is_complete and parts and (not settings.fuzzy or parts[0] in edits):
+            penalty = _penalty(parts[0], edits.get(parts[0], 0), typed)
+            one.of_user = penalty * phrase_probability(words, previous, parts)
     begun = yield from _begun_words(given, settings, typed, words, limit)
     completions.update((one.text, one) for one in begun)
     return mass + math.fsum(one.of_user for one in begun)
@@ -565,15 +561,15 @@ def rank_completions(
     of_user = yield from _add_user_completions(
         found, mass_of, text, settings, typed, personal, limit, previous
     )
-    user_weight = settings.user_weight if of_user else 0.0
-    live = (1 - user_weight) * of_model + user_weight * of_user
+    share = settings.user_weight if of_user else 0.0
+    live = (1 - share) * of_model + share * of_user
     if of_model:
         weights = [part.weight * part.mass / of_model for part in parts]
     if not live:
         return Ranking(typed, [], 0.0, weights)
     completions = yield from _in_typed_case([*found.values(), *members], settings, typed)
-    best = yield from _best_completions(completions, settings, typed, blocked, user_weight, live)
-    unexplored = (1 - user_weight) * math.fsum(part.weight * part.unexplored for part in parts) / live
+    best = yield from _best_completions(completions, settings, typed, blocked, share, live)
+    unexplored = (1 - share) * math.fsum(part.weight * part.unexplored for part in parts) / live
     return Ranking(typed, best, unexplored, weights)
 
 
@@ -612,21 +608,21 @@ def _dictionary_models(
     """Return a model of a dictionary's words, composed, with its phrases' bigrams; none if empty."""
     words: defaultdict[str, float] = defaultdict(float)
     followers: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
-    num_words = num_read = 0
+    count = num_read = 0
     for number, (text, weight) in enumerate(dictionary, start=1):
-        entry_words = compose(text).split()
-        num_words += len(entry_words)
-        for word in entry_words:
+        parts = compose(text).split()
+        count += len(parts)
+        for word in parts:
             words[word] += weight
-        for previous, word in pairwise(entry_words):
+        for previous, word in pairwise(parts):
             followers[previous][word] += weight
-        if num_words > MAX_DICTIONARY_WORDS:
+        if count > MAX_DICTIONARY_WORDS:
             raise InvalidInputError.of(
                 "dictionary",
-                f"has {num_words} words in its first {number} entries; at most "
+                f"has {count} words in its first {number} entries; at most "
                 f"{MAX_DICTIONARY_WORDS} are accepted in all entries",
             )
-        if num_words - num_read > DICTIONARY_WORDS_PER_STEP:
-            num_read = num_words
+        if count - num_read > DICTIONARY_WORDS_PER_STEP:
+            num_read = count
             yield
     return [UserModel(words, followers)] if words else []

@@ -306,13 +306,13 @@ class Frontier:
             Mass of the dropped children without an ended word.
         """
         dropped = 0.0
-        for _, _, siblings in self._heap:
-            if siblings.masses[0] < thresholds[siblings.num_words]:
-                mass = siblings.cut(thresholds[siblings.num_words])
-                dropped += 0.0 if siblings.num_words else mass
+        for _, _, group in self._heap:
+            if group.masses[0] < thresholds[group.num_words]:
+                mass = group.cut(thresholds[group.num_words])
+                dropped += 0.0 if group.num_words else mass
         self._heap = [entry for entry in self._heap if entry[2].masses]
         heapify(self._heap)
-        self._num_children = sum(len(siblings.masses) for _, _, siblings in self._heap)
+        self._num_children = sum(len(group.masses) for _, _, group in self._heap)
         return dropped
 
     def pop(self) -> Child:
@@ -507,15 +507,15 @@ class CompletionSearch:
         findings = self._findings
         ids = self._sorted.ids if node.num_words else self._sorted.with_prefix(self._spelled)
         masses = _child_masses(node, row, ids)
-        num_words = node.num_words + 1
-        if num_words == 1:
+        ended = node.num_words + 1
+        if ended == 1:
             findings.open, findings.completed = 0.0, float(masses.sum())
         for index in _largest_indices(masses, self._settings.limit).tolist():
-            if masses[index] > 0 and (num_words == 1 or masses[index] >= findings.floors[num_words - 1]):
+            if masses[index] > 0 and (ended == 1 or masses[index] >= findings.floors[ended - 1]):
                 text = node.text + self._added_bytes(node, int(ids[index]))
-                findings.add(text, num_words, float(masses[index]))
-        if num_words < self._settings.max_words:
-            self._push_children(node, num_words, ids, masses)
+                findings.add(text, ended, float(masses[index]))
+        if ended < self._settings.max_words:
+            self._push_children(node, ended, ids, masses)
 
     def _expand(self, node: Node, row: FloatArray) -> None:
         """Expand a node by the transitions of each token."""

@@ -112,17 +112,17 @@ def scan_words(word_state: WordState, spelled: bytes) -> tuple[tuple[int, ...], 
     begun, joined = word_state.begun, False
     sure = at = 0  # bytes up to the word's last definite character, and up to this character
     ends: list[int] = []
-    for character in text:
-        at += len(character.encode())
-        if is_word_character(character):
+    for one in text:
+        at += len(one.encode())
+        if is_word_character(one):
             begun, joined, sure = True, False, at
-        elif begun and not joined and character in JOINERS:
+        elif begun and not joined and one in JOINERS:
             joined = True
         else:
             if not begun:
                 return tuple(ends), None
             ends.append(sure)
-            if joined or character != " ":
+            if joined or one != " ":
                 return tuple(ends), None
             begun, sure = False, at
     return tuple(ends), WordState(begun, raw[sure:])

@@ -211,18 +211,18 @@ def _transitions(flags: Mapping[str, Bools]) -> dict[tuple[bool, bool, bool], To
     ordinary = flags["inside"] | flags["crossing"] | flags["ending"]
     middle, starting = flags["middle of character"], flags["starting"]
     in_word = TokenTransitions(**{name: np.flatnonzero(flags[name]) for name in TokenTransitions._fields})
-    before_word = TokenTransitions(
+    before = TokenTransitions(
         inside=np.flatnonzero(flags["inside"] & starting),
         crossing=np.flatnonzero(flags["crossing"] & starting),
     )
-    in_character = TokenTransitions(crossing=np.flatnonzero(middle))
+    inside = TokenTransitions(crossing=np.flatnonzero(middle))
     return {
-        (False, False, False): before_word,
+        (False, False, False): before,
         (True, False, False): in_word._replace(ending=_with_eos(flags["ending"])),
         # the joiner may turn out to follow the word
-        (True, True, True): before_word._replace(ending=_with_eos(ordinary & ~starting)),
-        (False, True, False): in_character,
-        (True, True, False): in_character._replace(ending=_with_eos(ordinary & ~middle)),
+        (True, True, True): before._replace(ending=_with_eos(ordinary & ~starting)),
+        (False, True, False): inside,
+        (True, True, False): inside._replace(ending=_with_eos(ordinary & ~middle)),
     }
 
 
@@ -251,10 +251,10 @@ def _token_flags(spelled: bytes) -> Iterator[str]:
         yield "starting"
     if spaced and (after_space := scan_words(_BEFORE_WORD, spelled[1:])) != ((), None):
         yield "spaced crossing" if after_space[0] else "spaced inside"
-    ends, word_state = scan_words(_IN_WORD, spelled)
+    ends, state = scan_words(_IN_WORD, spelled)
     if not ends:
         yield "inside"
-        if word_state is not None and word_state.pending == spelled:
+        if state is not None and state.pending == spelled:
             yield "undecided"
     elif ends[0] > 0:
         yield "crossing"
@@ -262,7 +262,7 @@ def _token_flags(spelled: bytes) -> Iterator[str]:
         yield "ending"
         if len(ends) > 1:
             yield "leaping"
-        elif word_state is not None:
+        elif state is not None:
             yield "onward"
 
 

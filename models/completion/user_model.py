@@ -138,20 +138,20 @@ class UserModel:
         own: set[str] = set()  # words whose followers are already copied
         growth = 2.0 ** (1 / bounds.half_life_words)
         for sentence in sentences:
-            previous = sentence.previous
+            last = sentence.previous
             for word in sentence.words:
                 if len(word) > bounds.max_word_characters:
-                    previous = word  # has no followers either
+                    last = word  # has no followers either
                     continue
                 unit *= growth
                 words[word] = words.get(word, 0.0) + unit
-                if previous is not None and len(previous) <= bounds.max_word_characters:
-                    if previous not in own:
-                        followers[previous] = dict(followers.get(previous, {}))
-                        own.add(previous)
-                    after: dict[str, float] = followers[previous]  # type: ignore[assignment]  # a copy of ours
+                if last is not None and len(last) <= bounds.max_word_characters:
+                    if last not in own:
+                        followers[last] = dict(followers.get(last, {}))
+                        own.add(last)
+                    after: dict[str, float] = followers[last]  # type: ignore[assignment]  # a copy of ours
                     after[word] = after.get(word, 0.0) + unit
-                previous = word
+                last = word
         return UserModel(words, followers, unit).limited_to(bounds)
 
     def export(self) -> tuple[list[tuple[str, float]], list[tuple[str, str, float]]]:

@@ -59,14 +59,14 @@ def _sample_rows(task: DecodeTask, rows: Sequence[Continuation]) -> Work[Any, No
     block = 1 if task.emit or task.parameters.stop or heals else max_tokens
     for begin in range(0, max_tokens, block):
         last = begin + block == max_tokens
-        generated = yield from Decode(model, decoding, block, task.top, last)
-        yield from _extend(task, rows, generated)
-        unended = [one for one, tokens in zip(rows, generated.tokens, strict=True) if tokens[-1] != EOS]
+        made = yield from Decode(model, decoding, block, task.top, last)
+        yield from _extend(task, rows, made)
+        unended = [one for one, tokens in zip(rows, made.tokens, strict=True) if tokens[-1] != EOS]
         live = [row for row, one in enumerate(unended) if not one.full]
-        if generated.unfinished is None or not live:
+        if made.unfinished is None or not live:
             break
         rows = [unended[row] for row in live]
-        decoding = generated.unfinished.select(np.array(live))
+        decoding = made.unfinished.select(np.array(live))
 
 
 def _extend(task: DecodeTask, rows: Sequence[Continuation], generated: Generated) -> Iterator[Any]:

@@ -100,12 +100,12 @@ def _keep_min_p(buffers: Any, count: Any, share: Any) -> Any:
     for index in range(count):
         highest = max(highest, weights[index])
     least = share * (1 - SHARE_TOLERANCE) * highest
-    num_kept = 0
+    kept = 0
     for index in range(count):
         weight = weights[index]
-        scores[num_kept], weights[num_kept], ids[num_kept] = scores[index], weight, ids[index]
-        num_kept += weight >= least
-    return num_kept
+        scores[kept], weights[kept], ids[kept] = scores[index], weight, ids[index]
+        kept += weight >= least
+    return kept
 
 
 @numba.njit(nogil=True)
@@ -144,14 +144,14 @@ def _keep_smallest(buffers: Any, count: Any, target: Any, each: Any) -> Any:
         if keys[index] == last and below < target:
             ties += 1
             below += each or weights[index]
-    num_kept = 0
+    kept = 0
     for index in range(count):
         tie = keys[index] == last
-        scores[num_kept], weights[num_kept], ids[num_kept] = scores[index], weights[index], ids[index]
+        scores[kept], weights[kept], ids[kept] = scores[index], weights[index], ids[index]
         # without a branch, which would often be mispredicted
-        num_kept += (keys[index] < last) | (tie & (ties > 0))
+        kept += (keys[index] < last) | (tie & (ties > 0))
         ties -= tie
-    return num_kept
+    return kept
 
 
 @numba.njit(nogil=True)

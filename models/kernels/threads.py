@@ -70,10 +70,10 @@ def run_balanced(work: Callable[[slice], T], offsets: TokenIds, threads: int) ->
     Returns:
         The results, in order.
     """
-    num_segments = max(1, min(threads, int(offsets[-1]) // MIN_TOKENS_PER_THREAD))
-    if num_segments == 1:
+    count = max(1, min(threads, int(offsets[-1]) // MIN_TOKENS_PER_THREAD))
+    if count == 1:
         return [work(slice(0, len(offsets) - 1))]
-    cuts = np.searchsorted(offsets, np.linspace(0, offsets[-1], num_segments + 1)[1:-1]).tolist()
+    cuts = np.searchsorted(offsets, np.linspace(0, offsets[-1], count + 1)[1:-1]).tolist()
     return run_slices(work, [0, *cuts, len(offsets) - 1])
 
 

@@ -207,19 +207,19 @@ def _add_line(file: _SlfFile, fields: SlfFields) -> None:
 
 def _slf_lattice(file: _SlfFile, no_words: Collection[str]) -> Lattice:
     header = file.header
-    count, num_links = _integer(header, "N"), _integer(header, "L")
-    if num_links != len(file.links):
-        raise InvalidInputError(f"L= is {num_links}, but the file has {len(file.links)} links")
-    check_size(count, num_links)
+    count, links = _integer(header, "N"), _integer(header, "L")
+    if links != len(file.links):
+        raise InvalidInputError(f"L= is {links}, but the file has {len(file.links)} links")
+    check_size(count, links)
     base, acoustic = _number(header, "base", math.e), _number(header, "acscale", 1.0)
     if base and base <= 1:
         raise InvalidInputError(f"base={base} must be 0 or greater than 1")
     log_base = math.log(base) if base else 0.0  # 0: scores are probabilities
-    pronunciation = _number(header, "prscale", 1.0) / acoustic if acoustic else 0.0
+    scale = _number(header, "prscale", 1.0) / acoustic if acoustic else 0.0
     arcs: list[Arc] = []
     for number, link in file.links:
         file.line = number
-        arcs.append(_slf_arc(file, link, count, log_base, pronunciation, no_words))
+        arcs.append(_slf_arc(file, link, count, log_base, scale, no_words))
     times = np.full(count, math.nan)
     for node, (number, fields) in file.nodes.items():
         file.line = number

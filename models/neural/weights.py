@@ -120,10 +120,10 @@ def read_weights(directory: Path, *, vocab_size: int) -> NetworkWeights:
     """
     path = directory / CONFIG_FILE
     fields = read_config(path)
-    written_for = fields.pop("vocab_size", None)
+    size = fields.pop("vocab_size", None)
     config = check_config(NetworkConfig, fields, path)
-    if written_for != vocab_size:
-        raise ManifestError(f"{path}: vocab_size is {written_for!r}, the vocabulary has {vocab_size} tokens")
+    if size != vocab_size:
+        raise ManifestError(f"{path}: vocab_size is {size!r}, the vocabulary has {vocab_size} tokens")
     problem = cutoffs_problem(config.cutoffs, vocab_size=vocab_size) if config.output == "adaptive" else None
     if problem is not None:
         raise ManifestError(f"{path}: neural.cutoffs: {problem}")

@@ -198,11 +198,8 @@ def _shortest(value: np.float32) -> tuple[Int, Int]:
     for count in range(6, 18):  # nine suffice; more if the margin leaves it undecided
         shift = count - 1 - first
         digits = np.int64(np.rint(size * _POWERS[shift] if shift >= 0 else size / _POWERS[-shift]))
-        approximate = digits / _POWERS[shift] if shift >= 0 else digits * _POWERS[-shift]
-        if (
-            np.float32(approximate * (1 - _MARGIN)) == value
-            and np.float32(approximate * (1 + _MARGIN)) == value
-        ):
+        about = digits / _POWERS[shift] if shift >= 0 else digits * _POWERS[-shift]
+        if np.float32(about * (1 - _MARGIN)) == value and np.float32(about * (1 + _MARGIN)) == value:
             break
     while digits % 10 == 0:
         digits //= 10

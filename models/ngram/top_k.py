@@ -40,9 +40,9 @@ def _shadowing_level(first_arcs: UInt32s, words: Any, chain: UInt64s, level: int
 
 @numba.njit(nogil=True, forceinline=True)
 def _precedes(probs: Any, decoded: Any, first: np.uint32, second: np.uint32) -> np.bool_:
-    """True if an arc precedes another of its state: by probability, then by word id."""
-    prob, second_prob = value_at(probs, decoded, U(first)), value_at(probs, decoded, U(second))
-    return np.bool_(prob > second_prob or (prob == second_prob and first < second))
+    """True if an arc precedes another of its state, by probability, then word id."""
+    prob, other = value_at(probs, decoded, U(first)), value_at(probs, decoded, U(second))
+    return np.bool_(prob > other or (prob == other and first < second))
 
 
 @numba.njit(nogil=True, forceinline=True)
@@ -83,7 +83,7 @@ def _natural_log_prob(probs: Any, decoded: Any, arc: np.uint64, backoff: float) 
 
 @numba.njit(nogil=True, forceinline=True)
 def _prefetch_arc(probs: Any, words: Any, ranked_arcs: UInt32s, position: Any) -> None:
-    """Prefetch the arc at a position of `ranked_arcs`: these are scattered in memory."""
+    """Prefetch the arc at a position of `ranked_arcs`, which are scattered."""
     prefetch(probs, U(ranked_arcs[position]))
     prefetch(words, U(ranked_arcs[position]))
 
@@ -102,7 +102,7 @@ def _best_arc(
 
 @numba.njit(nogil=True)
 def _lower_arc_ties(probs: Any, decoded: Any, arc: np.uint64, backoff: float) -> np.bool_:
-    """True if a less probable arc of the same state may have the same rounded value."""
+    """True if a less probable arc of the state may have the same rounded value."""
     lower = np.nextafter(value_at(probs, decoded, arc), np.float32(-np.inf))
     return np.bool_(np.float32((lower + backoff) * LN_10) == _natural_log_prob(probs, decoded, arc, backoff))
 

@@ -116,7 +116,7 @@ def derive(
         InvalidInputError: the feature is unknown, or needs a model and there is none.
     """
     check_derived(name)
-    texts = [candidate.text for candidate in candidates]
+    texts = [one.text for one in candidates]
     base = base_feature(name)
     if base is not None:
         if not needs_tokens(name):
@@ -126,7 +126,7 @@ def derive(
             raise InvalidInputError(f"{name} needs a language model, but none is used", parameter="weights")
         return given(base) * tokens
     if name == CORRECTION:
-        return np.array([sum_log_odds(corrections_of(candidate)) for candidate in candidates])
+        return np.array([sum_log_odds(corrections_of(one)) for one in candidates])
     if name in {RANK, RANK_LOG}:
         ranks = text_ranks(texts)[origins_of(candidates)]
         return 0.0 - (ranks if name == RANK else np.log1p(ranks))  # 0, not −0, for the first
@@ -147,13 +147,13 @@ def feature_name(kind: str, model: str) -> str:
 
 
 def feature_model(feature: str) -> str | None:
-    """Return the further model that a feature is computed with; None if there is none."""
+    """Return the further model that a feature is computed with, or None."""
     kind, colon, name = feature.partition(_MODEL_SEPARATOR)
     return name if colon and kind in {*MODEL_FEATURES, LM_SUM} else None
 
 
 def is_reserved(feature: str, models: Collection[str]) -> bool:
-    """True if a feature is computed or derived, and so cannot be given."""
+    """True if a feature is computed or derived, so never given."""
     is_computed = feature in COMPUTED_FEATURES or feature_model(feature) in models
     return is_computed or is_phrase_feature(feature) or is_derived(feature)
 

@@ -59,9 +59,9 @@ def merge_equal_candidates(
     number_of: dict[Hashable, int] = {}
     index = np.array([number_of.setdefault(candidate, len(number_of)) for candidate in candidates])
     first = np.unique(index, return_index=True)[1]
-    of_distinct = np.zeros(len(first))
-    np.add.at(of_distinct, index, mass / mass.sum())
-    return first, index, of_distinct
+    sums = np.zeros(len(first))
+    np.add.at(sums, index, mass / mass.sum())
+    return first, index, sums
 
 
 def _blocks(sizes: Float64s, factors: Float64s, most: int) -> Iterator[tuple[Int64s, Int64s]]:

@@ -129,7 +129,7 @@ def scoring_models(
 
 
 def _check_compatible(first: TextModel, part: TextModel, index: int) -> None:
-    """Reject a part that tokenises unlike the first: mixing needs equal tokens in equal order."""
+    """Reject a part that tokenises unlike the first: mixing needs equal tokens and order."""
     why = None
     if part.model.vocabulary.fingerprint != first.model.vocabulary.fingerprint:
         why = "has another vocabulary than"
@@ -274,7 +274,7 @@ def _add_phrases(
     distinct: DistinctTexts,
     models: ScoringModels,
 ) -> Work[Any, None]:
-    """Add features of phrases in U texts, and account for their words in the models' features."""
+    """Add phrases' features in U texts, and count their words in the models' features."""
     found = yield from map_in_steps(distinct.texts, phrases.find, size=len)
     texts = np.repeat(np.arange(len(found)), [len(of_text) for of_text in found])
     flat = np.array([index for of_text in found for index in of_text], dtype=np.int64)

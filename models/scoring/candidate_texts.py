@@ -204,8 +204,8 @@ def _is_separable(loaded: TextModel, distinct: DistinctTexts) -> bool:
         return False
     tokenizer = loaded.tokenizer
     is_plain = tokenizer.members is None
-    splits_at_spaces = isinstance(tokenizer, WordTokenizer) and tokenizer.pattern is None and is_plain
-    return splits_at_spaces or not any(s.context or s.start is not None for s in distinct.settings)
+    splits = isinstance(tokenizer, WordTokenizer) and tokenizer.pattern is None and is_plain
+    return splits or not any(s.context or s.start is not None for s in distinct.settings)
 
 
 def _encode_together(loaded: TextModel, distinct: DistinctTexts) -> Work[Any, RaggedTexts]:
@@ -232,12 +232,12 @@ def _encode_each(
     encoder = ContextEncoder(loaded)
 
     def encoded(text: int) -> EncodedText:
-        candidate, setting = distinct.texts[text], distinct.settings[distinct.setting_of[text]]
+        one, setting = distinct.texts[text], distinct.settings[distinct.setting_of[text]]
         if setting.start is not None:
-            return EncodedText(NO_TOKENS, ids_after(loaded.tokenizer, starts[setting.start], candidate))
-        before, after = setting.context, candidate
+            return EncodedText(NO_TOKENS, ids_after(loaded.tokenizer, starts[setting.start], one))
+        before, after = setting.context, one
         if setting.continuation is not None:
-            before, after = _with_space(before, candidate) + candidate, setting.continuation
+            before, after = _with_space(before, one) + one, setting.continuation
         before, after = split_at_space(loaded, before, after)
         # texts are never rejected here, so an inexact parameter name will do
         return encoder.encode(before, after, parameter="candidates")

@@ -160,10 +160,8 @@ def encode_after(loaded: TextModel, context: TextOrIds, given: TextOrIds, *, par
         InvalidInputError: an id is outside the vocabulary, or text and ids are mixed.
     """
     if isinstance(context, str) and isinstance(given, str):
-        joint, num_context = loaded.tokenizer.encode_after(context, given)
-        return EncodedText(
-            np.array(joint[:num_context], dtype=np.int64), np.array(joint[num_context:], dtype=np.int64)
-        )
+        joint, border = loaded.tokenizer.encode_after(context, given)
+        return EncodedText(np.array(joint[:border], dtype=np.int64), np.array(joint[border:], dtype=np.int64))
     if isinstance(context, str) != isinstance(given, str) and context:
         kinds = ("text", "token ids") if isinstance(context, str) else ("token ids", "text")
         raise InvalidInputError.of(
@@ -174,7 +172,7 @@ def encode_after(loaded: TextModel, context: TextOrIds, given: TextOrIds, *, par
 
 
 class ContextEncoder:
-    """Encodes texts after contexts; equal ones become one array, and long ones are tokenised once.
+    """Encodes texts after contexts; equal ones are one array, long ones are tokenised once.
 
     Tokens that end long before a text do not depend on it. That the tokenizer has a boundary where a
     context is cut is checked for each.

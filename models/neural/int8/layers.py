@@ -441,11 +441,11 @@ class Int8Attention(Int8Body):
         width = config.hidden_size
         memory = np.zeros((self._before, 1, width), np.float32), np.zeros((1, 1, 1), np.float32)
         self.start = (*inner.start, *memory)
-        scores, is_additive = parameters.part("scores"), config.attention == "additive"
-        self._queries = scores.linear("queries.weight", scores["queries.bias"] if is_additive else None)
+        scores, additive = parameters.part("scores"), config.attention == "additive"
+        self._queries = scores.linear("queries.weight", scores["queries.bias"] if additive else None)
         self._keys = None if config.attention == "multiplicative" else scores.linear("keys.weight")
         self._projection = parameters.linear("projection.weight")
-        self._reduction = scores["reduction.weight"][0].copy() if is_additive else np.zeros(0, np.float32)
+        self._reduction = scores["reduction.weight"][0].copy() if additive else np.zeros(0, np.float32)
         self._scale = np.float32(1 / math.sqrt(config.attention_size) if config.attention == "scaled" else 1)
 
     @override
@@ -494,22 +494,22 @@ def _attend(queries: Any, keys: Any, seen: Any, first: Any, reduction: Any, scal
             begin, end = max(step, first[row]), step + before + 1
             highest = np.float32(-np.inf)
             # in order of time: any batch
-            for position in range(begin, end):
+            for at in range(begin, end):
                 score = np.float32(0)
                 for unit in range(queries.shape[2]):
                     if len(reduction):
-                        total = queries[step, row, unit] + keys[position, row, unit]
+                        total = queries[step, row, unit] + keys[at, row, unit]
                         score += reduction[unit] * tanh(total)
                     else:
-                        score += queries[step, row, unit] * scale * keys[position, row, unit]
-                scores[position - begin] = score
+                        score += queries[step, row, unit] * scale * keys[at, row, unit]
+                scores[at - begin] = score
                 highest = greater(highest, score)
             normaliser = np.float32(0)
             context[step, row] = 0
-            for position in range(begin, end):
-                weight = exp(scores[position - begin] - highest)
+            for at in range(begin, end):
+                weight = exp(scores[at - begin] - highest)
                 normaliser += weight
                 for column in range(context.shape[2]):
-                    context[step, row, column] += weight * seen[position, row, column]
+                    context[step, row, column] += weight * seen[at, row, column]
             for column in range(context.shape[2]):
                 context[step, row, column] /= normaliser

@@ -314,17 +314,17 @@ def group_candidates(
         if isinstance(row, BadLine):
             yield row
             continue
-        number, (row_name, index, candidate) = row
+        number, (row_name, index, one) = row
         if row_name != name:
             yield from close()
         name = row_name
-        if isinstance(candidate, Candidate) and len(members) < MAX_LIST_CANDIDATES:
-            members.append((index, candidate))
+        if isinstance(one, Candidate) and len(members) < MAX_LIST_CANDIDATES:
+            members.append((index, one))
             continue
-        if isinstance(candidate, Candidate):
-            candidate = InvalidInputError(f"list {name!r} has more than {MAX_LIST_CANDIDATES:,} candidates")
+        if isinstance(one, Candidate):
+            one = InvalidInputError(f"list {name!r} has more than {MAX_LIST_CANDIDATES:,} candidates")
         yield from waiting
-        waiting[:] = [lines.bad(number, str(candidate))]
+        waiting[:] = [lines.bad(number, str(one))]
     yield from close()
 
 

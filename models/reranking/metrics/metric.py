@@ -94,9 +94,9 @@ class _WithoutPunctuation(dict[int, int | None]):
     """Table for `str.translate`; looks up a category on first use."""
 
     def __missing__(self, character: int) -> int | None:
-        replacement = None if unicodedata.category(chr(character)).startswith("P") else character
-        self[character] = replacement
-        return replacement
+        new = None if unicodedata.category(chr(character)).startswith("P") else character
+        self[character] = new
+        return new
 
 
 _WITHOUT_PUNCTUATION = _WithoutPunctuation()
@@ -147,15 +147,15 @@ def paired_bootstrap(
     score_before, score_after = metric.score(both.sum(axis=1)).tolist()
     step = max(1, _DRAWS_PER_STEP // len(before))
     seeds = np.random.default_rng(seed)
-    differences = []
+    gains = []
     for begin in range(0, samples, step):
         count = min(step, samples - begin)
         scores = resampled_scores(metric, both, samples=count, seed=int(seeds.integers(1 << 62)))
-        differences.append(scores[:, 1] - scores[:, 0])
+        gains.append(scores[:, 1] - scores[:, 0])
         yield
-    observed, resampled = score_after - score_before, np.concatenate(differences)
-    by_chance = np.abs(resampled - resampled.mean()) >= abs(observed)
-    low, high = np.percentile(resampled, _INTERVAL_PERCENT).tolist()
+    observed, drawn = score_after - score_before, np.concatenate(gains)
+    by_chance = np.abs(drawn - drawn.mean()) >= abs(observed)
+    low, high = np.percentile(drawn, _INTERVAL_PERCENT).tolist()
     return SignificanceResult(observed, (int(by_chance.sum()) + 1) / (samples + 1), low, high)
 
 

@@ -69,11 +69,11 @@ class _Block(NamedTuple):
 def _align(heard: Words, right: Words) -> list[_Block]:
     """Align a hypothesis with a reference: equal words one by one, changed spans in blocks."""
     blocks: list[_Block] = []
-    begin = right_begin = 0
+    begin = stop = 0
     for same in Levenshtein.editops(heard, right).as_matching_blocks():
-        blocks += _split_span(tuple(heard[begin : same.a]), tuple(right[right_begin : same.b]))
+        blocks += _split_span(tuple(heard[begin : same.a]), tuple(right[stop : same.b]))
         blocks += [_Block((word,), (word,)) for word in heard[same.a : same.a + same.size]]
-        begin, right_begin = same.a + same.size, same.b + same.size
+        begin, stop = same.a + same.size, same.b + same.size
     return blocks
 
 

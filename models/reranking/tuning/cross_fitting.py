@@ -396,16 +396,16 @@ def _accept_or_reject(
     errors = 100 - baseline if problem.metric.higher_is_better else baseline
     corrects = CORRECTION in problem.names and settings.max_p_value < 1
     if not is_improvement(problem, test):
-        objection = "which is not better"
+        why = "which is not better"
     elif test.p_value > settings.max_p_value:
-        objection = f"which may be chance (p > {settings.max_p_value:g})"
+        why = f"which may be chance (p > {settings.max_p_value:g})"
     elif corrects and abs(test.difference) < _MIN_CORRECTION_GAIN * errors:
-        objection = f"too little for corrections (less than {_MIN_CORRECTION_GAIN:.0%} of the errors)"
+        why = f"too little for corrections (less than {_MIN_CORRECTION_GAIN:.0%} of the errors)"
     elif fitted.weights is None:
-        objection = "but no weights beat it on all lists together"
+        why = "but no weights beat it on all lists together"
     else:
         return "tuned", f"Use the weights: {change}."
-    return "first_pass", f"Keep the first pass: {change}, {objection}."
+    return "first_pass", f"Keep the first pass: {change}, {why}."
 
 
 def candidate_totals(data: TuningData, fitted: FittedWeights) -> Floats:

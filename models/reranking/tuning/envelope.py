@@ -60,10 +60,10 @@ def upper_envelopes(
         first[one] = winner
         # at most K pieces, each found in O(K)
         while True:
-            following, at = _next_winner(values, slopes, begin, end, winner)
-            if following == _NONE:
+            after, at = _next_winner(values, slopes, begin, end, winner)
+            if after == _NONE:
                 break
-            breaks[count], previous[count], entering[count] = at, winner, following
+            breaks[count], previous[count], entering[count] = at, winner, after
             count += 1
-            winner = following
+            winner = after
     return count
