@@ -126,7 +126,7 @@ def check_config(kind: type[_Config], values: Mapping[str, Any], location: objec
 
 
 class ExpansionError(Exception):
-    """A compressed file expands more than any text: a bomb."""
+    """A compressed file expands more than any text: a decompression bomb."""
 
 
 DECOMPRESSION_ERRORS = (

@@ -21,7 +21,7 @@ JOINERS = f"'\u2019{IGNORED}-"
 UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\uff66-\uff9d\U00020000-\U0003ffff]"
 )
-"""A character of Thai, Lao, Burmese, Khmer, Chinese or Japanese: words unseparated."""
+"""A character of Thai, Lao, Burmese, Khmer, Chinese or Japanese, which separate no words."""
 
 FIRST_STAND_IN = "\U00100000"
 """The first of the private-use characters that stand for others within words."""

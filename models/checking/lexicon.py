@@ -55,7 +55,7 @@ _MAX_ENTRY_BYTES = 255
 """Maximum bytes of an entry's word; at more Hunspell forgets all entries."""
 _MAX_LETTERS = 40
 MAX_SEARCHED_LENGTH = 32
-"""Maximum characters of a searched word; longer ones are rarely words."""
+"""Maximum characters of a searched word; longer ones are rarely words, with thousands of neighbours."""
 _MAX_STRINGS = 128
 """Maximum strings looked up near a word, the likeliest: with compounds, most take up to 0.1 ms."""
 _STRINGS_PER_STEP = 8

@@ -52,7 +52,7 @@ class _CachedRead(NamedTuple):
 class DocumentStore(Generic[_Document]):
     """Documents of one kind in a registry, which need not have models. Subclasses check the names.
 
-    Methods raise RegistryError if the registry cannot be read or written. Reads from a remote
+    All methods raise RegistryError if the registry cannot be read or written. Reads from a remote
     registry, part of requests, are cached for some seconds, and while the store cannot be reached.
 
     Args:

@@ -24,7 +24,7 @@ _FORBIDDEN = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
 def set_cache_folder(folder: Path) -> None:
-    """Set the process's cache folder, once, by the command line from the environment."""
+    """Set the process's cache folder, as the command line does once, from the environment."""
     _chosen_cache_folder[:] = [folder]
 
 
@@ -45,7 +45,7 @@ def cache_folder(given: Path | None = None) -> Path:
 
 
 def set_data_home(folder: Path) -> None:
-    """Set the folder of users' data, once, by the command line from the environment."""
+    """Set the folder of users' data, as the command line does once, from the environment."""
     _data_home[:] = [folder]
 
 

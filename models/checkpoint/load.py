@@ -234,7 +234,7 @@ def _load_without_lexicon(directory: Path) -> Tokenizer:
 
 
 def _checked_token(token: Any) -> str:
-    """Return a file's token if it is text."""
+    """Return a file's token, checked to be text."""
     if not isinstance(token, str):
         raise TypeError(f"a token is {token!r:.40}, not text")
     token.encode()  # raises ValueError for a lone surrogate

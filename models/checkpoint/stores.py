@@ -1,6 +1,6 @@
 """Interface of object stores, the store in a local folder, and the listing of a registry.
 
-A `ConditionalStore` can create only and compare and swap, so concurrent publishers do not
+A `ConditionalStore` has create-only writes and compare-and-swap, so concurrent publishers do not
 overwrite each other.
 """
 

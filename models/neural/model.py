@@ -106,7 +106,7 @@ class CudaGraphSteps:
 
 
 def capture_on_cuda(compute: Callable[[], Hidden]) -> CapturedGraph:
-    """Capture a computation on the current CUDA device, with other threads in use."""
+    """Capture a computation on the current CUDA device, which other threads may use."""
     side: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
