@@ -1,7 +1,7 @@
 """Array types, and conversion of torch tensors to NumPy.
 
-Models compute in NumPy on a CPU and in torch on a CUDA device. Code that uses their results on the
-host converts them here; this module does not import torch.
+Models compute in NumPy on a CPU, in torch on CUDA. Code that uses their results on the
+host converts them here; imports no torch.
 """
 
 import mmap
@@ -123,7 +123,7 @@ def runs_by_cost(costs: npt.NDArray[Any], most: float) -> Iterator[slice]:
 
 
 def index_ranges(begins: Int64s, ends: Int64s) -> Int64s:
-    """Concatenate the ranges begins[0], …, ends[0] − 1, begins[1], …, ends[1] − 1, …."""
+    """Join the ranges begins[0], …, ends[0] − 1, begins[1], …, ends[1] − 1, …."""
     counts = ends - begins
     before = np.cumsum(counts) - counts
     numbers: Int64s = np.arange(int(counts.sum())) + np.repeat(begins - before, counts)
@@ -131,7 +131,7 @@ def index_ranges(begins: Int64s, ends: Int64s) -> Int64s:
 
 
 def to_numpy(array: Array) -> FloatArray:
-    """Return the values as a float32 NumPy array on the host, without a copy if it is one."""
+    """Return a float32 NumPy array on the host, without a copy if it is one."""
     if isinstance(array, np.ndarray):
         return np.asarray(array, dtype=np.float32)
     tensor: Any = array
@@ -139,6 +139,6 @@ def to_numpy(array: Array) -> FloatArray:
 
 
 def on_one_device(arrays: Sequence[Array]) -> bool:
-    """Return whether all arrays are torch tensors on one device, to combine there."""
+    """True if all are torch tensors on one device, to combine there."""
     devices = {None if isinstance(array, np.ndarray) else getattr(array, "device", None) for array in arrays}
     return len(devices) == 1 and None not in devices

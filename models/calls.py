@@ -33,7 +33,7 @@ E = TypeVar("E")
 R = TypeVar("R")
 T = TypeVar("T")
 Steps: TypeAlias = Generator[None, None, T]
-"""Computation without model calls, which yields after a bounded amount of work, and returns its result."""
+"""Computation without model calls, which yields after bounded work, and returns its result."""
 
 _CHARACTERS_PER_STEP = 1 << 13
 _CHARACTERS_PER_ITEM = 64
@@ -66,7 +66,7 @@ class ModelCall(ABC, Generic[A]):
 
     @property
     def kind(self) -> Hashable:
-        """Key that is equal for calls that can be computed in one batch."""
+        """Key, equal for calls that can share a batch."""
         return type(self), id(self.model)
 
     @property
@@ -76,7 +76,7 @@ class ModelCall(ABC, Generic[A]):
 
 
 Work: TypeAlias = Generator[ModelCall | E | None, Any, R]
-"""A running computation: yields model calls, events of type E, and None to give way; returns a result of type R."""
+"""A running computation: yields model calls, events E, and None to give way; returns a result R."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -168,12 +168,12 @@ class Read(ModelCall[ReadResult]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoreRagged(ModelCall[FloatArray]):
-    """Score concatenated sequences with a `RaggedScorer`: natural-log probabilities [N].
+    """Score joined sequences with a `RaggedScorer`: natural-log probabilities [N].
 
     The caller bounds N.
 
     Attributes:
-        tokens: concatenated ids of R sequences [N].
+        tokens: joined ids of R sequences [N].
         offsets: start of each sequence, and N at the end [R + 1].
     """
 
@@ -248,7 +248,7 @@ def iter_outputs(work: Work[Any, Any]) -> Iterator[WorkOutput]:
 
 
 def run_to_completion(work: Work[Any, R]) -> R:
-    """Run a computation, answering its calls one at a time, and discard its events."""
+    """Run a computation, without events, answering its calls one at a time."""
     answer: Any = None
     while True:
         try:
@@ -260,7 +260,7 @@ def run_to_completion(work: Work[Any, R]) -> R:
 
 
 def run_together(works: Sequence[Work[Any, R]]) -> list[R]:
-    """Run computations side by side, and discard their events; calls of one kind are answered together."""
+    """Run computations side by side, without events; answer calls of one kind together."""
     results: dict[int, R] = {}
     running, answers = dict(enumerate(works)), dict[int, Any]()
     while running:

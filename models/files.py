@@ -54,7 +54,7 @@ _FOREIGN_FORMATS = (
     (rb"(?:[\t\n\r -~]\0){4}", "text in UTF-16", _FROM_UTF.format("16le")),  # without a byte-order mark
     (rb"(?:\0[\t\n\r -~]){4}", "text in UTF-16", _FROM_UTF.format("16be")),
 )
-"""Beginnings of formats that are not read, their names, and commands that convert them."""
+"""Beginnings of unread formats, names, and commands that convert them."""
 
 _ZSTD_CHUNK_BYTES = 1 << 10  # small, because a chunk may unpack to 30,000 times its size
 _BUFFER_BYTES = 1 << 18
@@ -80,7 +80,7 @@ def split_words(text: str) -> list[str]:
 
 def collapse_whitespace(text: str) -> str:
     """Replace every run of ASCII white space by one space, and strip the text."""
-    # bytes.split splits at ASCII white space only, and is faster than a regular expression
+    # bytes.split splits at ASCII white space only, faster than a pattern
     return b" ".join(text.encode(errors="surrogatepass").split()).decode(errors="surrogatepass")
 
 
@@ -126,7 +126,7 @@ def check_config(kind: type[_Config], values: Mapping[str, Any], location: objec
 
 
 class ExpansionError(Exception):
-    """A compressed file expands more than any text, as a decompression bomb does."""
+    """A compressed file expands more than any text: a decompression bomb."""
 
 
 DECOMPRESSION_ERRORS = (
@@ -141,7 +141,7 @@ DECOMPRESSION_ERRORS = (
 
 
 def read_settings_file(path: Path) -> bytes:
-    """Read an operator's regular file of at most 1 MiB, such as a certificate; never wait for it.
+    """Read an operator's regular file up to 1 MiB, such as a certificate; never wait.
 
     Raises:
         OSError: it cannot be read, is no regular file, or is larger.
@@ -157,7 +157,7 @@ def read_settings_file(path: Path) -> bytes:
 
 @contextlib.contextmanager
 def report_read_errors(name: str | Path) -> Iterator[None]:
-    """Convert errors of reading a file, compressed or not, to an error that names it.
+    """Convert errors of reading a file, packed or not, to one that names it.
 
     Raises:
         FormatError: the file is missing, damaged, or cannot be read.
@@ -173,7 +173,7 @@ def report_read_errors(name: str | Path) -> Iterator[None]:
 
 
 def check_text(head: bytes, name: str | Path) -> None:
-    """Check that a file has no known other format, by some 300 first bytes, decompressed.
+    """Refuse known other formats, by some 300 first bytes, decompressed.
 
     Raises:
         FormatError: it has; the message names it, and the command that converts it.
@@ -185,15 +185,15 @@ def check_text(head: bytes, name: str | Path) -> None:
 
 def decompressed(raw: BufferedReader) -> BinaryIO:
     """Return a file's content, decompressed; reading may raise `DECOMPRESSION_ERRORS`."""
-    magic, compressed = raw.peek(8), _CountingReader(raw)
+    magic, packed = raw.peek(8), _CountingReader(raw)
     open_packed = next((opener for start, opener in _OPENERS.items() if re.match(start, magic)), None)
     if open_packed is not None:
-        chunks = iter(partial(open_packed(compressed).read, _BUFFER_BYTES), b"")
+        chunks = iter(partial(open_packed(packed).read, _BUFFER_BYTES), b"")
     elif magic.startswith(b"\x28\xb5\x2f\xfd"):
-        chunks = _zstandard_chunks(compressed)
+        chunks = _zstandard_chunks(packed)
     else:
         return raw
-    return BufferedReader(_BoundedReader(compressed, chunks), _BUFFER_BYTES)
+    return BufferedReader(_BoundedReader(packed, chunks), _BUFFER_BYTES)
 
 
 class _CountingReader:
@@ -211,7 +211,7 @@ class _CountingReader:
 
 
 def _zstandard_chunks(raw: _CountingReader) -> Iterator[bytes]:
-    """Yield the content of a Zstandard file; unlike the library's reader, detect truncation."""
+    """Yield a Zstandard file's content; unlike the library, detect truncation."""
     frame = None
     while compressed := (frame and frame.unused_data) or raw.read(_ZSTD_CHUNK_BYTES):
         if frame is None or frame.eof:
@@ -271,7 +271,7 @@ def replace_file(path: Path, *parts: bytes | memoryview, temporary: Path | None 
 
 @contextlib.contextmanager
 def atomic_writer(path: Path) -> Iterator[Callable[[bytes], None]]:
-    """Yield a function that appends bytes to a new file, compressed as its suffix says.
+    """Yield a function that appends bytes to a new file, compressed by suffix.
 
     A thread compresses and writes. The file gets its name at the end; after an earlier error, the
     temporary file is removed and an older file of that name is unchanged.
@@ -282,9 +282,9 @@ def atomic_writer(path: Path) -> Iterator[Callable[[bytes], None]]:
     try:
         if path.exists() and not path.is_file():
             raise FormatError(path, "cannot be written: the path exists and is not a file")
-        temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")  # short: `path` may have the longest name
-        with temporary.open("xb") as file, contextlib.ExitStack() as cleanup:
-            cleanup.callback(temporary.unlink, missing_ok=True)
+        new = path.with_name(f".{uuid.uuid4().hex}.tmp")  # short: `path` may have the longest name
+        with new.open("xb") as file, contextlib.ExitStack() as cleanup:
+            cleanup.callback(new.unlink, missing_ok=True)
             # the thread ends before the stream is closed
             with _compressor(path.suffix, file) as stream, ThreadPoolExecutor(1) as thread:
                 pending: list[Future[int]] = []
@@ -299,13 +299,13 @@ def atomic_writer(path: Path) -> Iterator[Callable[[bytes], None]]:
                 pending.pop().result()
             file.flush()
             os.fsync(file.fileno())
-            temporary.replace(path)
+            new.replace(path)
     except OSError as error:
         raise FormatError(path, f"cannot be written: {error.strerror or error}") from None
 
 
 def _compressor(suffix: str, file: BinaryIO) -> contextlib.AbstractContextManager[BinaryIO]:
-    """Return a compressing stream into a file; closing it leaves the file open."""
+    """Return a compressing stream; closing it leaves the file open."""
     if suffix == ".gz":  # without name and time, so equal contents give equal files
         compressed = gzip.GzipFile(filename="", mode="wb", compresslevel=_GZIP_LEVEL, fileobj=file, mtime=0)
         return cast("BinaryIO", compressed)

@@ -24,7 +24,7 @@ from models.vocabulary import EOS, Vocabulary
 C = TypeVar("C")
 
 BLOCK_TOKENS = 64
-"""Number of neighbouring tokens that one block sum covers."""
+"""Number of adjacent tokens that one block sum covers."""
 
 _MAX_DISTRIBUTION_ENTRIES = 1 << 21  # of `score_choices`, in memory at once (8 MiB)
 
@@ -36,7 +36,7 @@ class State(Protocol):
     """State of a model after B texts, one row each; immutable."""
 
     def __len__(self) -> int:
-        """Return the number of rows, B."""
+        """Number of rows, B."""
 
     def select(self, rows: TokenIds) -> Self:
         """Return a state of rows `rows[0], rows[1], …`; rows may repeat."""
@@ -50,9 +50,9 @@ S_contra = TypeVar("S_contra", bound=State, contravariant=True)
 
 
 def supports(model: object, capability: type[C]) -> TypeIs[C]:
-    """Return whether a model's class has all methods of an optional capability.
+    """True if a model's class has all methods of an optional capability.
 
-    Equivalent to `isinstance`, which checks every method at each call (10 µs, Python 3.11).
+    As `isinstance`, which checks all methods at each call (10 µs, Python 3.11).
     """
     return issubclass(type(model), capability)
 
@@ -90,7 +90,7 @@ class LanguageModel(Protocol[S]):
             The state after the tokens.
 
         Raises:
-            InvalidInputError: the shapes do not match, or an id is outside the vocabulary (networks leave this
+            InvalidInputError: shapes do not match, or an id is outside the vocabulary (networks leave this
                 check to the caller).
         """
 
@@ -151,13 +151,13 @@ class SequenceReader(Protocol[S_contra]):
             want: results to compute.
 
         Raises:
-            InvalidInputError: the shapes do not match, or an id is outside the vocabulary.
+            InvalidInputError: shapes do not match, or an id is outside the vocabulary.
         """
 
 
 @runtime_checkable
 class RaggedScorer(Protocol[S_contra]):
-    """Optional: score concatenated sequences, without padding."""
+    """Optional: score joined sequences, without padding."""
 
     def score_ragged(self, state: S_contra, tokens: TokenIds, offsets: TokenIds) -> FloatArray:
         """Return log-probabilities [N] of the tokens of B sequences.
@@ -168,7 +168,7 @@ class RaggedScorer(Protocol[S_contra]):
             offsets: start of each sequence, then N [B + 1].
 
         Raises:
-            InvalidInputError: the shapes do not match, or an id is outside the vocabulary.
+            InvalidInputError: shapes do not match, or an id is outside the vocabulary.
         """
 
 
@@ -200,10 +200,10 @@ class TopTokens(NamedTuple):
 
 @runtime_checkable
 class TopKPredictor(Protocol[S_contra]):
-    """Optional: find the most probable next tokens without the full distribution."""
+    """Optional: find the most probable next tokens without full distributions."""
 
     def top_k(self, state: S_contra, k: int) -> TopTokens:
-        """Return each row's k most probable next tokens; ties in single precision in order of id.
+        """Return each row's k most probable next tokens; ties in single precision by id.
 
         Raises:
             InvalidInputError: k is not in [1, V].
@@ -216,7 +216,7 @@ class BlockSums(NamedTuple):
     Attributes:
         log_sums: log-sum-exp of the logits [R], float32; a logit minus this is a log-probability.
         highest: the highest logit [R], float32.
-        sums: exp((logit - highest) / temperature), summed over every 64 neighbouring tokens [R, V / 64 rounded up],
+        sums: exp((logit - highest) / temperature), summed over every 64 adjacent tokens [R, V / 64 rounded up],
             float32.
         first: the logits of the first 64 tokens [R, 64], as `BlockSampler.logits` computes them.
         features: the output layer's input; private to the model.
@@ -242,9 +242,9 @@ class BlockSampler(Protocol[S_contra]):
 
 @runtime_checkable
 class FeatureExtractor(Protocol[S_contra]):
-    """Optional: return the vector that predicts the next token; similar for similar futures.
+    """Optional: return the vector that predicts the next token, similar for similar futures.
 
-    A wrapper of models has these methods even if the models lack features: check `feature_size`.
+    Wrappers have these methods even if their models lack features: check `feature_size`.
 
     Attributes:
         feature_size: length of a vector, W; 0 if the model has no features.
@@ -257,7 +257,7 @@ class FeatureExtractor(Protocol[S_contra]):
 
 
 def is_lookup(model: LanguageModel[Any]) -> bool:
-    """Return whether a model's predictions are table lookups.
+    """True if a model's predictions are table lookups.
 
     If so, reading is cheap, and merging calls saves nothing.
     """
@@ -270,7 +270,7 @@ def ngram_order(model: LanguageModel[Any]) -> int | None:
 
 
 def is_self_normalised(model: LanguageModel[Any]) -> bool:
-    """Return whether a model's logits were trained to approximate log-probabilities."""
+    """True if logits were trained to approximate log-probabilities."""
     return bool(getattr(model, "self_normalised", False))
 
 
@@ -290,7 +290,7 @@ class ContextMatcher(Protocol[S_contra]):
     num_context_lengths: int
 
     def context_lengths(self, state: S_contra) -> Int64s:
-        """Return the number of last tokens on which each row's predictions depend [B]."""
+        """Number of last tokens that each row's predictions depend on [B]."""
 
 
 def finite_logprob(logprob: float) -> float:
@@ -376,7 +376,7 @@ def read_step_by_step(
 
 
 def _in_order(parts: Sequence[tuple[TokenIds, Any]]) -> Any:
-    """Return a state of the rows of all parts, in the order of their numbers."""
+    """Return a state of the rows of all parts, in order of their numbers."""
     numbers, (first, *rest) = np.concatenate([n for n, _ in parts]), [state for _, state in parts]
     return first.concatenate(rest).select(np.argsort(numbers))
 
@@ -392,7 +392,7 @@ def prefill_sequences(model: LanguageModel[Any], state: Any, tokens: TokenIds, l
 
 
 def score_choices(model: LanguageModel[Any], state: Any, rows: TokenIds, tokens: TokenIds) -> FloatArray:
-    """Return log-probabilities [C] of next-token candidates with any model; see `ChoiceScorer`.
+    """Return log-probabilities [C] of candidates with any model; see `ChoiceScorer`.
 
     If the model neither scores choices nor is a lookup, each row's distribution is computed once, a bounded
     number of rows at a time.

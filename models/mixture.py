@@ -25,7 +25,7 @@ from models.language_model import (
 )
 
 _NEGLIGIBLE = np.float32(-100)
-"""Difference of logarithms whose exponential is negligible beside 1 in single precision."""
+"""Difference of logarithms, negligible beside 1 in single precision."""
 
 
 class MixtureState(NamedTuple):
@@ -98,11 +98,11 @@ class MixtureModel(
         self.weights_by_context = tuple(tuple(float(w) for w in row) for row in weights_by_context)
         self._matching = find_context_matcher(parts) if weights_by_context else None
         self._matcher: Any = None if self._matching is None else parts[self._matching]
-        num_lengths = getattr(self._matcher, "num_context_lengths", 0)
-        if len(weights_by_context) != num_lengths:
+        count = getattr(self._matcher, "num_context_lengths", 0)
+        if len(weights_by_context) != count:
             which = "no part has any"
             if self._matching is not None:
-                which = f"part {self._matching} ({parts[self._matching].family}) has {num_lengths}"
+                which = f"part {self._matching} ({parts[self._matching].family}) has {count}"
             raise InvalidInputError(
                 f"there are mixture weights for {len(weights_by_context)} context lengths, but {which}",
                 parameter="weights_by_context",
@@ -162,12 +162,12 @@ class MixtureModel(
         is_token = np.arange(tokens.shape[1]) < lengths[:, None]
         log_probs = results[0].log_probs
         if want.scores:
-            log_weights = self._log_weights
+            logs = self._log_weights
             if self._matching is not None:
-                context_lengths = np.zeros(tokens.shape, dtype=np.int64)
-                context_lengths[is_token] = self._matcher.context_lengths(results[self._matching].before)
-                log_weights = log_weights[context_lengths]
-            log_probs = to_numpy(self._mix([result.log_probs for result in results], log_weights))
+                used = np.zeros(tokens.shape, dtype=np.int64)
+                used[is_token] = self._matcher.context_lengths(results[self._matching].before)
+                logs = logs[used]
+            log_probs = to_numpy(self._mix([result.log_probs for result in results], logs))
             log_probs[~is_token] = 0
         states = zip(*((result.state, result.before) for result in results), strict=True)
         after, before = map(MixtureState, states)
@@ -178,10 +178,10 @@ class MixtureModel(
         scores = [
             score_choices(part, s, rows, tokens) for part, s in zip(self.parts, state.parts, strict=True)
         ]
-        log_weights = self._log_weights
+        weights = self._log_weights
         if self._matching is not None:
-            log_weights = log_weights[self._matcher.context_lengths(state.parts[self._matching])[rows]]
-        return to_numpy(self._mix(scores, log_weights))
+            weights = weights[self._matcher.context_lengths(state.parts[self._matching])[rows]]
+        return to_numpy(self._mix(scores, weights))
 
     def features(self, state: MixtureState) -> Array:
         """Return the vectors [B, W] of the first part that has features."""
@@ -198,7 +198,7 @@ class MixtureModel(
 
     @classmethod
     def load(cls, directory: Path, parts: Sequence[LanguageModel[Any]]) -> "MixtureModel":
-        """Rebuild a saved mixture from its directory and its loaded parts.
+        """Rebuild a saved mixture from its folder and its loaded parts.
 
         Raises:
             ManifestError: config.json does not match the parts.
@@ -224,7 +224,7 @@ class MixtureModel(
             import torch  # already imported: the parts returned tensors
 
             add = lambda total, more: torch.logaddexp(total, more, out=total)  # noqa: E731 - one of two
-            # constant weights stay on the host: as operations' arguments, they are not copied
+            # constant weights stay on the host: as arguments, they are not copied
             weights = torch.as_tensor(log_weights, device=parts[0].device if log_weights.ndim > 1 else None)
         else:
             parts = [to_numpy(part) for part in log_probs]
@@ -238,7 +238,7 @@ def _logaddexp_in_place(total: FloatArray, more: FloatArray) -> None:
     """Write log(exp(total) + exp(more)) into `total`, ten times as fast as `np.logaddexp`.
 
     An entry's result does not depend on its position: NumPy computes exponentials and logarithms in single
-    precision identically at all positions.
+    precision equally at all positions.
     """
     high = np.maximum(total, more)
     low = np.minimum(total, more, out=total)

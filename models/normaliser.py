@@ -88,12 +88,12 @@ class Normaliser:
         if text.isascii() or read == text or (self.form == "none" and len(read) == len(text)):
             return np.arange(len(text) + 1)
         begins = [0]  # of the shortest parts that can be normalised one by one
-        for at, character in enumerate(text[1:], start=1):
-            if not character.isascii():
-                if unicodedata.combining(character) or unicodedata.combining(self(character)[0]):
+        for at, one in enumerate(text[1:], start=1):
+            if not one.isascii():
+                if unicodedata.combining(one) or unicodedata.combining(self(one)[0]):
                     continue
                 part = text[begins[-1] : at]
-                if self.compose(part + character) != self.compose(part) + self.compose(character):
+                if self.compose(part + one) != self.compose(part) + self.compose(one):
                     continue
             begins.append(at)
         found: list[int] = []

@@ -110,12 +110,12 @@ class PhraseAutomaton(Generic[H]):
     def build(self, phrases: Collection[Sequence[H]], weights: Iterable[float]) -> Iterator[None]:
         """Replace the phrases; yield after each bounded number of items and nodes."""
         numbers: dict[H, int] = {}
-        items, num_read = array("i"), 0
+        items, count = array("i"), 0
         lengths = np.fromiter(map(len, phrases), np.int64, len(phrases))
         for phrase in phrases:
             items.extend([numbers.setdefault(item, len(numbers) + 1) for item in phrase])
-            if (num_read := num_read + len(phrase)) > _STEP_ITEMS:
-                num_read = 0
+            if (count := count + len(phrase)) > _STEP_ITEMS:
+                count = 0
                 yield
         self._numbers, self._items, self._lengths = numbers, list(numbers), lengths.tolist()
         self._weights = list(weights)
@@ -138,8 +138,8 @@ class PhraseAutomaton(Generic[H]):
             self._depths.extend([depth] * len(keys))
             self._complete.extend(complete.tolist())
             self._promised.extend(longer[order[np.diff(which[order], prepend=-1) > 0]].tolist())
-            if (num_read := num_read + len(longer)) > _STEP_ITEMS:
-                num_read = 0
+            if (count := count + len(longer)) > _STEP_ITEMS:
+                count = 0
                 yield
         yield from self._link()
 

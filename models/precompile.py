@@ -169,9 +169,7 @@ def precompile_levels(names: Sequence[str] | None, folder: Path) -> Iterator[str
     present = [level.name for level in supported_levels()] or [HOST.name]
     for name in names or present:
         if name not in present:
-            raise InvalidInputError(
-                f"target is {name!r}; this processor has {', '.join(present)}", parameter="target"
-            )
+            raise InvalidInputError.of("target", f"is {name!r}; this processor has {', '.join(present)}")
     for name in names or present:
         level = {} if name == HOST.name else {"NUMBA_CPU_NAME": name}
         environment = {**os.environ, **level, "NUMBA_CACHE_DIR": str(folder)}  # noqa: TID251 - of the child process

@@ -124,7 +124,7 @@ class Evidence(NamedTuple):
 
     Attributes:
         start: start of the word being typed, before which they are.
-        log_probs: ln P(word | preceding text) of each, and of what follows them [N + 1].
+        log_probs: ln P(word | earlier text) of each, and of what follows them [N + 1].
     """
 
     start: int

@@ -201,7 +201,7 @@ def plot_bars(
     horizontal: bool = False,
     **settings: Any,
 ) -> Picture:
-    """Return a picture of bars, side by side in named slots: columns, or rows for long names.
+    """Return a picture of bars in named slots: columns, or rows for long names.
 
     `settings` are properties of the axes.
     """
@@ -229,7 +229,7 @@ def plot_bars(
 
 
 def draw_png(*pictures: Picture) -> bytes:
-    """Draw pictures side by side, for a document that does not support SVG."""
+    """Draw pictures side by side, for documents without SVG."""
     return _draw(pictures, _PNG_WIDTH, format="png", dpi=_PNG_DPI, metadata={"Software": None})
 
 
@@ -244,7 +244,7 @@ def _draw(pictures: Sequence[Picture], width: float, **options: Any) -> bytes:
         columns = figure.subplots(ncols=len(pictures), squeeze=False)[0]
         for picture, axes in zip(pictures, columns, strict=True):
             picture.draw(axes)
-            axes.set_title(picture.title, parse_math=False)  # names may contain dollar signs
+            axes.set_title(picture.title, parse_math=False)  # names may have dollar signs
             axes.xaxis.label.set_parse_math(False)
             axes.grid(visible=True, axis=picture.grid)
             if labels := axes.get_legend_handles_labels()[1]:

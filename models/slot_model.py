@@ -54,7 +54,7 @@ class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
         # model's token of each reading, and the natural log of the text's probability, given that token
         self._reading_offsets = np.searchsorted(of[order], np.arange(size + 1))
         self._reading_tokens, self._reading_log_shares = tokens[order], all_shares[order]
-        # one reading of each token; of a class itself, which no text contains, none
+        # one reading of each token; of a class itself, which no text has, none
         counts = np.diff(self._reading_offsets)
         firsts = np.minimum(self._reading_offsets[:-1], len(tokens) - 1)
         self._token = np.where(counts > 0, self._reading_tokens[firsts], np.arange(size))
@@ -75,9 +75,9 @@ class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
 
     def advance(self, state: Any, tokens: TokenIds) -> Any:
         """Consume one token per row [B], in its more probable reading."""
-        read, ambiguous = self._token[tokens], np.flatnonzero(self._is_ambiguous[tokens])
-        if ambiguous.size:
-            read[ambiguous], _ = self._resolve(state.select(ambiguous), tokens[ambiguous])
+        read, unsure = self._token[tokens], np.flatnonzero(self._is_ambiguous[tokens])
+        if unsure.size:
+            read[unsure], _ = self._resolve(state.select(unsure), tokens[unsure])
         return self.model.advance(state, read)
 
     def next_log_probs(self, state: Any) -> FloatArray:
@@ -107,8 +107,8 @@ class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
         scores, begins, _ = self._score_readings(state, rows, tokens)
         answer = np.full(len(tokens), -np.inf, dtype=np.float32)
         if scores.size:
-            has_reading = self._reading_offsets[tokens + 1] > self._reading_offsets[tokens]
-            answer[has_reading] = np.logaddexp.reduceat(scores, begins[has_reading])
+            known = self._reading_offsets[tokens + 1] > self._reading_offsets[tokens]
+            answer[known] = np.logaddexp.reduceat(scores, begins[known])
         return answer
 
     def _score_readings(

@@ -23,7 +23,7 @@ Slots: TypeAlias = Mapping[str, Mapping[str, float]]
 CLASS_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 MARK = re.compile(rf"\${CLASS_NAME.pattern}")
 MAX_MEMBERS = 10_000
-"""Maximum number of members of all classes together."""
+"""Maximum members of all classes together."""
 
 MAX_MEMBER_WORDS = 16
 MAX_MEMBER_CHARACTERS = 200
@@ -57,7 +57,7 @@ def check_slots(
 
     Raises:
         InvalidInputError: a class is unknown or empty, there are too many members, a member is blank, too long or
-            contains a class's mark, or a weight is not positive.
+            has a class's mark, or a weight is not positive.
     """
     checked: dict[str, dict[str, float]] = {}
     total = sum(map(len, slots.values()))
@@ -161,7 +161,7 @@ class MemberMatcher:
         """Return the words of a normalised member of a class.
 
         Raises:
-            InvalidInputError: it has no word, or contains the mark of a class.
+            InvalidInputError: it has no word, or has the mark of a class.
         """
         words = tuple(member[start:end] for start, end in self._spans(member))
         if not words or self._marks.search(member):
@@ -207,7 +207,7 @@ class MemberMatcher:
 
         Args:
             text: the text.
-            keep_marks: leave marks that the text itself contains as they are.
+            keep_marks: leave marks that the text itself has as they are.
         """
         spans = self._spans(text)
         words = [text[start:end] for start, end in spans]
@@ -235,10 +235,10 @@ class MemberMatcher:
             index = last + 1
         pieces: list[str] = []
         marked, last = MarkedText("", [], []), 0
-        for start, end, replacement, value in sorted(found):
+        for start, end, new, value in sorted(found):
             if start >= last:
-                pieces += [text[last:start], replacement]
-                marked.edits.append((start, end, len(replacement)))
+                pieces += [text[last:start], new]
+                marked.edits.append((start, end, len(new)))
                 marked.members.extend([value] if value >= 0 else [])
                 last = end
         return marked._replace(text="".join([*pieces, text[last:]]))

@@ -39,7 +39,7 @@ class StateView:
         return StateView(self.base, self.rows[rows])
 
     def concatenate(self, states: Sequence[Any]) -> "StateView":
-        """Concatenate these rows and the rows of other states."""
+        """Join these rows and the rows of other states."""
         return concatenate_states([self, *states])
 
     @property
@@ -56,7 +56,7 @@ def materialize(state: Any) -> Any:
 
 
 def concatenate_states(states: Sequence[Any]) -> StateView:
-    """Concatenate states' rows, without copying if all are views of one base."""
+    """Join states' rows, without copying if all are views of one base."""
     runs = [list(run) for _, run in groupby(map(view, states), key=lambda state: id(state.base))]
     parts = [StateView(run[0].base, np.concatenate([state.rows for state in run])) for run in runs]
     if len(parts) == 1:
@@ -66,14 +66,14 @@ def concatenate_states(states: Sequence[Any]) -> StateView:
 
 
 def gather_states(states: Sequence[Any]) -> Any:
-    """Concatenate the rows of several states into one state for the model."""
+    """Join the rows of several states into one state for the model."""
     if len(states) == 1:
         return materialize(states[0])
     return concatenate_states(states).materialized
 
 
 def view(state: Any) -> StateView:
-    """Return a view of all rows of a state; a view is returned unchanged."""
+    """Return a view of all rows of a state; itself if a view."""
     return state if isinstance(state, StateView) else StateView(state, np.arange(len(state)))
 
 
@@ -91,17 +91,17 @@ def split_array(values: Any, counts: Sequence[int]) -> list[Any]:
 
 
 def is_range(rows: TokenIds, count: int) -> bool:
-    """Return whether the rows are 0, 1, …, count − 1."""
+    """True if the rows are 0, 1, …, count − 1."""
     return len(rows) == count and bool((rows == np.arange(count)).all())
 
 
 def check_no_nan(log_probs: FloatArray) -> FloatArray:
-    """Return log-probabilities unchanged, rejecting NaN; −inf is allowed.
+    """Return log-probabilities, rejecting NaN; −inf is allowed.
 
     Raises:
         FloatingPointError: a value is NaN; the engine then fails only the faulty request.
     """
-    # the maximum is NaN if any value is, and several times as fast as isnan
+    # the maximum is NaN if any value is, and much faster than isnan
     if log_probs.size and math.isnan(log_probs.max()):
         raise FloatingPointError("the model returned NaN as a log-probability")
     return log_probs

@@ -70,10 +70,10 @@ def write_tensors(path: Path, arrays: Mapping[str, AnyArray]) -> None:
         OSError: the file cannot be written.
     """
     ordered = sorted(arrays.items(), key=lambda item: (list(_NAMES).index(item[1].dtype), item[0]))
-    encoded_header = json.dumps(_entries(dict(ordered), alignment=1), separators=(",", ":")).encode()
-    encoded_header += b" " * (-len(encoded_header) % 8)
+    header = json.dumps(_entries(dict(ordered), alignment=1), separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
     with path.open("wb") as file:
-        file.write(len(encoded_header).to_bytes(8, "little") + encoded_header)
+        file.write(len(header).to_bytes(8, "little") + header)
         for _, array in ordered:
             file.write(np.ascontiguousarray(array).data)
 
@@ -219,18 +219,18 @@ def _map_existing(path: Path) -> Arrays | None:
 
 def _write_and_map(path: Path, arrays: Arrays) -> Arrays:
     """Write a complete file and map it; return the given arrays if writing fails."""
-    unfinished = path.with_name(_UNFINISHED_FILE)
+    new = path.with_name(_UNFINISHED_FILE)
     try:
         _remove_unused(path.parent)
-        with unfinished.open("w+b") as file:
+        with new.open("w+b") as file:
             fcntl.flock(file, fcntl.LOCK_SH)
             write_hashed_tensors(file, arrays)
             mapped = map_hashed_tensors(file)
-            unfinished.replace(path)
+            new.replace(path)
             return mapped
     except (OSError, IntegrityError) as error:
         _log.warning("%s cannot be shared between processes: %s", path, error)
-        unfinished.unlink(missing_ok=True)
+        new.unlink(missing_ok=True)
         return arrays
 
 

@@ -118,7 +118,7 @@ class Tokenizer(ABC):
 
     @cached_property
     def classes(self) -> Mapping[str, int]:
-        """Ids of the classes that the vocabulary contains, by name."""
+        """Ids of the classes that the vocabulary has, by name."""
         return {}
 
     def _word_spans(self, text: str) -> list[tuple[int, int]]:
@@ -138,7 +138,7 @@ class Tokenizer(ABC):
             slots: the members of known classes, at least one of each.
 
         Raises:
-            InvalidInputError: a member has no word, or contains a class's mark once normalised.
+            InvalidInputError: a member has no word, or has a class's mark once normalised.
         """
         other = copy.copy(self)
         for name in ("token_bytes", "fingerprint"):
@@ -247,7 +247,7 @@ class Tokenizer(ABC):
         """UTF-8 bytes that each id adds to a text [V]; empty for `<s>` and `</s>`."""
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings to rebuild the tokenizer, for JSON, without SentencePiece's learnt model."""
+        """Return settings to rebuild the tokenizer, for JSON, without SentencePiece's model."""
         # fingerprints of earlier versions, whose settings have no form, must not change
         return {} if self.normaliser.form == "none" else {"normalise": self.normaliser.form}
 
@@ -265,7 +265,7 @@ class Tokenizer(ABC):
         return raw.decode("utf-8", errors="replace")
 
     def save(self, directory: Path) -> None:
-        """Write the tokenizer's files into an existing directory."""
+        """Write the tokenizer's files into an existing folder."""
         write_config(directory / TOKENIZER_FILE, {"kind": self.kind, **self.settings()})
         if self.lexicon:
             (directory / LEXICON_FILE).write_text("\n".join(self.lexicon) + "\n", encoding="utf-8")
@@ -308,9 +308,8 @@ class WordTokenizer(Tokenizer):
     ) -> None:
         super().__init__(vocabulary, normalise=normalise, lowercase=lowercase)
         if marked_unknown not in MARKED_UNKNOWN:
-            raise InvalidInputError(
-                f"tokenizer.marked_unknown is {marked_unknown!r}, it can be {' or '.join(MARKED_UNKNOWN)}",
-                parameter="tokenizer.marked_unknown",
+            raise InvalidInputError.of(
+                "tokenizer.marked_unknown", f"is {marked_unknown!r}, it can be {' or '.join(MARKED_UNKNOWN)}"
             )
         self.pattern = pattern
         self.lowercase = lowercase
@@ -355,7 +354,7 @@ class WordTokenizer(Tokenizer):
 
     @property
     def tokens_are_words(self) -> bool:
-        """True if any text's tokens are its white-space words; NFKC turns some characters into spaces."""
+        """True if any text's tokens are its white-space words; NFKC makes some spaces."""
         separates = self.pattern is not None or self.unicode_spaces or self.members is not None
         return not separates and self.normaliser.form in {"none", "nfc"}
 
@@ -376,7 +375,7 @@ class WordTokenizer(Tokenizer):
 
     @property
     def rules(self) -> dict[str, Any]:
-        """Arguments for a tokenizer of any vocabulary to split texts as this one does."""
+        """Arguments for a tokenizer of any vocabulary to split texts like this."""
         return {
             "pattern": self.pattern,
             "lowercase": self.lowercase,
@@ -512,7 +511,7 @@ class SentencePieceTokenizer(Tokenizer):
         return self._join_spaces(ids, ids)
 
     def _parts(self, text: str) -> Iterator[str]:
-        """Divide a long text between words, because the time of the library grows faster than the text."""
+        """Divide a long text between words: the library's time grows faster than the text."""
         begin = 0
         while len(text) - begin > _PART_LENGTH and self._divides_at_spaces:
             border = _BETWEEN_WORDS.search(text, begin + _PART_LENGTH)
@@ -543,7 +542,7 @@ class SentencePieceTokenizer(Tokenizer):
         return spans[self._join_spaces(ids.tolist(), range(len(spans)))] if self.classes else spans
 
     def _join_spaces(self, ids: Iterable[int], of_each: Sequence[T]) -> list[T]:
-        """Remove the pieces of spaces before classes, whose tokens contain them."""
+        """Remove the pieces of spaces before classes, whose tokens have them."""
         if not self.classes:
             return list(of_each)
         classes = set(self.classes.values())
@@ -562,7 +561,7 @@ class SentencePieceTokenizer(Tokenizer):
         return [self._join_spaces(row, row) for row in rows]
 
     def normalise_word(self, word: str) -> str:
-        """Return a word, or the beginning of one, in the model's own form too."""
+        """Return a word, begun or whole, in the model's own form too."""
         normalised: str = self._processor.Normalize(self.normaliser(word))
         return normalised.replace(SPACE_MARK, " ").strip()
 

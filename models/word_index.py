@@ -35,14 +35,14 @@ _MANY_REPEATS = 16
 """Repeats from which on a repetition counts as unbounded."""
 
 _CHARACTERS = "".join(map(chr, (*range(0x400), *range(0x400, 0xD800, 31), *range(0xE000, 0x110000, 997))))
-"""Characters of which two parts of a pattern are assumed to share one if they read any."""
+"""Characters of which two parts of a pattern are taken to share one if they read any."""
 
 
 class RaggedIds(NamedTuple):
     """Ids of several texts.
 
     Attributes:
-        ids: concatenated ids of all texts [N], int32.
+        ids: joined ids of all texts [N], int32.
         offsets: start of each text, then N [L + 1], int64.
     """
 
@@ -110,7 +110,7 @@ class WordCounter:
             self._counts.resize(words.capacity, refcheck=False)  # new entries are 0
 
     def counts(self) -> dict[str, int]:
-        """Return the number of occurrences of each word, in order of first occurrence."""
+        """Number of occurrences of each word, in order of first occurrence."""
         words = (word.decode("utf-8", "surrogatepass") for word in self._words.all_words())
         return dict(zip(words, self._counts[: self._words.size].tolist(), strict=True))
 

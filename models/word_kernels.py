@@ -1,4 +1,4 @@
-"""Compiled splitting, counting and encoding of words of UTF-8 text, and their hash table.
+"""Compiled splitting, counting and encoding of UTF-8 words, and their hash table.
 
 The table uses open addressing by a 64-bit hash. A slot holds the upper half of a word's hash and
 the word's number plus one, or 0 if it is free. Words are compared byte by byte, so lookups are
@@ -57,11 +57,11 @@ WORD_TABLE_TYPE = tuple_type(WordHashTable, types.uint64[::1], types.int64[::1],
 @numba.njit(nogil=True)
 def _hash_word(text: UInt8s, start: int) -> tuple[int, np.uint64]:
     """Return the end of the word that begins at `start`, and its hash before mixing."""
-    value, position = HASH_SEED, start
-    while position < len(text) and not ASCII_SPACES[text[position]]:
-        value = (value ^ np.uint64(text[position])) * HASH_PRIME
-        position += 1
-    return position, value
+    value, at = HASH_SEED, start
+    while at < len(text) and not ASCII_SPACES[text[at]]:
+        value = (value ^ np.uint64(text[at])) * HASH_PRIME
+        at += 1
+    return at, value
 
 
 @numba.njit(nogil=True)
@@ -150,20 +150,20 @@ def encode_lines(
         out: written; as long as half the number of bytes, rounded up.
         offsets: written, number of words before each line, then in total [L + 1].
     """
-    position, line, count = 0, 0, 0
+    at, line, count = 0, 0, 0
     offsets[0] = 0
-    while position < len(text):
-        if ASCII_SPACES[text[position]]:
-            if text[position] == _NEWLINE:
+    while at < len(text):
+        if ASCII_SPACES[text[at]]:
+            if text[at] == _NEWLINE:
                 line += 1
                 offsets[line] = count
-            position += 1
+            at += 1
             continue
-        end, hashed = _hash_word(text, position)
-        number, _, _ = find_word(table, text, position, end, hashed)
+        end, hashed = _hash_word(text, at)
+        number, _, _ = find_word(table, text, at, end, hashed)
         out[count] = ids[number] if number >= 0 else unknown
         count += 1
-        position = end
+        at = end
     offsets[line + 1] = count
 
 
@@ -198,7 +198,7 @@ def count_occurrences(
 
 @numba.njit(nogil=True)
 def has_capacity(table: WordHashTable, num_words: int, length: int) -> bool:
-    """Return whether another word of `length` bytes fits, with half of the slots free."""
+    """True if another word of `length` bytes fits, with half of the slots free."""
     return 2 * (num_words + 1) <= len(table.slots) and table.starts[num_words] + length <= len(table.spelling)
 
 
@@ -217,7 +217,7 @@ def count_words_in_bytes(text: UInt8s) -> int:
 
 
 class WordTable:
-    """Distinct words, numbered from 0 in the order of insertion.
+    """Distinct words, numbered from 0 in order of insertion.
 
     Args:
         words: initial words, without duplicates.
@@ -242,7 +242,7 @@ class WordTable:
         return len(self.table.starts) - 1
 
     def grow(self, num_bytes: int) -> None:
-        """Ensure capacity for a word of up to `num_bytes`; an array at least doubles to grow."""
+        """Ensure capacity for a word of `num_bytes`; arrays at least double to grow."""
         if self.size == self.capacity:
             self._rebuild(2 * self.capacity)
         used, capacity = int(self.table.starts[self.size]), len(self.table.spelling)

@@ -82,10 +82,10 @@ def is_word_character(character: str) -> bool:
 
 def continues_word(text: str, at: int) -> bool:
     """True if a character belongs to the word before it; at its end, only marks and joints do."""
-    following = text[at : at + 2]
-    if not following or is_mark(following[0]) or following[0] in _JOINTS:
-        return bool(following)
-    return following[0] in IGNORED and is_word_character(following[1:] or " ")
+    after = text[at : at + 2]
+    if not after or is_mark(after[0]) or after[0] in _JOINTS:
+        return bool(after)
+    return after[0] in IGNORED and is_word_character(after[1:] or " ")
 
 
 def is_mark(character: str) -> bool:
@@ -159,7 +159,7 @@ def is_alphabetic(word: str) -> bool:
 
 
 def is_in_capitals(text: str) -> bool:
-    """True if a text has several letters, all of them capitals."""
+    """True if a text has several letters, all capitals."""
     return text.isupper() and sum(map(str.isalpha, text)) > 1
 
 

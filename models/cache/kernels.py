@@ -5,7 +5,7 @@ summed in lanes within segments that are aligned to the start of the window, and
 precision, the oldest first. Cosines are inner products of unit vectors, summed in sixteen lanes that
 are folded by halves; their inner loop is LLVM IR, because BLAS's summation order depends on the
 number of vectors. Results are therefore bitwise equal for one row and many, step by step and for
-a complete text.
+a whole text.
 """
 
 import math
@@ -106,10 +106,10 @@ def sum_weights(weights: Any, decays: Any, lanes: Any) -> Any:
     """
     # 64 independent sums: a fixed order of additions, and an inner loop that vectorises
     lanes[:] = 0
-    weight_blocks, decay_blocks = weights.reshape(-1, SUM_LANES), decays.reshape(-1, SUM_LANES)
-    for block in range(len(weight_blocks)):
+    blocks, decay_blocks = weights.reshape(-1, SUM_LANES), decays.reshape(-1, SUM_LANES)
+    for block in range(len(blocks)):
         for lane in range(SUM_LANES):
-            lanes[lane] += weight_blocks[block, lane] * decay_blocks[block, lane]
+            lanes[lane] += blocks[block, lane] * decay_blocks[block, lane]
     return np.float64(fold_lanes(lanes))
 
 
@@ -371,7 +371,7 @@ _tile_4x4: Any = _tile_intrinsic(_TILE_SIDE, _TILE_SIDE)
 
 @kernel(types.void(MATRIX, MATRIX, types.int64, types.float32[:, ::1]))
 def inner_products(queries: FloatArray, keys: FloatArray, column: int, out: FloatArray) -> None:
-    """Write inner products of queries [Q, W] and keys [N, W] to `out[:, column : column + N]`.
+    """Write products of queries [Q, W] and keys [N, W] to `out[:, column : column + N]`.
 
     If four does not divide a count, the last tile overlaps the previous tile.
 

@@ -46,9 +46,9 @@ FREQUENCIES_FILE = "frequencies.safetensors"
 
 # bench_families
 _SEGMENT_TOKENS = 1_024  # tokens of a row whose features are in memory at once
-_MAX_FEATURE_VALUES = 1 << 23  # numbers in all feature vectors in memory at once (32 MiB)
+_MAX_FEATURE_VALUES = 1 << 23  # numbers in feature vectors in memory at once (32 MiB)
 _MAX_QUERIES = 128  # maximum tokens whose windows are read in one pass
-_MAX_ENTRIES = 1 << 21  # probabilities of distributions in memory at once (8 MiB)
+_MAX_ENTRIES = 1 << 21  # probabilities in memory at once (8 MiB)
 _MAX_COSINES = 1 << 21  # in memory at once, unless four windows have more
 
 _MIN_CAPACITY = 16  # of the buffer of a history
@@ -69,11 +69,11 @@ class _Buffer(SharedSlots):
 class History:
     """The last `window` tokens of a text and the unit vector before each, the newest last; immutable.
 
-    Cheap to extend: a range of a buffer shared with later histories of the text. The range is copied only
+    Cheap to extend: a range of a buffer shared with later histories of the text, copied only
     if the buffer is full or another continuation of the text has claimed the next entries.
 
     Attributes:
-        window: maximum number of tokens.
+        window: maximum tokens.
         buffer: buffer of tokens and features.
         begin: slot of the oldest token.
         end: slot after the newest token.
@@ -108,7 +108,7 @@ class History:
         return self.tokens.nbytes + self.features.nbytes
 
     def appended(self, tokens: npt.NDArray[np.integer], features: FloatArray) -> "History":
-        """Return the history plus tokens [K] and features [K, W], within the window."""
+        """Append tokens [K] and features [K, W], within the window."""
         if len(tokens) == 0:
             return self
         tokens, features = tokens[-self.window :], features[-self.window :]
@@ -122,7 +122,7 @@ class History:
         return after
 
     def _reallocated(self, size: int, added: int) -> "History":
-        """Copy the newest tokens to a new buffer for a history of `size`, with slots for more."""
+        """Copy the newest tokens to a buffer for a history of `size`, with slots for more."""
         capacity = min(max(2 * size, _MIN_CAPACITY), self.window + max(self.window // 4, _MIN_CAPACITY))
         buffer = _Buffer(capacity, self.buffer.features.shape[1])
         buffer.claim(0, size)
@@ -154,18 +154,18 @@ def score_with_history(
         largest shares [T], 0 unless requested; the history after the tokens.
     """
     tokens = np.ascontiguousarray(tokens, dtype=np.int64)  # the kernels are compiled for this type
-    is_stored = tokens != BOS
+    kept = tokens != BOS
     before = len(history)
-    ends = before + np.cumsum(is_stored) - is_stored  # cached tokens before each token [T]
+    ends = before + np.cumsum(kept) - kept  # cached tokens before each token [T]
     begins = np.maximum(ends - history.window, 0)
-    new = np.ascontiguousarray(features[is_stored])
-    remembered = np.concatenate([history.tokens, tokens[is_stored]], dtype=np.int32)
+    new = np.ascontiguousarray(features[kept])
+    known = np.concatenate([history.tokens, tokens[kept]], dtype=np.int32)
     shape = (len(tokens), len(decay.flatnesses), len(decay.decays))  # [T, F, H]
     shares, evidence = np.empty(shape, dtype=np.float32), np.empty(shape, dtype=np.float32)
     masses, largest = np.zeros(vocab_size), np.zeros(len(tokens))
-    queries_per_pass = min(_MAX_QUERIES, max(4, _MAX_COSINES // max(len(remembered), 1)))
-    for start in range(0, len(tokens), queries_per_pass):
-        cut = slice(start, start + queries_per_pass)
+    most = min(_MAX_QUERIES, max(4, _MAX_COSINES // max(len(known), 1)))
+    for start in range(0, len(tokens), most):
+        cut = slice(start, start + most)
         first, last = int(begins[start]), int(ends[cut][-1])
         # cosines [Q, N] of a pass: all windows of its queries lie in [first, last)
         cosines = np.zeros((len(tokens[cut]), last - first), dtype=np.float32)
@@ -176,7 +176,7 @@ def score_with_history(
             inner_products(queries, new[max(first - before, 0) : last - before], len(old), cosines)
         kernels.cache_shares(
             cosines,
-            remembered[first:last],
+            known[first:last],
             begins[cut] - first,
             ends[cut] - first,
             tokens[cut],
@@ -187,7 +187,7 @@ def score_with_history(
             masses,
             largest[cut],
         )
-    return shares, evidence, largest, history.appended(tokens[is_stored], new)
+    return shares, evidence, largest, history.appended(tokens[kept], new)
 
 
 class CacheState(NamedTuple):
@@ -207,7 +207,7 @@ class CacheState(NamedTuple):
         return CacheState(self.inner.select(rows), tuple(self.histories[row] for row in rows))
 
     def concatenate(self, states: Sequence["CacheState"]) -> "CacheState":
-        """Return the rows of this state, then those of `states`."""
+        """Join this state's rows and those of `states`."""
         histories = [history for state in (self, *states) for history in state.histories]
         return CacheState(self.inner.concatenate([state.inner for state in states]), tuple(histories))
 
@@ -255,7 +255,7 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
 
     Attributes:
         parts: the wrapped model.
-        num_parameters: number of learnt values: the wrapped model's and the configuration's.
+        num_parameters: learnt values: the wrapped model's and the configuration's.
 
     Raises:
         InvalidInputError: the cache is continuous, and the model has no features; or there are dynamic marginals
@@ -363,7 +363,7 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
     def read_segment(
         self, state: CacheState, tokens: TokenIds, lengths: TokenIds, want: Want
     ) -> tuple[list[CacheScores], CacheState]:
-        """Read a few tokens of each row, in memory proportional to them; see `SequenceReader.read`.
+        """Read few tokens of each row, in memory proportional to them; see `SequenceReader.read`.
 
         Returns:
             Terms for each row's tokens, empty if no scores are requested; the state after them.
@@ -411,28 +411,28 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
         return out
 
     def save(self, directory: Path) -> None:
-        """Write configuration and frequencies; the wrapped model is a checkpoint under `parts/`."""
+        """Write configuration and frequencies; the wrapped model is under `parts/`."""
         write_config(directory / CONFIG_FILE, asdict(self.config))
         if self.frequencies is not None:
             write_tensors(directory / FREQUENCIES_FILE, {"frequencies": self.frequencies})
 
     @classmethod
     def load(cls, directory: Path, parts: Sequence[LanguageModel[Any]]) -> "CacheModel":
-        """Rebuild a saved cache model from its directory and its one part, already loaded.
+        """Rebuild a saved cache model from its folder and its one loaded part.
 
         Raises:
             ManifestError: config.json is not a cache's, or does not match the part.
         """
         path = directory / CONFIG_FILE
         config = check_config(CacheConfig, read_config(path), path)
-        frequencies = None
+        expected = None
         if config.marginals is not None:
-            frequencies = map_tensors(directory / FREQUENCIES_FILE).get("frequencies")
-            if frequencies is None or frequencies.dtype != np.float32 or not (frequencies >= 0).all():
+            expected = map_tensors(directory / FREQUENCIES_FILE).get("frequencies")
+            if expected is None or expected.dtype != np.float32 or not (expected >= 0).all():
                 raise ManifestError(f"{directory / FREQUENCIES_FILE}: no frequencies")
         try:
             (inner,) = parts
-            return cls(inner, config, frequencies)
+            return cls(inner, config, expected)
         except (ValueError, InvalidInputError) as error:
             raise ManifestError(f"{path}: not a cache's configuration: {error}") from None
 

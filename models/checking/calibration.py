@@ -56,10 +56,10 @@ class Calibration(BaseModel):
         if first == len(self.points):
             best = max(point.precision for point in self.points)
             last = self.points[-1]
-            raise InvalidInputError(
-                f"precision is {precision:g}; {self.model} has at most {best:.3f}, and {last.precision:.3f} at its "
+            raise InvalidInputError.of(
+                "precision",
+                f"is {precision:g}; {self.model} has at most {best:.3f}, and {last.precision:.3f} at its "
                 f"highest threshold, {last.threshold:g}",
-                parameter="precision",
             )
         return self.points[first].threshold
 
@@ -73,9 +73,8 @@ class Calibration(BaseModel):
         """Raise InvalidInputError unless the points are in ascending order of their thresholds."""
         for before, after in pairwise(self.points):
             if after.threshold <= before.threshold:
-                raise InvalidInputError(
-                    f"points are not in ascending order: {after.threshold:g} follows {before.threshold:g}",
-                    parameter="points",
+                raise InvalidInputError.of(
+                    "points", f"are not in ascending order: {after.threshold:g} follows {before.threshold:g}"
                 )
         return self
 
@@ -95,9 +94,9 @@ class CalibrationStore(DocumentStore[Calibration]):
                 one, else the oldest.
         """
         model, number = _split_address(address)
-        calibration = self._find(address)
-        if calibration is not None or not any_version:
-            return calibration
+        found = self._find(address)
+        if found is not None or not any_version:
+            return found
         others = (name.rpartition("@") for name in self.names())
         numbers = [int(which) for name, _, which in others if name == model and which.isdecimal()]
         best = max(numbers, key=lambda one: (one < number, -abs(one - number)), default=None)
@@ -118,5 +117,5 @@ def _split_address(address: str) -> tuple[str, int]:
     name, _, number = address.partition("@")
     check_name(name, parameter="model")
     if not is_version_number(number):
-        raise InvalidInputError(f"model is {address[:200]!r}; it must be NAME@NUMBER", parameter="model")
+        raise InvalidInputError.of("model", f"is {address[:200]!r}; it must be NAME@NUMBER")
     return name, int(number)

@@ -28,15 +28,15 @@ _MAX_RUN = 1024
 
 
 class Slot(NamedTuple):
-    """Span that may be wrong: a word, two neighbouring words, or a span that the caller gave.
+    """Span that may be wrong: a word, two adjacent words, or a span that the caller gave.
 
     Attributes:
-        start: its start in the complete text, in code points.
+        start: its start in the whole text, in code points.
         end: its end.
         first: index of its first token in the batch.
         last: index of the token after its last.
         known: True if all its words are known.
-        exempt: True if it cannot be wrong: it is in the user dictionary or not a word of letters.
+        exempt: True if in the user dictionary or not a word of letters, so never wrong.
         log_weight: ln P(typed | intended) of the typed text itself, with the spelling of unknown words.
     """
 
@@ -56,10 +56,10 @@ class Corrections(NamedTuple):
         slots: slot of each [M].
         firsts: index in the batch of each one's first replaced token [M].
         lasts: index of the token after the last replaced one [M].
-        tokens: concatenated tokens [K].
+        tokens: joined tokens [K].
         offsets: start of the tokens of each, and K at the end [M + 1].
         log_weights: ln P(typed | this is intended) [M].
-        edits: edit distance of each from the typed text; 0: the typed word in another case, thus right [M].
+        edits: edits of each from the typed text; 0: the typed word in another case, thus right [M].
         texts: spelling of each; None if its only token spells it [M].
     """
 
@@ -88,7 +88,7 @@ class Corrections(NamedTuple):
 
 
 def concatenate_corrections(parts: Sequence[Corrections]) -> Corrections:
-    """Concatenate one or more sets of corrections."""
+    """Join one or more sets of corrections."""
     if len(parts) == 1:
         return parts[0]
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
@@ -97,7 +97,7 @@ def concatenate_corrections(parts: Sequence[Corrections]) -> Corrections:
 
 
 class Correction(NamedTuple):
-    """Single correction, for generators that find one at a time; see `Corrections`."""
+    """Single correction; see `Corrections`."""
 
     slot: int
     first: int
@@ -132,7 +132,7 @@ def token_replacer(
     Also return the number of characters that it tokenises around the text.
 
     The function returns the first token that changes, the token after the last changed one, and the
-    new tokens between them; None if both texts have the same tokens. Replacing one unknown word by
+    new tokens between them; None if both texts have the same tokens. Replacing an unknown word by
     another is a change although the tokens are equal.
     """
     text = sentence.text
@@ -157,7 +157,7 @@ def token_replacer(
 
 
 def _whitespace_bounds(text: str, start: int, end: int) -> tuple[int, int]:
-    """Extend a span on both sides to the nearest white space or the text's end; to both ends if far."""
+    """Extend a span to the nearest white space on both sides; to the text's ends if far."""
     left, right = start, end
     while left and start - left < _MAX_RUN and not text[left - 1].isspace():
         left -= 1
@@ -179,7 +179,7 @@ class CheckContext:
     Attributes:
         lengths: number of tokens of each sentence with its `after` [S].
         bases: start of each sentence in `tokens` [S].
-        tokens: concatenated tokens of the sentences, each with its `after` [P].
+        tokens: joined tokens of the sentences, each with its `after` [P].
         sentence_of: sentence index of each token [P].
         words: words of all sentences, in order.
         positions: index of each word's first token in the batch [N].
@@ -200,25 +200,25 @@ class CheckContext:
             for spans in given.values()
             for span in spans
         }
-        runs = [np.concatenate([sentence.ids, sentence.after]) for sentence in sentences]
+        runs = [np.concatenate([one.ids, one.after]) for one in sentences]
         self.lengths = np.fromiter(map(len, runs), np.int64, len(runs))
         self.bases = np.cumsum(self.lengths) - self.lengths
         self.tokens = np.concatenate(runs)
         self.sentence_of = np.repeat(np.arange(len(runs)), self.lengths)
-        self.words: list[Word] = [word for sentence in sentences for word in sentence.words]
-        counts = [len(sentence.words) for sentence in sentences]
+        self.words: list[Word] = [word for one in sentences for word in one.words]
+        counts = [len(one.words) for one in sentences]
         firsts = np.fromiter((word.first for word in self.words), np.int64, len(self.words))
         self.positions: Int64s = firsts + np.repeat(self.bases, counts)
         self.slots: list[Slot] = []
 
     def unknown_words(self) -> Iterator[str]:
-        """Yield the checked words unknown to the model, and the longer words around them."""
+        """Yield checked words unknown to the model, and longer words around them."""
         for number, word in enumerate(self.words):
             if word.checked and not word.known:
                 yield from surrounding_words(*self.place(number))
 
     def place(self, number: int) -> tuple[str, int, int]:
-        """Return a word's sentence, and its start and end there."""
+        """Return a word's sentence, start and end there."""
         sentence, word = self.sentences[self.sentence_of[self.positions[number]]], self.words[number]
         return sentence.text, word.start - sentence.offset, word.end - sentence.offset
 
@@ -232,11 +232,9 @@ class CheckContext:
 
     def join_slots(self, number: int, *, log_weight: float) -> int:
         """Join the slots of a word and the next one into a new slot; return its index."""
-        slot, following = self.slots[number : number + 2]
-        known = slot.known and following.known
-        self.slots.append(
-            slot._replace(end=following.end, last=following.last, known=known, log_weight=log_weight)
-        )
+        slot, after = self.slots[number : number + 2]
+        known = slot.known and after.known
+        self.slots.append(slot._replace(end=after.end, last=after.last, known=known, log_weight=log_weight))
         return len(self.slots) - 1
 
     def correct_slot(
@@ -277,7 +275,7 @@ class CandidateGenerator(ABC):
         """
 
     def weigh_shortlisted(self, context: CheckContext, found: Corrections) -> Corrections:  # noqa: ARG002 - overriding methods use it
-        """Add the table of edits to the weights of those from `propose` that the left context leaves."""
+        """Weigh, by the table of edits, those of `propose` that the left context leaves."""
         return found
 
     def log_spelling(self, word: str) -> float:  # noqa: ARG002 - overriding methods use the word
@@ -289,7 +287,7 @@ class CandidateGenerator(ABC):
         return self.splitter.tokenizer.normaliser(self.splitter.read(word)[0])
 
     def keys(self, word: Word) -> list[str]:
-        """Return a known word's key, or else the keys of all its forms."""
+        """Return a known word's key, else those of all its forms."""
         if word.known:
             return [self.key(word.text)]
         forms = word_forms(word.text)
@@ -297,7 +295,7 @@ class CandidateGenerator(ABC):
         return list(dict.fromkeys(self.splitter.tokenizer.normaliser.all(plain)))
 
     def restored(self, word: Word, text: str) -> str:
-        """Apply the case of a word to a suggestion, unless the model knows the word as typed."""
+        """Apply a word's case to a suggestion, unless the model knows the typed word."""
         if word.text.isascii() and word.text.islower():
             return text
         normaliser = self.splitter.tokenizer.normaliser
@@ -305,7 +303,7 @@ class CandidateGenerator(ABC):
         return text if is_typed else match_case(word.text, text)
 
     def word_slot(self, context: CheckContext, number: int) -> Slot:
-        """Create the slot of a word; a word that is not alphabetic is exempt."""
+        """Create a word's slot, exempt if not alphabetic."""
         word, position = context.words[number], int(context.positions[number])
         slot = self._slot(context, word, slice(position, position + word.last - word.first), [word])
         return slot._replace(
@@ -316,7 +314,7 @@ class CandidateGenerator(ABC):
         )
 
     def add_given(self, context: CheckContext, found: list[Correction]) -> Work[Any, None]:
-        """Append the caller's suggestions to `found`; suggestions for a word share its slot."""
+        """Append the caller's suggestions to `found`; those for a word share its slot."""
         by_span = {(slot.start, slot.end): number for number, slot in enumerate(context.slots)}
         for number, spans in context.given.items():
             sentence = context.sentences[number]
@@ -328,7 +326,7 @@ class CandidateGenerator(ABC):
                 typed = sentence.text[span.start - sentence.offset : span.end - sentence.offset]
                 if not context.slots[index].known:
                     yield from context.dictionary.look_up([typed])
-                # a number, without generated candidates, can be an error if the caller suggests a correction
+                # a number, never searched, can be an error if the caller suggests a correction
                 slot = context.slots[index]
                 context.slots[index] = slot._replace(exempt=context.dictionary.has(typed, known=slot.known))
                 meant = self._meant(context, span, index, typed)
@@ -368,7 +366,7 @@ class CandidateGenerator(ABC):
         meant: Iterable[tuple[str, float, int]],
         restored: Callable[[str], str] = str,
     ) -> Work[Any, list[Correction]]:
-        """Return corrections that replace a slot by texts, without unchanged texts.
+        """Return corrections of a slot by texts that change it.
 
         Args:
             context: the batch.

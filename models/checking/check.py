@@ -1,4 +1,4 @@
-"""Check of a text by one or several text models: probable errors, with suggestions."""
+"""Check of a text by one or more models: probable errors, with suggestions."""
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -39,7 +39,7 @@ from models.words import word_pattern
 
 _BYTES_PER_CHARACTER = 4
 _MIN_SHARE_OF_THRESHOLD = 0.1
-"""Share of the threshold below which the probability of an error by one of several models counts as 0."""
+"""Share of the threshold below which an error's probability by one of several models is 0."""
 
 
 class Checked(NamedTuple):
@@ -78,9 +78,9 @@ def check_text(
         models: one or several.
         text: the text.
         settings: settings of the search for errors, but for `errors`.
-        threshold: minimum probability of an error by one model; less is enough for one of several.
+        threshold: minimum probability of an error by one model; less suffices for one of several.
         limits: of one request.
-        max_suggestions: maximum number of suggestions per issue of one model.
+        max_suggestions: maximum suggestions per issue of one model.
         errors: edits in misspellings, by model address; None: all are equally probable.
 
     Returns:
@@ -169,7 +169,7 @@ def _combine(
     weights = yield from weights_given_text(prior, log_probs)
     mixed = np.logaddexp.reduce(np.log(before.T) + log_probs)
     best = weights.argmax(axis=1)
-    # a character model knows every word, so the others, if any, give an issue's type
+    # a character model knows every word, so any others give an issue's type
     judges = [
         number
         for number, model in enumerate(models)
@@ -219,39 +219,38 @@ def _combine(
 
 
 def _word_span(issue: Issue, text: str) -> tuple[int, int]:
-    """Return an issue's span without punctuation, which some models' words include."""
+    """Return an issue's span without the punctuation of some models' words."""
     spans = [found.span() for found in word_pattern().finditer(text, issue.start, issue.end)]
     return (spans[0][0], spans[-1][1]) if spans else (issue.start, issue.end)
 
 
 def _mean_issue(issues: Sequence[tuple[float, Issue]], text: str, known: Container[tuple[int, int]]) -> Issue:
-    """Return the mean of several models' issues, each given with its weight.
+    """Return the mean of several models' issues with weights.
 
     `known` are the spans of words that a model knows.
     """
     start, end = min(issue.start for _, issue in issues), max(issue.end for _, issue in issues)
     ascending = sorted(issues, key=lambda weighted: weighted[0])
-    suggestions: dict[str, Suggestion] = {}
+    merged: dict[str, Suggestion] = {}
     for weight, issue in ascending:
         for suggestion in issue.suggestions:
             whole = text[start : issue.start] + suggestion.text + text[issue.end : end]
-            earlier = suggestions.get(whole)
-            probability = weight * suggestion.probability + (earlier.probability if earlier else 0.0)
-            suggestions[whole] = suggestion._replace(text=whole, probability=probability)
-    ranked = sorted(suggestions.values(), key=lambda suggestion: -suggestion.probability)
+            earlier = merged.get(whole)
+            chance = weight * suggestion.probability + (earlier.probability if earlier else 0.0)
+            merged[whole] = suggestion._replace(text=whole, probability=chance)
+    ranked = sorted(merged.values(), key=lambda suggestion: -suggestion.probability)
     worth = [one for one in ranked if one is ranked[0] or one.probability >= MIN_SUGGESTION_PROBABILITY]
-    probability = sum(weight * issue.probability for weight, issue in issues)
+    chance = sum(weight * issue.probability for weight, issue in issues)
     is_known = any(issue.known or (issue.start, issue.end) in known for _, issue in issues)
-    return Issue(start, end, is_known, probability, tuple(worth))
+    return Issue(start, end, is_known, chance, tuple(worth))
 
 
 def _sentences(loaded: TextModel, text: str, limits: Limits) -> Work[Any, list[Sentence]]:
-    """Split a text into sentences, with other requests in between; reject lines over the limits."""
+    """Split a text into sentences, giving way in between; reject lines over the limits."""
     num_lines = text.count("\n") + 1
     if num_lines > limits.max_reply_entries:
-        raise InvalidInputError(
-            f"text has {num_lines} lines; at most {limits.max_reply_entries} are accepted in one request",
-            parameter="text",
+        raise InvalidInputError.of(
+            "text", f"has {num_lines} lines; at most {limits.max_reply_entries} are accepted in one request"
         )
 
     def read() -> Iterator[Sentence]:
@@ -275,7 +274,7 @@ def _sentences(loaded: TextModel, text: str, limits: Limits) -> Work[Any, list[S
 
 
 def _answer_directly(work: Work[Any, RescoredBatch]) -> Work[Any, RescoredBatch]:
-    """Run a checker's calls to an n-gram model here: lookup costs less than calling the engine."""
+    """Run calls to an n-gram model here: lookup costs less than the engine."""
     answer: Any = None
     while True:
         try:

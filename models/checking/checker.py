@@ -34,10 +34,10 @@ _ISSUE_CHARACTERS = 1024
 """Cost of an issue with its suggestions, in characters read."""
 
 _MAX_BATCH_TOKENS = 512
-"""Maximum tokens of a batch of several sentences, whose states before all tokens are in memory."""
+"""Maximum tokens of a batch of sentences: all their states are in memory."""
 
 MIN_SUGGESTION_PROBABILITY = 1e-5
-"""Minimum probability of suggestions after the first; others are mostly not words."""
+"""Minimum probability of later suggestions; others are mostly no words."""
 
 
 class Checker:
@@ -59,7 +59,7 @@ class Checker:
         return self._proposer.log_spelling(word)
 
     def sentences(self, text: str, offset: int = 0) -> Iterator[Sentence]:
-        """Yield the sentences that have tokens; `offset` is the start of `text` in the complete text."""
+        """Yield the sentences that have tokens; `offset` is the start of `text` in the whole text."""
         return self.splitter.sentences(text, lookahead=self._proposer.right_tokens, offset=offset)
 
     def rescore_all(
@@ -70,32 +70,30 @@ class Checker:
         *,
         begin: Callable[[int], Any] | None = None,
     ) -> Iterator[Work[Any, RescoredBatch]]:
-        """Yield one rescoring per batch of sentences, in order; each must be run before the next.
+        """Yield a rescoring per batch of sentences; each must be run before the next.
 
         Args:
             model: any left-to-right model.
             sentences: sentences of the text, in order.
             options: settings of the check.
-            begin: returns the state after `<s>` for a number of rows; by default the model's `initial_state`.
+            begin: returns the state after `<s>` for a number of rows; else the model's `initial_state`.
 
         Raises:
             InvalidInputError: a suggestion's span is not within one sentence.
         """
         given = _spans_by_sentence(sentences, options.given)
         channel = ErrorModel(options)
-        right_tokens = options.search.right_tokens
-        if right_tokens is None:  # n-gram models use order - 1 tokens of context
+        after = options.search.right_tokens
+        if after is None:  # n-gram models use order - 1 tokens of context
             order = getattr(without_members(model), "order", 1)
-            right_tokens = int(order) - 1 if is_lookup(model) else self._proposer.right_tokens
+            after = int(order) - 1 if is_lookup(model) else self._proposer.right_tokens
         carried: list[Any] = []
 
         def work(first: int, batch: Sequence[Sentence]) -> Work[Any, RescoredBatch]:
             own = {index: given[first + index] for index in range(len(batch)) if first + index in given}
             context = CheckContext(model, batch, channel, own)
             state = carried.pop() if batch[0].continues_line else (begin or model.initial_state)(len(batch))
-            rescored = yield from rescore_batch(
-                self._proposer, context, state=state, right_tokens=right_tokens
-            )
+            rescored = yield from rescore_batch(self._proposer, context, state=state, right_tokens=after)
             if rescored.state is not None:
                 carried.append(rescored.state)
             return rescored
@@ -135,10 +133,10 @@ def _spans_by_sentence(
     for span in given:
         index = bisect_right(offsets, span.start) - 1
         if index < 0 or span.end > offsets[index] + len(sentences[index].text):
-            raise InvalidInputError(
-                f"{span.parameter} spans {span.start} to {span.end}; a span must be within one line that has a word, "
+            raise InvalidInputError.of(
+                span.parameter,
+                f"spans {span.start} to {span.end}; a span must be within one line that has a word, "
                 f"and within one part of a line of more than {MAX_SENTENCE_TOKENS} tokens",
-                parameter=span.parameter,
             )
         found.setdefault(index, []).append(span)
     return found
@@ -181,7 +179,7 @@ class Issue(NamedTuple):
 def find_issues(
     rescored: RescoredBatch, tokens: Sequence[str], *, threshold: float, max_suggestions: int
 ) -> Work[Any, list[Issue]]:
-    """Return the issues that reach the threshold, in order; of overlapping ones, the most probable."""
+    """Return issues above the threshold, in order; of overlapping ones, the most probable."""
     slots, wrong = error_probabilities(rescored)
     likely = wrong >= threshold
     pairs = zip(slots[likely].tolist(), wrong[likely].tolist(), strict=True)
@@ -211,7 +209,7 @@ def without_overlaps(issues: Iterable[Issue]) -> list[Issue]:
 
 
 def error_probabilities(rescored: RescoredBatch) -> tuple[Int64s, Float64s]:
-    """Return the slots with candidates, ascending [K], and the probability of an error in each [K]."""
+    """Return slots with candidates, ascending [K], and their probabilities of an error [K]."""
     order = np.argsort(rescored.alternatives.slots, kind="stable")
     slots = rescored.alternatives.slots[order]
     begins = np.flatnonzero(np.diff(slots, prepend=-1))
@@ -236,13 +234,13 @@ def _suggestions(
     order = np.argsort(-log_odds, kind="stable")
     worth = log_odds[order] + log_right >= log(MIN_SUGGESTION_PROBABILITY)
     worth[:1] = True
-    suggested: dict[str, Suggestion] = {}
+    chosen: dict[str, Suggestion] = {}
     for row in rows[order[worth]].tolist():
         text = tokens[found.tokens[found.offsets[row]]] if found.texts[row] is None else found.texts[row]
-        probability = float(np.exp(rescored.log_odds[row] + log_right))
-        if (same := suggested.get(text)) is not None:  # in another case
-            suggested[text] = same._replace(probability=same.probability + probability)
-        elif len(suggested) < count:
+        chance = float(np.exp(rescored.log_odds[row] + log_right))
+        if (same := chosen.get(text)) is not None:  # in another case
+            chosen[text] = same._replace(probability=same.probability + chance)
+        elif len(chosen) < count:
             gain = float(rescored.gains_nats[row] / log(2))
-            suggested[text] = Suggestion(text, probability, gain, int(found.edits[row]))
-    return tuple(sorted(suggested.values(), key=lambda one: -one.probability))
+            chosen[text] = Suggestion(text, chance, gain, int(found.edits[row]))
+    return tuple(sorted(chosen.values(), key=lambda one: -one.probability))

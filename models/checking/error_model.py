@@ -338,8 +338,8 @@ class ErrorModel:
     def unknown_word_log_probs(self, edits: UInt8s, lengths: Int64s) -> Float64s:
         """Return ln P(typed | intended) of a typed unknown word, by edits and length of intended ones [N]."""
         # deletions, swaps, substitutions, insertions
-        log_num_strings = np.log(2 * lengths * _ALPHABET + _ALPHABET + lengths)
-        spread: Float64s = self.log_error + self._log_shares[edits] - edits * log_num_strings
+        log_count = np.log(2 * lengths * _ALPHABET + _ALPHABET + lengths)
+        spread: Float64s = self.log_error + self._log_shares[edits] - edits * log_count
         return spread
 
     def log_ratios(self, pairs: Sequence[tuple[str, str]], edits: UInt8s, known: Bools) -> Float64s:

@@ -41,7 +41,7 @@ from models.vocabulary import EOS, UNK
 from models.words import MAX_WORD_LENGTH, NO_AFFIXES, is_alphabetic, split_affixes
 
 _WORDS_PER_STEP = 16
-"""Words looked up between yields to other requests: about a millisecond."""
+"""Words looked up between yields: about a millisecond."""
 
 _MAX_ROWS = 64
 _RIGHT_TOKENS = 5
@@ -112,9 +112,9 @@ class WordCandidateGenerator(CandidateGenerator):
             if not word.known:
                 found += yield from self._from_dictionary(context, number)
         yield from self.add_given(context, found)
-        additions = corrections_from(found)
+        more = corrections_from(found)
         if not nearby:
-            return additions
+            return more
         slots = np.repeat(owners, [len(chunk.indices) for chunk in nearby])
         tokens, edits = map(np.concatenate, zip(*nearby, strict=True))
         log_weights = np.where(
@@ -133,12 +133,12 @@ class WordCandidateGenerator(CandidateGenerator):
             np.full(len(slots), None, dtype=object),
         )
         return concatenate_corrections(
-            [_exclude_given(words, additions, len(self.splitter.tokenizer.vocabulary)), additions]
+            [_exclude_given(words, more, len(self.splitter.tokenizer.vocabulary)), more]
         )
 
     @override
     def weigh_shortlisted(self, context: CheckContext, found: Corrections) -> Corrections:
-        # only for words not in small letters; other candidates keep `texts` None
+        # only for words not in small letters; other `texts` stay None
         recased = [
             n for n, word in enumerate(context.words) if not word.text.isascii() or not word.text.islower()
         ]
@@ -168,7 +168,7 @@ class WordCandidateGenerator(CandidateGenerator):
     def propose_after_reading(
         self, context: CheckContext, state: Any, rows: Int64s, log_probs: Float64s
     ) -> Work[Any, Corrections]:
-        # words that the model predicts for unknown ones, whose errors may be of any kind
+        # words that the model predicts for unknown ones, with errors of any kind
         found: list[Correction] = []
         count = min(context.search.likeliest, len(self._ids))
         unknown = [
@@ -233,7 +233,7 @@ class WordCandidateGenerator(CandidateGenerator):
         yield from context.correct_slot(last, (joined,), log_weight=log_weight, edits=1, text=text)
 
     def _from_dictionary(self, context: CheckContext, number: int) -> Work[Any, list[Correction]]:
-        """Find dictionary words near an unknown word that the model does not know either."""
+        """Find dictionary words near an unknown word, unknown to the model too."""
         word, error_model = context.words[number].text, context.error_model
         max_edits = error_model.max_edits(word, known=False)
         found: list[Correction] = []
@@ -261,7 +261,7 @@ class WordCandidateGenerator(CandidateGenerator):
 
 
 def _exclude_given(words: Corrections, additions: Corrections, vocab_size: int) -> Corrections:
-    """Remove words that the caller also suggests for the same slot.
+    """Remove words that the caller suggests for the same slot.
 
     The caller's probabilities have precedence.
     """
@@ -284,16 +284,16 @@ class SubwordCandidateGenerator(CandidateGenerator):
     """
 
     def __init__(self, cutter: SentenceSplitter) -> None:
-        is_character = isinstance(cutter, CharacterSentenceSplitter)
-        super().__init__(cutter, _RIGHT_CHARACTERS if is_character else _RIGHT_PIECES)
+        single = isinstance(cutter, CharacterSentenceSplitter)
+        super().__init__(cutter, _RIGHT_CHARACTERS if single else _RIGHT_PIECES)
         spelled = [raw.decode("utf-8", "ignore").strip() for raw in cutter.tokenizer.token_bytes[3:]]
         pieces = [piece.lower() for piece in spelled if piece.isalpha()]
         counts = Counter("".join(pieces))
         self._letters = "".join(letter for letter, _ in counts.most_common(_ALPHABET_SIZE))
-        self._spelling = None if is_character else SpellingModel(pieces)
+        self._spelling = None if single else SpellingModel(pieces)
         listed = dict.fromkeys(word.lower() for word in cutter.tokenizer.lexicon if is_alphabetic(word))
         self._listed = FuzzyLexicon(list(listed))
-        factor = _CHARACTER_MODEL_FACTOR if is_character else 1
+        factor = _CHARACTER_MODEL_FACTOR if single else 1
         self._max_searched = _MAX_SEARCHED_WORDS // factor
         self._max_spellings = (_MAX_SPELLINGS_BESIDE_WORDS if listed else _MAX_SPELLINGS) * factor
 
@@ -341,16 +341,16 @@ class SubwordCandidateGenerator(CandidateGenerator):
         typed = context.words[number]
         word = self.keys(typed)[-1]
         word = word if typed.known else word.lower()
-        spellings = yield from self._spellings(context, word, elsewhere)
-        lengths = np.fromiter(map(len, spellings), np.int64, len(spellings))
-        edits = np.fromiter(spellings.values(), np.uint8, len(spellings))
+        found = yield from self._spellings(context, word, elsewhere)
+        lengths = np.fromiter(map(len, found), np.int64, len(found))
+        edits = np.fromiter(found.values(), np.uint8, len(found))
         log_probs = context.error_model.unknown_word_log_probs(edits, lengths)
-        unknown = np.zeros(len(spellings), dtype=bool)
-        log_probs += context.error_model.log_ratios([(word, text) for text in spellings], edits, unknown)
-        meant = list(zip(spellings, log_probs.tolist(), spellings.values(), strict=True))
+        unknown = np.zeros(len(found), dtype=bool)
+        log_probs += context.error_model.log_ratios([(word, text) for text in found], edits, unknown)
+        meant = list(zip(found, log_probs.tolist(), found.values(), strict=True))
         for left, right in word_splits(word):
             meant.append((f"{left} {right}", context.error_model.log_space_error, 1))
-        # the model may know a word in one case only, and only after a space, which brackets lack
+        # the model may know a word in one case, and after a space only, which brackets lack
         if self.splitter.has_case(word):
             meant.append((word, context.error_model.log_correct, 0))
         text, start, _ = context.place(number)
@@ -374,10 +374,10 @@ class SubwordCandidateGenerator(CandidateGenerator):
         words = context.words
         if not 0 <= left < len(words) - 1 or context.slots[left].exempt or context.slots[left + 1].exempt:
             return []
-        sentence_index, next_sentence = context.sentence_of[context.positions[left : left + 2]].tolist()
-        sentence = context.sentences[sentence_index]
+        index, other = context.sentence_of[context.positions[left : left + 2]].tolist()
+        sentence = context.sentences[index]
         between = sentence.text[words[left].end - sentence.offset : words[left + 1].start - sentence.offset]
-        if sentence_index != next_sentence or between != " ":
+        if index != other or between != " ":
             return []
         number = context.join_slots(left, log_weight=context.slots[left].log_weight)
         text = words[left].text + words[left + 1].text
@@ -391,22 +391,22 @@ class SubwordCandidateGenerator(CandidateGenerator):
         meant: Sequence[tuple[str, float, int]],
         restored: Callable[[str], str] = str,
     ) -> Work[Any, list[Correction]]:
-        """Replace a slot by strings with weights and edits, except those that the caller suggests."""
+        """Replace a slot by strings with weights and edits, but not the caller's."""
         new = (one for one in meant if not context.is_given(number, restored(one[0])))
         return self.replacements(context, number, new, restored)
 
     def _spellings(
         self, context: CheckContext, word: str, elsewhere: FuzzyLexicon
     ) -> Work[Any, dict[str, int]]:
-        """Find strings that may be intended, with their edit distances."""
+        """Find strings that may be intended, with edits."""
         strings = one_edit_strings(word, self._letters)
         if self._spelling is not None:
             scores = self._spelling.log_probs(list(map(str.lower, strings)))
             strings = [strings[index] for index in np.argsort(-scores, kind="stable").tolist()]
-        spellings = dict.fromkeys([*common_typo_corrections(word), *strings[: self._max_spellings]], 1)
+        found = dict.fromkeys([*common_typo_corrections(word), *strings[: self._max_spellings]], 1)
         max_edits = context.error_model.max_edits(word, known=False)
-        spellings |= elsewhere.nearby(word, max_edits)
-        spellings |= heapq.nsmallest(_MAX_WORDS, self._listed.nearby(word, max_edits), itemgetter(1))
+        found |= elsewhere.nearby(word, max_edits)
+        found |= heapq.nsmallest(_MAX_WORDS, self._listed.nearby(word, max_edits), itemgetter(1))
         near = yield from context.dictionary.fuzzy_matches(word, max_edits)
-        spellings |= {text: edits for text, edits, _ in near}
-        return spellings
+        found |= {text: edits for text, edits, _ in near}
+        return found

@@ -52,7 +52,7 @@ _MAX_CACHED_MATCHES = 1 << 20
 _MAX_BYTES = 64 * 2**20
 """Maximum size of a file; the largest of LibreOffice's dictionaries has 10 MB."""
 _MAX_ENTRY_BYTES = 255
-"""Maximum bytes of an entry's word; at a longer one Hunspell forgets all entries."""
+"""Maximum bytes of an entry's word; at more Hunspell forgets all entries."""
 _MAX_LETTERS = 40
 MAX_SEARCHED_LENGTH = 32
 """Maximum characters of a searched word; longer ones are rarely words, with thousands of neighbours."""
@@ -61,7 +61,7 @@ _MAX_STRINGS = 128
 _STRINGS_PER_STEP = 8
 """Words looked up before those of another request."""
 _WAIT_S, _QUEUE_WAIT_S = 0.001, 0.0001
-"""Time to wait for a look-up, or for the one before it, until giving way to others."""
+"""Time to wait for a look-up, or the one before it, until giving way."""
 _MAX_WAITS = 2000
 """Maximum waits of a request; then its words count as right, without suggestions."""
 _MAX_NEARBY = 32
@@ -176,18 +176,18 @@ class HunspellDictionary:
         entries, rules, self._encoding = _read_entries(path)
         words = [_END_OF_WORD.split(entry, maxsplit=1)[0] for entry in entries]
         sizes = (len(word.replace("\\/", "/").encode(self._encoding)) for word in words)
-        too_long = [index for index, size in enumerate(sizes) if size > _MAX_ENTRY_BYTES]
-        for index in too_long:
+        long = [index for index, size in enumerate(sizes) if size > _MAX_ENTRY_BYTES]
+        for index in long:
             entries[index] = words[index] = ""
         self._spellings = {dictionary_key(word): word for word in words if is_alphabetic(word)}
         self._unsuggested = _unsuggested(entries, rules)
-        # the package's functions keep the interpreter's lock during look-ups, the library's do not
+        # the package's look-ups keep the interpreter's lock, the library's do not
         self._library = ctypes.CDLL(importlib.import_module("hunspell.hunspell").__file__)
         self._library.Hunspell_create.restype = ctypes.c_void_p
-        with tempfile.NamedTemporaryFile() if too_long else path.open("rb") as shorter:
-            if too_long:
+        with tempfile.NamedTemporaryFile() if long else path.open("rb") as shorter:
+            if long:
                 text = "%s: entries of more than %d bytes are left out: %d, the first in line %d"
-                _log.warning(text, path, _MAX_ENTRY_BYTES, len(too_long), too_long[0] + 2)
+                _log.warning(text, path, _MAX_ENTRY_BYTES, len(long), long[0] + 2)
                 shorter.write("\n".join([str(len(entries)), *entries]).encode(self._encoding))
                 shorter.flush()
             files = path.with_suffix(".aff"), shorter.name
@@ -342,7 +342,7 @@ def _read_bytes(path: Path) -> bytes:
 
 
 class UserDictionary:
-    """User dictionary of a request, whatever the case and Unicode form, and Hunspell dictionaries.
+    """A request's user dictionary, in any case and Unicode form, and Hunspell's.
 
     Args:
         words: spelling of each word, by its `dictionary_key`.
@@ -378,7 +378,7 @@ class UserDictionary:
             self._right.update(forms)
 
     def has(self, word: str, *, known: bool) -> bool:
-        """True if a word, with or without punctuation, is correct even if the model lacks it."""
+        """True if a word, with or without punctuation, is right even if the model lacks it."""
         return any(
             dictionary_key(form) in self._words or (not known and form in self._right)
             for form in _forms(word)
@@ -395,7 +395,7 @@ class UserDictionary:
         return bool(self._words and self._lexicon.nearby(dictionary_key(word), 2))
 
     def fuzzy_matches(self, word: str, max_edits: int) -> Work[Any, list[tuple[str, int, float]]]:
-        """Return the words near an unknown word, as spelled, with edits and share of a dictionary each."""
+        """Return words near an unknown one, as spelled, with edits and a dictionary's share."""
         near: dict[str, tuple[int, float]] = {}
         if self._words:
             for key, edits in self._lexicon.nearby(dictionary_key(word), max_edits):

@@ -32,9 +32,9 @@ class RescoredBatch(NamedTuple):
 
     Attributes:
         words: words of all sentences, in order.
-        word_log_probs: ln P(word | preceding text) of each word [N].
+        word_log_probs: ln P(word | earlier text) of each word [N].
         log_probs: log-probabilities of all predicted tokens, with ends of lines [T].
-        positions: position of each in the complete text [T].
+        positions: position of each in the whole text [T].
         num_ends: number of ends of lines.
         slots: spans that may be wrong; first one for each word.
         alternatives: candidates scored with both contexts [M].
@@ -91,12 +91,12 @@ def rescore_batch(
     before[starts] = choices[count:] - log_probs[first.firsts[starts]]
     shortlisted = proposer.weigh_shortlisted(context, first.select(_shortlist(context, first, before)))
     more = yield from proposer.propose_after_reading(context, states, rows, log_probs)
-    alternatives = concatenate_corrections([shortlisted, more])
-    totals, stops = yield from _sequence_log_probs(context, (states, rows), alternatives, right_tokens)
+    chosen = concatenate_corrections([shortlisted, more])
+    totals, stops = yield from _sequence_log_probs(context, (states, rows), chosen, right_tokens)
     sums = np.concatenate([[0.0], np.cumsum(log_probs)])
-    gains = totals - (sums[stops] - sums[alternatives.firsts])
-    log_weights = alternatives.log_weights - _typed_log_weights(context)[alternatives.slots]
-    log_weights += _unknown_word_log_odds(context, alternatives, log_probs)
+    gains = totals - (sums[stops] - sums[chosen.firsts])
+    log_weights = chosen.log_weights - _typed_log_weights(context)[chosen.slots]
+    log_weights += _unknown_word_log_odds(context, chosen, log_probs)
     counts = [len(sentence.ids) + sentence.ends for sentence in context.sentences]  # with the ends of lines
     predicted = np.arange(sum(counts)) + np.repeat(context.bases - np.cumsum(counts) + counts, counts)
     num_tokens = np.fromiter((word.last - word.first for word in context.words), np.int64, len(context.words))
@@ -108,7 +108,7 @@ def rescore_batch(
         np.concatenate([_positions(sentence) for sentence in context.sentences]),
         int(np.count_nonzero(context.tokens[predicted] == EOS)),
         context.slots,
-        alternatives,
+        chosen,
         gains + log_weights,
         gains,
         None if last.ends else states.select(rows[[context.bases[-1] + len(last.ids)]]),
@@ -116,7 +116,7 @@ def rescore_batch(
 
 
 def _positions(sentence: Sentence) -> Int64s:
-    """Return the positions of a sentence's tokens and its line's end in the complete text."""
+    """Return the positions of a sentence's tokens and line end in the whole text."""
     ends = [len(sentence.text)] if sentence.ends else []
     return sentence.offset + np.append(sentence.begins, ends).astype(np.int64)
 
@@ -136,10 +136,10 @@ def _prefix_states(context: CheckContext, state: Any) -> Work[Any, tuple[Any, In
         states.append(state)
         firsts.append(num_rows)
         num_rows += alive
-        num_unfinished = int(np.searchsorted(-lengths, -(step + 1)))
-        if num_unfinished:
-            going = state if num_unfinished == alive else state.select(np.arange(num_unfinished))
-            tokens = context.tokens[bases[:num_unfinished] + step]
+        left = int(np.searchsorted(-lengths, -(step + 1)))
+        if left:
+            going = state if left == alive else state.select(np.arange(left))
+            tokens = context.tokens[bases[:left] + step]
             result = yield from Read(context.model, going, tokens[:, None], np.ones_like(tokens), STATE)
             state = result.state
     rank = np.empty(len(order), dtype=np.int64)
@@ -150,7 +150,7 @@ def _prefix_states(context: CheckContext, state: Any) -> Work[Any, tuple[Any, In
 
 
 def _shortlist(context: CheckContext, found: Corrections, before: Float64s) -> Int64s:
-    """Select each slot's best candidates that the right context can still make win, ascending.
+    """Select each slot's best candidates that can still win by the right context, ascending.
 
     For unknown words the best are always selected, as suggestions.
     """
@@ -175,7 +175,7 @@ def _typed_log_weights(context: CheckContext) -> Float64s:
 def _unknown_word_log_odds(context: CheckContext, found: Corrections, log_probs: Float64s) -> Float64s:
     """Log-odds bonus that raises unknown words to at least their prior [M].
 
-    A model with every word of its training text gives unknown words almost no probability.
+    A model with all words of its training text gives others almost no probability.
     """
     tokens = context.tokens
     missing = np.where(tokens == UNK, np.maximum(context.error_model.log_unknown - log_probs, 0.0), 0.0)
@@ -194,7 +194,7 @@ def _sequence_log_probs(
     found: Corrections,
     right_tokens: int,
 ) -> Work[Any, tuple[Float64s, Int64s]]:
-    """Return the log-probabilities of candidates and the tokens after them [M], and their ends [M]."""
+    """Return log-probabilities of candidates with the tokens after them [M], and their ends [M]."""
     states, rows = prefix_states
     stops = np.minimum(
         found.lasts + right_tokens, (context.bases + context.lengths)[context.sentence_of[found.firsts]]

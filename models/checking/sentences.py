@@ -48,7 +48,7 @@ MAX_CHARACTERS = 255
 """The most frequent characters have their own counts; others share one."""
 
 _OTHER_CHARACTERS = 1 << 16
-"""Approximate number of rare characters that share one count."""
+"""About so many rare characters share one count."""
 
 _ADDED_COUNT = 0.1
 _END = 0
@@ -63,7 +63,7 @@ class Word(NamedTuple):
 
     Attributes:
         text: the word as it appears in the text.
-        start: its start in the complete text, in code points.
+        start: its start in the whole text, in code points.
         end: its end.
         first: index of its first token in the sentence.
         last: index of the token after its last one.
@@ -85,7 +85,7 @@ class Sentence(NamedTuple):
 
     Attributes:
         text: the line or part.
-        offset: its start in the complete text, in code points.
+        offset: its start in the whole text, in code points.
         ids: its tokens [T].
         begins: position in `text` of each token's first visible character; for character tokenizers,
             of its character [T], non-decreasing. A composed character begins where its parts do.
@@ -120,7 +120,7 @@ class SentenceSplitter:
         return self.tokenizer.encode(self.read(text)[0])
 
     def read(self, text: str) -> tuple[str, Int64s]:
-        """Return a text with words in the forms that the model knows best, and its characters' origins.
+        """Return a text in the forms that the model knows best, and its characters' origins.
 
         This is the first form with the fewest tokens, of those without unknown tokens or else of all.
 
@@ -147,7 +147,7 @@ class SentenceSplitter:
         return text.isascii() and text == text.lower()
 
     def lacks_space(self, word: str) -> bool:  # noqa: ARG002 - overriding methods use the word
-        """True if the model reads a word after a sign, such as a bracket, as after a space."""
+        """True if the model reads a word after a sign (bracket) as after a space."""
         return False
 
     def _best_form(self, word: str) -> str:
@@ -173,8 +173,8 @@ class SentenceSplitter:
 
         Args:
             text: any text.
-            lookahead: maximum number of tokens in `after` of a part of a long line.
-            offset: start of `text` in the complete text, in code points.
+            lookahead: maximum tokens in `after` of a part of a long line.
+            offset: start of `text` in the whole text, in code points.
         """
         for line in text.split("\n"):
             sentence = self._tokenise(line, offset)
@@ -183,7 +183,7 @@ class SentenceSplitter:
             offset += len(line) + 1
 
     def sentence(self, line: str, offset: int = 0) -> Sentence:
-        """Tokenise one line that starts at `offset` in the complete text."""
+        """Tokenise one line that starts at `offset` in the whole text."""
         sentence = self._tokenise(line, offset)
         return sentence._replace(words=tuple(self._checked_words(sentence)))
 
@@ -194,7 +194,7 @@ class SentenceSplitter:
         return Sentence(line, offset, np.array(ids, dtype=np.int64), begins, (), _END_OF_LINE)
 
     def _checked_words(self, sentence: Sentence) -> Iterator[Word]:
-        """Find the words of a sentence, and which of them belong to what is no word."""
+        """Find a sentence's words, and which of them belong to what is no word."""
         text, size = sentence.text, len(sentence.text) + 1
         spans = chain(find_no_words(text), [(size, size)])
         begin, end = next(spans)
@@ -206,7 +206,7 @@ class SentenceSplitter:
             yield word._replace(checked=False) if is_part else word
 
     def _words(self, sentence: Sentence) -> Iterator[Word]:
-        """Find the words of a sentence, not all at once, as a line may have very many."""
+        """Find a sentence's words, not all at once, as a line may have very many."""
         matches = word_pattern().finditer(sentence.text)
         while found := list(islice(matches, MAX_SENTENCE_TOKENS)):
             firsts = np.searchsorted(sentence.begins, [one.start() for one in found]).tolist()
@@ -284,7 +284,7 @@ class WordSentenceSplitter(SentenceSplitter):
         return super().read(WORD.sub(self._separate, text) if _UNICODE_SPACE.search(text) else text)
 
     def _separate(self, found: re.Match[str]) -> str:
-        """Return a word with a no-break space or the like, or, if it is unknown, the words around it."""
+        """Return a word with a no-break space or the like, or, if unknown, the words around it."""
         word = found.group()
         is_torn = _UNICODE_SPACE.search(word) is not None and UNK in self.tokenizer.encode(word)
         return _UNICODE_SPACE.sub(" ", word) if is_torn else word
@@ -418,11 +418,11 @@ class SpellingModel:
         sizes = np.fromiter(map(len, words), np.int64, len(words)) + 1
         terms = np.zeros((len(words), int(sizes.max(initial=1))))
         terms[np.arange(terms.shape[1]) < sizes[:, None]] = self._log_probs[self._pairs(words)]
-        sums: Float64s = np.cumsum(terms, axis=1)[:, -1]  # in the order of the characters
+        sums: Float64s = np.cumsum(terms, axis=1)[:, -1]  # in order of the characters
         return sums
 
     def _pairs(self, words: Sequence[str]) -> Int64s:
-        """Return each pair of neighbouring characters, ends included, as a place in the table [P]."""
+        """Return each pair of characters, ends included, as a place in the table [P]."""
         codes = np.frombuffer("".join(words).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
         lengths = np.fromiter(map(len, words), np.int64, len(words))
         indices = self._indices[np.minimum(codes, len(self._indices) - 1)]
@@ -447,7 +447,7 @@ def one_edit_strings(word: str, letters: str) -> list[str]:
 
 
 def common_typo_corrections(word: str) -> list[str]:
-    """Return corrections of the most frequent typos: an extra letter, two swapped, a missing double."""
+    """Return corrections of frequent typos: an extra letter, two swapped, a missing double."""
     doubled = (word[: index + 1] + word[index:] for index in range(len(word)))
     found = _shortened_or_swapped(word) | dict.fromkeys(doubled)
     return [string for string in found if string not in {word, ""}]

@@ -76,11 +76,11 @@ class Copies:
         """Copy a version and verify all files of the copy.
 
         Args:
-            directory: the version's folder, which other processes may write to at any time.
+            directory: the version's folder, which others may write to at any time.
             manifest: the version's manifest.
 
         Returns:
-            None, with a warning, if no copy can be written, for example to a full disk.
+            None, with a warning, if no copy can be written (full disk).
 
         Raises:
             IntegrityError: a file differs from the published one.

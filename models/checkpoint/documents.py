@@ -102,7 +102,7 @@ class DocumentStore(Generic[_Document]):
         if not self._is_remote:
             return self._fetch(name, None).result()
         known = self._read.get(name)
-        # while another thread reads the store, the previous content is fine
+        # while another thread reads the store, old content is fine
         if not self._is_fresh(known) and self._lock.acquire(blocking=known is None):
             try:
                 known = self._read.get(name)
@@ -195,7 +195,7 @@ class DocumentStore(Generic[_Document]):
 
 @lru_cache(maxsize=48)  # requests read them; some have thousands of entries
 def _parse(kind: type[_Document], content: bytes, what: str) -> _Document:
-    """Parse JSON; an error names the field, or `what` for all of it, and the value."""
+    """Parse JSON; errors name the field, or `what` for all of it, and the value."""
     if len(content) > MAX_DOCUMENT_BYTES:
         raise InvalidInputError(f"it has more than {MAX_DOCUMENT_BYTES} bytes, the maximum")
     try:
@@ -204,4 +204,4 @@ def _parse(kind: type[_Document], content: bytes, what: str) -> _Document:
         first = error.errors(include_url=False, include_context=False)[0]
         field = ".".join(map(str, first["loc"]))[:80] or what
         shown = repr(first["input"])[:80]
-        raise InvalidInputError(f"{field} is {shown}: {first['msg']}", parameter=field) from None
+        raise InvalidInputError.of(field, f"is {shown}: {first['msg']}") from None

@@ -61,7 +61,7 @@ R = TypeVar("R")
 
 _KNOWN_FOLDER = ".known"
 _RETRY_AFTER_S = 10.0
-"""Seconds after a failure for which cached data is returned without a request."""
+"""Seconds of cached data only, after a failure."""
 
 
 class DownloadCache:
@@ -141,7 +141,7 @@ class DownloadCache:
         return path
 
     def adopt(self, folder: Path, version: Version, manifest: Manifest) -> None:
-        """Add a version to the cache that was published from a scratch folder."""
+        """Add a version published from a scratch folder."""
         with contextlib.suppress(OSError):  # it can be downloaded later
             self._blobs.mkdir(parents=True, exist_ok=True)
             for name, entry in manifest.files.items():
@@ -150,7 +150,7 @@ class DownloadCache:
             folder.rename(version.path)
 
     def _is_complete(self, version: Version, raw: bytes, manifest: Manifest) -> bool:
-        """True if the cache has this version with this manifest and intact files."""
+        """True if cached with this manifest and intact files."""
         if self.manifest(version) != raw:
             return False
         try:
@@ -170,12 +170,12 @@ class DownloadCache:
             with (new / MANIFEST_FILE).open("xb") as file:
                 file.write(raw)
             fsync_tree(new)
-            if version.path.exists():  # damaged, or from a registry that has been emptied since
+            if version.path.exists():  # damaged, or of a registry emptied since
                 version.path.rename(old)
             new.rename(version.path)
 
     def _download(self, version: Version, name: str, entry: FileEntry) -> Iterator[bytes]:
-        # an unchanged copy of a local registry has the files next to their manifest
+        # a copy of a local registry has the files next to their manifest
         for key in (f"{BLOBS_FOLDER}/{entry.sha256}", f"{version.name}/versions/{version.number}/{name}"):
             try:
                 yield from self._store.chunks(key, entry.bytes)
@@ -228,7 +228,7 @@ def _manifest_keys(entries: Iterable[ObjectEntry]) -> set[str]:
 
 
 class CachedStore(ObjectStore):
-    """Read-only store that returns the last known data while the store cannot be reached.
+    """Read-only store that returns known data while the store cannot be reached.
 
     Args:
         store: store to read.
@@ -288,7 +288,7 @@ class CachedStore(ObjectStore):
         return entries
 
     def ask(self, read: Callable[[], R], recall: Callable[[], R | None]) -> R:
-        """Read from the store; if it fails, or just failed, return the last known value.
+        """Read from the store; if it fails, or just did, return the known value.
 
         Args:
             read: reads from the store.

@@ -24,7 +24,7 @@ _FORBIDDEN = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
 def set_cache_folder(folder: Path) -> None:
-    """Set the process's cache folder; the command line does this once, from the environment."""
+    """Set the process's cache folder, as the command line does once, from the environment."""
     _chosen_cache_folder[:] = [folder]
 
 
@@ -45,7 +45,7 @@ def cache_folder(given: Path | None = None) -> Path:
 
 
 def set_data_home(folder: Path) -> None:
-    """Set the folder of users' data; the command line does this once, from the environment."""
+    """Set the folder of users' data, as the command line does once, from the environment."""
     _data_home[:] = [folder]
 
 
@@ -56,7 +56,7 @@ def data_folder() -> Path:
 
 @contextlib.contextmanager
 def report_write_errors(folder: Path) -> Iterator[None]:
-    """Convert errors of the file system to an error that names the folder.
+    """Convert file system errors to one that names the folder.
 
     Raises:
         RegistryAccessError: the folder may only be read.
@@ -82,12 +82,12 @@ def locked_folder(folder: Path, *, wait: bool = True) -> Iterator[int]:
     Raises:
         BlockingIOError: `wait` is false, and another process holds the lock.
     """
-    descriptor = os.open(folder, os.O_RDONLY)
+    handle = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        yield descriptor
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield handle
     finally:
-        os.close(descriptor)
+        os.close(handle)
 
 
 @contextlib.contextmanager
@@ -130,7 +130,7 @@ def fsync_path(path: Path) -> None:
 
 
 def remove_stale_folders(parent: Path, pattern: str = f"{TEMPORARY_PREFIX}*") -> int:
-    """Remove folders that no process locks, by default temporary ones of dead processes.
+    """Remove folders that no process locks; default: temporary ones of dead processes.
 
     Returns:
         Number of removed folders.

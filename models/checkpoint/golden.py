@@ -1,6 +1,6 @@
 """Golden test of a checkpoint, `golden.json`: sequences and their scores when it was written.
 
-Its replay in loading proves that this machine, device and library versions reproduce the published
+Its replay in loading proves that machine, device and libraries reproduce the published
 scores, and warms up the model.
 """
 
@@ -24,28 +24,28 @@ GOLDEN_TOLERANCE: dict[str, dict[Precision, float]] = {
 """Maximum difference of one token's log-probability, by kind of device and precision, in nats."""
 
 _LOW_PRECISION_TOLERANCE = 0.5
-"""The same for bfloat16, and pretrained models in int8: differences of rounding grow from layer to layer."""
+"""The same for bfloat16, and pretrained models in int8: rounding errors grow by layer."""
 
 _LOG_PROB_FIELDS = {FLOAT32: "logprobs", INT8: "logprobs_int8", BFLOAT16: "logprobs"}
-"""JSON fields of the scores of each precision; int8 only if the model has a network to quantize."""
+"""JSON fields of scores by precision; int8 only if there is a network to quantize."""
 
 MAX_GOLDEN_TOKENS = 64
 
 
 def golden_sequences(encoded: Sequence[Sequence[int]], vocab_size: int) -> list[list[int]]:
-    """Choose sequences to score: those given, truncated, and one with ids across the vocabulary."""
+    """Choose sequences: those given, truncated, and one with ids across the vocabulary."""
     across = np.linspace(3, vocab_size - 1, num=min(24, vocab_size - 3)).astype(int).tolist()
     return [[*map(int, ids[: MAX_GOLDEN_TOKENS - 1]), EOS] for ids in encoded[:4]] + [[*across, 0, EOS]]
 
 
 def write_golden(directory: Path, model: LanguageModel[Any], sequences: Sequence[Sequence[int]]) -> None:
-    """Score each sequence after `<s>`, also in int8 if supported, and write sequences and scores."""
+    """Score sequences after `<s>`, also in int8 if supported; write both."""
     rounded = to_int8(model)
-    tolerance = {**GOLDEN_TOLERANCE}
+    limits = {**GOLDEN_TOLERANCE}
     if has_pretrained(model):
-        tolerance["cpu"] = {**tolerance["cpu"], INT8: _LOW_PRECISION_TOLERANCE}
+        limits["cpu"] = {**limits["cpu"], INT8: _LOW_PRECISION_TOLERANCE}
     golden = {
-        "tolerance": tolerance,
+        "tolerance": limits,
         "sequences": [list(map(int, s)) for s in sequences],
         _LOG_PROB_FIELDS[FLOAT32]: _finite_scores(model, sequences),
         **({} if rounded is model else {_LOG_PROB_FIELDS[INT8]: _finite_scores(rounded, sequences)}),
@@ -63,7 +63,7 @@ def replay_golden(
 
     Raises:
         ManifestError: the file is not a golden test.
-        IntegrityError: a score differs by more than this kind of device's tolerance.
+        IntegrityError: a score differs by more than the device's tolerance.
     """
     path = directory / GOLDEN_FILE
     try:

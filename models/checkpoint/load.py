@@ -1,6 +1,6 @@
 """Loading of a checkpoint: verify its hashes, rebuild the model, replay its golden test.
 
-The module of a model family is imported when a model of it is loaded, so a server of n-gram models
+A family's module is imported when a model of it is loaded, so a server of n-gram models
 and int8 networks needs no torch.
 """
 
@@ -73,10 +73,10 @@ FAMILIES = {
 _INT8_NETWORK = ("models.neural.int8.model", "Int8Model")
 
 COMPOSITES = {"mixture": ("models.mixture", "MixtureModel"), "cache": ("models.cache.model", "CacheModel")}
-"""Families of models that contain other models, stored under `parts/`."""
+"""Families of models that have other models, stored under `parts/`."""
 
 WeightCache: TypeAlias = Callable[[Path], PackedWeightCache]
-"""Function from a network's directory to its cache of quantised weights."""
+"""Function from a network's folder to its cache of quantised weights."""
 
 
 class Checkpoint(NamedTuple):
@@ -87,7 +87,7 @@ class Checkpoint(NamedTuple):
         model: the model.
         tokenizer: the model's tokenizer.
         metrics: published held-out metrics.
-        path: directory of the version.
+        path: folder of the version.
         precision: `int8` if one of its networks uses it, else `float32`.
     """
 
@@ -108,12 +108,12 @@ def load_checkpoint(
     copies: Copies | None = None,
     members: bool = True,
 ) -> Checkpoint:
-    """Load a version: verify hashes, build the model, replay its golden test, which warms it up.
+    """Load a version: verify hashes, build it, replay its golden test, which warms it up.
 
     Args:
-        directory: the version's directory.
+        directory: the version's folder.
         device: `cpu`, `cuda`, `cuda:1`, … or `auto`: a CUDA device if any, but the CPU for n-gram models,
-            which answer a few contexts faster than a transfer to a device takes. An n-gram model too
+            which answer few contexts faster than a transfer takes. An n-gram model too
             large for a device's memory stays on the CPU, with a log message.
         precision: of networks: `float32`; `int8`, CPU only; `bfloat16`, pretrained models only; or `auto`: int8 on a
             CPU if measured at publishing with a small cost, bfloat16 for pretrained models on a CUDA
@@ -121,13 +121,13 @@ def load_checkpoint(
         shared: a folder of this host's processes that load the version, writable for no other user: the
             first process writes packed weights there, and all map them. Files of weights and n-grams
             are always mapped, and so shared; nothing is shared on a CUDA device.
-        copies: where the version is copied before loading, so later changes of its directory do not affect
-            the model; None loads from the directory itself.
-        members: whether members of classes in the training text are tokens.
+        copies: where the version is copied before loading, so later changes of its folder do not affect
+            the model; None loads from the folder itself.
+        members: whether members of classes in training text are tokens.
 
     Raises:
-        InvalidInputError: unknown device or precision, or int8 is impossible on the device or for the version.
-        CheckpointError: a file, the format or a score differs from the published one.
+        InvalidInputError: unknown device or precision, or int8 is impossible on the device or of the version.
+        CheckpointError: a file, the format or a score differs from the published.
     """
     manifest = read_manifest(directory)
     copy = None if copies is None else copies.take(directory, manifest)
@@ -153,7 +153,7 @@ def _load_verified(
 ) -> Checkpoint:
     """Load a version from verified files.
 
-    `location` is its published directory if `directory` is a copy.
+    `location` is its published folder if `directory` is a copy.
     """
     tokenizer = load_tokenizer(directory)
     if (
@@ -184,7 +184,7 @@ def _load_verified(
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:
-    """Load the tokenizer that `save` wrote into a directory.
+    """Load the tokenizer that `save` wrote into a folder.
 
     Raises:
         ManifestError: a file is missing or was not written by `save`.
@@ -234,7 +234,7 @@ def _load_without_lexicon(directory: Path) -> Tokenizer:
 
 
 def _checked_token(token: Any) -> str:
-    """Return a token from a file after checking that it is text."""
+    """Return a file's token, checked to be text."""
     if not isinstance(token, str):
         raise TypeError(f"a token is {token!r:.40}, not text")
     token.encode()  # raises ValueError for a lone surrogate
@@ -261,9 +261,7 @@ def _uses_int8(
     ):
         return False
     if device != "cpu":
-        raise InvalidInputError(
-            f"precision is int8, which requires the CPU; the device is {device}", parameter="precision"
-        )
+        raise InvalidInputError.of("precision", f"is int8, which requires the CPU; the device is {device}")
     if has_int8(directory):
         return True
     problems = metrics.get(INT8, {}).get("problems") or ["it was published without int8 scores"]
@@ -304,7 +302,7 @@ def _build(
     int8_cache: WeightCache | None,
     precision: Precision,
 ) -> LanguageModel[Any]:
-    """Build a model, its networks in int8 if int8 supports them and `int8_cache` is not None."""
+    """Build a model, networks in int8 if supported and `int8_cache` is not None."""
     if manifest.family in COMPOSITES:
         parts = []
         for part in _part_folders(directory):  # the parent's manifest has the hashes of the parts' files
@@ -347,7 +345,7 @@ def _build(
 def _shared_weight_cache(
     shared: Path | None, root: Path, manifest: Manifest, directory: Path
 ) -> PackedWeightCache:
-    """Create the cache of weights packed from a directory's verified files.
+    """Create the cache of weights packed from a folder's verified files.
 
     Equal files have the same cache, alone or as part of any model.
     """

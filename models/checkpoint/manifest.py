@@ -1,7 +1,7 @@
 """Manifest of a checkpoint, and the names, numbers, aliases and default model of a registry.
 
 `manifest.json` describes a checkpoint and lists every other file's hash. It is written last, with a
-checksum of its own canonical bytes, so damage to any byte of any file is detected.
+checksum of its own canonical bytes, so damage to any byte is detected.
 
 The default model answers requests that name none. A registry with several models stores its name in
 `.default`, before a second name is published or by `gramophone models default`. So a new name never
@@ -89,7 +89,7 @@ class Manifest(_Strict):
 
 
 def file_entries(directory: Path) -> dict[str, FileEntry]:
-    """Return hash and size of every file in a directory, except the manifest at its top."""
+    """Return hash and size of every file but the top manifest."""
     return {
         path.relative_to(directory).as_posix(): FileEntry(sha256=sha256_of(path), bytes=path.stat().st_size)
         for path in sorted(directory.rglob("*"))
@@ -138,11 +138,11 @@ def parse_manifest(raw: bytes, location: object) -> Manifest:
     """
     try:
         fields: Any = json.loads(raw)
-        reader_version = int(fields["reader_version"])
+        needed = int(fields["reader_version"])
     except MALFORMED_DATA_ERRORS as error:
         raise ManifestError(f"{location} is not a manifest: {error}") from None
-    if reader_version > SCHEMA_VERSION:
-        raise _too_new(location, reader_version)
+    if needed > SCHEMA_VERSION:
+        raise _too_new(location, needed)
     try:
         return _checked(raw, fields, location)
     except CheckpointError:
@@ -170,16 +170,16 @@ def _checked(raw: bytes, fields: dict[str, Any], location: object) -> Manifest:
 
 
 def _is_intact(raw: bytes, fields: dict[str, Any]) -> bool:
-    """True if the bytes are canonical and match the checksum, which is removed from `fields`."""
+    """True if the bytes are canonical and match the checksum, removed from `fields`."""
     checksum = fields.pop("checksum", None)
     try:
         return checksum == _checksum(fields) and raw == format_json({**fields, "checksum": checksum})
-    except RecursionError:  # such deep nesting can be parsed, but was never written
+    except RecursionError:  # parsed, but never written: too deep
         return False
 
 
 def _is_inside(name: str) -> bool:
-    """True if a name is a canonical relative path inside the checkpoint, and not the manifest."""
+    """True if a name is a canonical path inside the checkpoint, not the manifest."""
     path = PurePosixPath(name)  # two leading slashes count as absolute, too
     is_plain = name.isprintable() and path.as_posix() == name and not path.is_absolute()
     return is_plain and ".." not in path.parts and name not in {".", MANIFEST_FILE}
@@ -248,10 +248,10 @@ def check_name(name: str, *, parameter: str = "name") -> None:
         InvalidInputError: it has characters other than letters, digits, `.`, `_` and `-`, or is too long.
     """
     if not is_name(name):
-        raise InvalidInputError(
-            f"{parameter} is {name[:120]!r}; it must start with a letter or digit, continue with letters, digits, "
+        raise InvalidInputError.of(
+            parameter,
+            f"is {name[:120]!r}; it must start with a letter or digit, continue with letters, digits, "
             f"'.', '_' or '-', and have at most {MAX_NAME_LENGTH} characters",
-            parameter=parameter,
         )
 
 
@@ -266,7 +266,7 @@ def check_unaliased(version: Version, aliases: dict[str, int]) -> None:
 
 
 def unknown_alias_error(name: str, alias: str, aliases: Iterable[str]) -> ModelNotFoundError:
-    """Create the error for an unknown alias; it lists the others."""
+    """Create the error of an unknown alias; it lists others."""
     known = ", ".join(sorted(aliases)) or "none"
     return ModelNotFoundError(
         f"model {name!r} has no alias {alias[:MAX_NAME_LENGTH]!r}; its aliases: {known}"
@@ -274,7 +274,7 @@ def unknown_alias_error(name: str, alias: str, aliases: Iterable[str]) -> ModelN
 
 
 def version_address(path: Path) -> str:
-    """Return the address `name@version` of a version's directory."""
+    """Return the address `name@version` of a version's folder."""
     return f"{path.parents[1].name}@{path.name}"
 
 

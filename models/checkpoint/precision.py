@@ -30,21 +30,21 @@ MAX_INT8_COST = 0.005
 def check_precision(precision: str) -> Precision:
     """Return the precision of a name, or raise InvalidInputError if it is unknown."""
     if precision not in PRECISIONS:
-        raise InvalidInputError(
-            f"precision is {precision!r}; it must be one of {', '.join(PRECISIONS)}", parameter="precision"
+        raise InvalidInputError.of(
+            "precision", f"is {precision!r}; it must be one of {', '.join(PRECISIONS)}"
         )
     return precision
 
 
 def is_int8_recommended(metrics: Mapping[str, Any]) -> bool:
-    """True if int8 was measured at publishing, with a cost within `MAX_INT8_COST`."""
+    """True if int8's cost, measured at publishing, is within `MAX_INT8_COST`."""
     measured = metrics.get(INT8)
     cost = measured.get("cost") if isinstance(measured, Mapping) else None
     return isinstance(cost, int | float) and cost <= MAX_INT8_COST
 
 
 def to_int8(model: LanguageModel[Any]) -> LanguageModel[Any]:
-    """Quantize a model's networks to int8, except those that `int8_problems` reports.
+    """Quantize a model's networks but those that `int8_problems` reports.
 
     Returns the model itself if there is nothing to quantize.
     """
@@ -67,7 +67,7 @@ def has_pretrained(model: LanguageModel[Any]) -> bool:
 
 
 def int8_problems(model: LanguageModel[Any]) -> list[str]:
-    """Return why networks of a model do not support int8; empty if all do or it has none."""
+    """Return why a model's networks lack int8; empty if none do."""
     if model.family in NEURAL_FAMILIES:
         problem: str | None = cast("Any", model).config.int8_problem
         return [] if problem is None else [problem]

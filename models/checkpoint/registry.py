@@ -1,12 +1,12 @@
 """Registry in a local folder, and the factory of registries and object stores by address.
 
-    <root>/<model>/versions/<7>/        a checkpoint; visible once its directory has this name
+    <root>/<model>/versions/<7>/        a checkpoint; visible once its folder has this name
     <root>/<model>/versions/.tmp-…/     unfinished version; ignored by readers
     <root>/<model>/versions/.deleted-7/ an empty tombstone: the number is never used again
     <root>/<model>/aliases.json         {"champion": 7}
     <root>/.default                     name of the model for requests that name none
 
-A version appears by one `rename` once its files are written, flushed and verified, so readers see all
+A version appears by one `rename` once files are written, flushed and verified: readers see all
 of it or nothing, whenever the writer dies.
 """
 
@@ -67,7 +67,7 @@ def open_registry(address: Address, *, create: bool = False, cache: Path | None 
 
     Raises:
         RegistryError: the registry is missing, needs a missing package, or is not writable.
-        InvalidInputError: the URL contains credentials or is not valid for a registry.
+        InvalidInputError: the URL has credentials or is not valid for a registry.
     """
     folder = local_registry_folder(address)
     if folder is not None:
@@ -161,7 +161,7 @@ class LocalRegistry(Registry):
         require_writable(self._store).put(f"{name}/{ALIASES_FILE}", format_json(aliases))
 
     def retire_numbers(self, name: str, backup: "LocalRegistry") -> None:
-        """Reserve version numbers deleted in a backup, so no new version gets them."""
+        """Reserve numbers deleted in a backup, so no version gets them."""
         versions, present = self.root / name / "versions", self.versions(name)
         with report_write_errors(versions):
             for tombstone in (backup.root / name / "versions").glob(f"{_DELETED}*"):
@@ -171,7 +171,7 @@ class LocalRegistry(Registry):
 
     @override
     def sweep(self, *, older_than_s: float) -> int:
-        """Remove leftovers of any age; the lock identifies a running writer."""
+        """Remove leftovers of any age; the lock marks a running writer."""
         removed = 0
         self.models()  # raises RegistryError if the registry cannot be read
         for versions in self.root.glob("*/versions"):
@@ -210,7 +210,7 @@ def _rename_to_next_number(temporary: Path, versions: Path) -> int:
         try:
             temporary.rename(versions / str(number))
         except OSError as error:
-            # another publisher was faster: rename replaces no directory with files
+            # another publisher was faster: rename replaces no folder with files
             if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
                 raise
             number += 1
@@ -223,15 +223,15 @@ def open_store(address: Address) -> ObjectStore:
     """Open the store of a registry, without a request yet.
 
     Raises:
-        InvalidInputError: the URL contains credentials or a query, or no bucket or folder.
-        RegistryError: it needs a package that is not installed, or fsspec does not support the protocol.
+        InvalidInputError: the URL has credentials or a query, or no bucket or folder.
+        RegistryError: it needs a missing package, or fsspec lacks the protocol.
     """
     folder = local_registry_folder(address)
     if folder is not None:
         return FolderStore(folder)
     url = str(address)
     protocol, _, rest = url.partition("://")
-    if _FORBIDDEN.search(rest):  # not quoted in the message: it may contain a password
+    if _FORBIDDEN.search(rest):  # not quoted in the message: it may have a password
         raise InvalidInputError(
             f"the registry's {protocol}:// URL contains @, ?, #, :: or a space; set credentials and options in "
             "the environment, such as AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL",

@@ -68,7 +68,7 @@ class Catalogue:
 
     Attributes:
         location: folder or URL, for messages.
-        work_folder: local folder of versions and unpublished files, such as training runs that can be resumed.
+        work_folder: local folder of versions and unpublished files, such as resumable training runs.
     """
 
     def __init__(self, store: ObjectStore, folder: Path) -> None:
@@ -121,7 +121,7 @@ class Catalogue:
 
         Raises:
             InvalidInputError: the part after the `@` is empty.
-            ModelNotFoundError: the model, version or alias does not exist; the message lists those that do.
+            ModelNotFoundError: no such model, version or alias; the message lists those that exist.
             ManifestError: aliases.json is needed and damaged.
         """
         name, at, which = address.partition("@")
@@ -149,7 +149,7 @@ class Catalogue:
                 raise unknown_alias_error(name, which, aliases)
             number = aliases.get(which or CHAMPION, versions[-1])
         if number not in versions and seen is None:
-            # after the listing, the version may have been published and the alias moved to it
+            # since the listing, the version may have been published and got the alias
             versions = self.versions(name)
         if number not in versions:
             listed = ", ".join(map(str, versions[-10:]))
@@ -196,7 +196,7 @@ class Registry(Catalogue, ABC):
         return True
 
     def resolve_cached(self, address: str) -> Version:
-        """Resolve like `resolve`, from cached data: without a request to a remote registry.
+        """Resolve like `resolve` from cached data, without a remote request.
 
         Raises:
             ModelNotFoundError: the model, version or alias is not in the cached data.
@@ -269,13 +269,13 @@ class Registry(Catalogue, ABC):
 
     @abstractmethod
     def _publish_folder(self, name: str, folder: Path, manifest: Manifest) -> Version:
-        """Publish a verified folder as a new version; the folder may be renamed."""
+        """Publish a verified folder, which may be renamed."""
 
     def set_alias(self, name: str, alias: str, number: int) -> None:
         """Point an alias at a version, atomically.
 
         Raises:
-            ModelNotFoundError: the version does not exist.
+            ModelNotFoundError: no such version.
             InvalidInputError: the alias is not a name, or is a number.
             ManifestError: aliases.json is damaged (it is replaced if `alias` is the champion).
         """
@@ -305,7 +305,7 @@ class Registry(Catalogue, ABC):
             Number of the version that it pointed to.
 
         Raises:
-            ModelNotFoundError: the model or alias does not exist.
+            ModelNotFoundError: no such model or alias.
             ManifestError: aliases.json is damaged.
         """
         require_writable(self._store)
@@ -322,13 +322,13 @@ class Registry(Catalogue, ABC):
         """Store the name of the model for requests that name none, atomically.
 
         Raises:
-            ModelNotFoundError: the model does not exist.
+            ModelNotFoundError: no such model.
         """
         self.resolve(name)
         require_writable(self._store).put(DEFAULT_FILE, f"{name}\n".encode())
 
     def pin_default(self, coming: str) -> None:
-        """Store the current default, if not stored yet, before a model with a new name is published."""
+        """Store the current default, if not stored, before a new name is published."""
         names = self.models()
         if names and coming not in names and self.default() not in names:
             self.set_default(choose_default(names, None).name)
@@ -345,7 +345,7 @@ class Registry(Catalogue, ABC):
         """
 
     def change_stamps(self, names: Iterable[str] | None = None) -> dict[str, ModelStamp]:
-        """Return cheap fingerprints of models' versions and aliases, to detect changes.
+        """Return cheap fingerprints of versions and aliases, to detect changes.
 
         Args:
             names: names of models, existing or not; None: all models of the registry.
@@ -361,12 +361,12 @@ class Registry(Catalogue, ABC):
         """Remove a version; its number is never used again.
 
         Raises:
-            ModelNotFoundError: the version does not exist.
+            ModelNotFoundError: no such version.
             InvalidInputError: an alias points to it.
         """
 
     def _stored_models(self, names: Iterable[str] | None) -> dict[str, ModelEntries]:
-        """Read models from the store: all, or at least those with the given names."""
+        """Read models from the store: all, or at least those named."""
         models: dict[str, ModelEntries] = {}
         for name in [""] if names is None else names:
             models |= self._stored.entries(name)
@@ -385,9 +385,9 @@ class Registry(Catalogue, ABC):
     def _update_aliases(
         self, name: str, change: Callable[[dict[str, int]], dict[str, int]], *, replace_damaged: bool = False
     ) -> dict[str, int]:
-        """Change a model's aliases atomically; return the aliases before the change.
+        """Change a model's aliases atomically; return the old ones.
 
-        `change` is called again if another process was faster. `replace_damaged`: replace a damaged file.
+        `change` is repeated if another process was faster. `replace_damaged`: replace a damaged file.
         """
         store, key = require_writable(self._store), f"{name}/{ALIASES_FILE}"
         for attempt in range(_MAX_ALIAS_ATTEMPTS):

@@ -104,7 +104,7 @@ class RemoteRegistry(Registry):
     @override
     def _publish_folder(self, name: str, folder: Path, manifest: Manifest) -> Version:
         store = require_writable(self._store)
-        # existing contents are stored again, to be young: a sweep must not remove them before the manifest exists
+        # existing contents too, to be young: no sweep may remove them before the manifest exists
         for sha256, file in {entry.sha256: file for file, entry in manifest.files.items()}.items():
             store.upload(f"{BLOBS_FOLDER}/{sha256}", folder / file)
         raw = (folder / MANIFEST_FILE).read_bytes()

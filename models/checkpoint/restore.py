@@ -165,7 +165,7 @@ def _version_items(
 
 
 def _current_manifest(version: Version, wanted: Manifest) -> object:
-    """Return the existing manifest; None if unreadable, or equal to `wanted` but with damaged files."""
+    """Return the manifest; None if unreadable, or equal to `wanted` with damaged files."""
     try:
         manifest = read_manifest(version.path)
         if manifest == wanted:
@@ -185,15 +185,15 @@ def _stage_version(
     copied: Callable[[int], None],
     beside: ExitStack,
 ) -> Callable[[], None]:
-    """Copy a version to a temporary folder, one per model; return a function to put it in place."""
-    versions, directory = own.path.parent, backup.fetch(version)
+    """Copy a version to its model's temporary folder; return a function to put it in place."""
+    versions, folder = own.path.parent, backup.fetch(version)
     with report_write_errors(versions):
         if versions not in folders:
             folders[versions] = beside.enter_context(temporary_folder(versions))
         new, old = (folders[versions] / f"{what}-{own.number}" for what in ("new", "old"))
         new.mkdir()
-        copy_and_verify(directory, read_manifest(directory), new, copied)
-        (new / MANIFEST_FILE).write_bytes((directory / MANIFEST_FILE).read_bytes())
+        copy_and_verify(folder, read_manifest(folder), new, copied)
+        (new / MANIFEST_FILE).write_bytes((folder / MANIFEST_FILE).read_bytes())
         read_manifest(new)
         make_read_only(new)
         fsync_tree(new)
@@ -221,7 +221,7 @@ def _alias_items(backup: Registry, target: LocalRegistry, name: str) -> Iterator
 
 
 def _default_items(backup: Registry, target: LocalRegistry) -> Iterator[_RestoreItem]:
-    """Yield the default that the backup stores, or implied, if the target has no model yet."""
+    """Yield the backup's default, stored or implied, if the target has no model."""
     theirs, ours = backup.models(), target.models()
     here = choose_default(ours, target.default()).name if ours else None
     chosen = choose_default(theirs, backup.default())

@@ -30,7 +30,7 @@ class StoreTimeouts(NamedTuple):
     Attributes:
         connect_s: to connect.
         read_s: to receive the next bytes on a connection.
-        call_s: for an entire call, with attempts and pauses, without the time for its bytes.
+        call_s: for an whole call, with attempts and pauses, without the time for its bytes.
         bytes_per_s: minimum throughput.
         attempts: maximum attempts of a call that fails with a transient error.
     """
@@ -98,12 +98,12 @@ class ConditionalStore(ObjectStore):
 
     @abstractmethod
     def put_if_match(self, key: str, content: bytes, tag: str | None) -> bool:
-        """Store a small object if the current one has this tag, or if none exists (compare-and-swap).
+        """Store a small object if the current one has this tag or none exists.
 
         Args:
             key: key of the object.
             content: new content.
-            tag: tag of the current object; None if it must not exist. Of concurrent calls, only one succeeds.
+            tag: tag of the current object; None if there must be none. Of concurrent calls, one succeeds.
 
         Returns:
             True if this call stored it.
@@ -115,7 +115,7 @@ class ConditionalStore(ObjectStore):
 
 
 class LockedStore(ConditionalStore):
-    """Store whose conditional writes are atomic because all writers hold a lock."""
+    """Store with conditional writes under a lock of all writers."""
 
     @abstractmethod
     def _lock(self, key: str) -> AbstractContextManager[object]:
@@ -135,7 +135,7 @@ class FolderStore(LockedStore):
     """Files below a local folder, replaced by rename; conditional writes lock the file's folder.
 
     Args:
-        root: the folder; reading a missing one is an error: it may be a volume that is not mounted.
+        root: the folder; reading a missing one (perhaps an unmounted volume) is an error.
     """
 
     def __init__(self, root: Path) -> None:
@@ -201,7 +201,7 @@ class FolderStore(LockedStore):
                 yield
 
     def _check_root(self) -> None:
-        """Raise an error if the root is missing: the file may exist once it is back."""
+        """Refuse a missing root: the file may exist once it is back."""
         if not self._root.is_dir():
             raise RegistryError(f"cannot read the registry {self._root}: it does not exist")
 
@@ -249,7 +249,7 @@ class ModelEntries:
 
 
 def list_models(entries: Iterable[ObjectEntry]) -> dict[str, ModelEntries]:
-    """Collect models by name, with or without versions, from objects' keys, sizes and tags."""
+    """Collect models by name, with or without versions, by objects' keys, sizes and tags."""
     models: defaultdict[str, ModelEntries] = defaultdict(ModelEntries)
     for entry in entries:
         match entry.key.split("/"):

@@ -1,4 +1,4 @@
-"""Writing of a complete checkpoint into an empty directory, the manifest last."""
+"""Writing of a complete checkpoint into an empty folder, the manifest last."""
 
 import json
 import shutil
@@ -69,17 +69,17 @@ def write_checkpoint(
     *,
     parts: Sequence[Path] = (),
 ) -> None:
-    """Write a checkpoint into an empty directory, the manifest last.
+    """Write a checkpoint into an empty folder, the manifest last.
 
     Args:
-        directory: the directory.
+        directory: the folder.
         model: the model.
         tokenizer: the tokenizer that the model was trained with.
         description: metadata of the checkpoint.
         parts: complete checkpoints to embed: models of a mixture, in order of its weights, or of a cache model.
 
     Raises:
-        RegistryError: the weights cannot be written, for example to a full disk.
+        RegistryError: the weights cannot be written (full disk).
     """
     for number, part in enumerate(parts):
         shutil.copytree(part, directory / PARTS_FOLDER / str(number))

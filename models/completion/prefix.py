@@ -42,7 +42,7 @@ EDIT_PENALTY = 0.01
 """Factor of a prefix's probability per edit."""
 
 FIRST_LETTER_PENALTY = 0.1
-"""Additional factor if the first letter differs, because it is rarely mistyped."""
+"""Further factor for another first letter, which is rarely mistyped."""
 
 LETTER_PROBABILITY = 0.1
 """Assumed probability of a letter in a word, without a model call: 1 / perplexity."""
@@ -158,7 +158,7 @@ def take_back(tokenizer: Tokenizer, tokens: TokenTrie, text: str) -> tuple[list[
 
 
 def _last_word_offset(tokenizer: WordTokenizer, text: str) -> int:
-    """Return the start of a word tokenizer's last word; the text's length if it does not end in one."""
+    """Return the start of a word tokenizer's last word; the text's length if it ends in none."""
     if tokenizer.pattern is None:
         at_end = text and not text[-1].isspace()
         return len(text) - len(text.rsplit(maxsplit=1)[-1]) if at_end else len(text)
@@ -173,7 +173,7 @@ def _last_word_offset(tokenizer: WordTokenizer, text: str) -> int:
 
 
 def needs_space(text: str, following: str = "") -> bool:
-    """True if a space separates a text from the word or punctuation after it; default: any word."""
+    """True if a space separates a text from what follows; default: any word."""
     if not text or text[-1].isspace():
         return False
     last, before, first = text[-1], text.rstrip(text[-1])[-1:], following[:1]
@@ -197,7 +197,7 @@ def needs_space(text: str, following: str = "") -> bool:
 
 
 def join_words(phrase: str) -> str:
-    """Return a phrase with spaces only where they belong, such as none before a comma."""
+    """Return a phrase with spaces where they belong, none before a comma."""
     joined, *words = phrase.split(" ")
     for word in words:
         joined += " " * needs_space(joined, word) + word
@@ -234,7 +234,7 @@ def corrected_prefixes(
     limit: int = 8,
     ignore_case: bool = False,
 ) -> list[CorrectedPrefix]:
-    """Return the most probable prefixes within some edits of the typed one, itself excluded, best first.
+    """Return the most probable prefixes within some edits of the typed one, without it, best first.
 
     At most one edit per two typed letters is allowed, and none in words of over about thirty letters. Only the
     next token is used: if it spells only part of the prefix, the rest is assumed as typed. With character
@@ -245,7 +245,7 @@ def corrected_prefixes(
         spelled: the typed prefix, as for `CompletionSearch`.
         log_probs: log-probabilities of the next token after the context [V].
         edits: maximum edits, at most 2.
-        limit: maximum number of prefixes.
+        limit: maximum prefixes.
         ignore_case: ignore the case of letters.
     """
     spaced = spelled.startswith(b" ")
@@ -274,7 +274,7 @@ def corrected_prefixes(
 def _whole_prefix_matches(
     table: LetterTable, typed: str, distances: npt.NDArray[np.int8], masses: FloatArray
 ) -> Iterator[tuple[str, tuple[int, float]]]:
-    """Yield token prefixes that can replace the typed one, with their edits and no mass yet."""
+    """Yield token prefixes that can replace the typed one, with edits, no mass yet."""
     size, edits = len(typed), distances.shape[1] - distances.shape[0]
     # among equal distances prefer the typed length, then longer prefixes
     lengths = sorted(range(size - edits, size + edits + 1), key=lambda length: (abs(length - size), -length))
@@ -302,7 +302,7 @@ def _partial_prefix_matches(
 def _best_matches(
     cells: npt.NDArray[np.int8], masses: FloatArray, edits: int
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield the most probable tokens within 1 to `edits` edits: column, row of least distance, distance.
+    """Yield the most probable tokens at 1 to `edits` edits: column, row of least distance, distance.
 
     `cells` has the edits of each reading of a token [K, N].
     """

@@ -67,13 +67,13 @@ _MAX_CORRECTIONS = 8
 """Maximum candidate prefixes for a mistyped one, the typed one included."""
 
 _MAX_SPARE_COMPLETIONS = 256
-"""Maximum extra completions to search for, because blocked ones are not returned."""
+"""Maximum extra completions to search for, in place of blocked ones."""
 
 _LOOK_UPS_PER_STEP, _COMPLETIONS_PER_STEP, _CHARACTERS_PER_STEP = 32, 256, 2048
-"""Completions that models look up, that are compared, and their characters read before other requests run."""
+"""Completions looked up, compared, and characters read before other requests run."""
 
 _CONTROL_TOKENS = frozenset(CONTROL_TOKENS)
-"""Placeholders in corpora; a vocabulary may contain them as ordinary words, which are never offered."""
+"""Placeholders in corpora; a vocabulary may have them as words, never offered."""
 
 _MIN_LOG_PROBABILITY = -80.0
 _MIN_PROBABILITY = 1e-12
@@ -137,8 +137,8 @@ def _model_completions(
         Completions by text, the mass of the typed text, and the part of it that they do not cover.
     """
     completions: dict[str, RankedCompletion] = {}
-    live_masses: list[float] = []  # mass of words under no earlier prefix
-    found_masses: list[float] = []  # part covered by the words found
+    live_by: list[float] = []  # mass of words under no earlier prefix
+    covered: list[float] = []  # part covered by the words found
     prefixes = [prefix.text for prefix, _ in searches]
     for index, (prefix, search) in enumerate(searches):
         yield None
@@ -152,16 +152,16 @@ def _model_completions(
         complete_mass = sum(item.mass for item in own if item.is_complete and item.num_words == 1)
         found = result.live_mass * (1 - result.unexplored_mass)
         # two searches with common words may find different ones
-        found_masses.append(max(complete_mass, found - sum(found_masses[i] for i in nested)))
-        live_masses.append(max(found_masses[-1], result.live_mass - sum(live_masses[i] for i in nested)))
+        covered.append(max(complete_mass, found - sum(covered[i] for i in nested)))
+        live_by.append(max(covered[-1], result.live_mass - sum(live_by[i] for i in nested)))
         for item in own:
             mass = prefix.penalty * item.mass
             completions[item.text] = RankedCompletion(
                 item.text, item.num_words, prefix.edits, item.is_complete, mass
             )
     weights = [prefix.penalty for prefix, _ in searches]
-    live = sum(map(mul, weights, live_masses))
-    return completions, live, max(0.0, live - sum(map(mul, weights, found_masses)))
+    live = sum(map(mul, weights, live_by))
+    return completions, live, max(0.0, live - sum(map(mul, weights, covered)))
 
 
 def _add_user_completions(
@@ -180,20 +180,16 @@ def _add_user_completions(
     before them. Returns the mass of the typed text by the models.
     """
     words = next_word_models(models)
-    next_words = words(previous)
-    if not next_words:
+    after = words(previous)
+    if not after:
         return 0.0
     yield None
     edits: dict[str, int] = {}
     if settings.fuzzy:
-        edits = yield from next_words.fuzzy_matches(
-            typed.prefix, settings.fuzzy, ignore_case=settings.ignore_case
-        )
-        mass, likeliest = yield from next_words.rate(
-            edits, limit, lambda word: _penalty(word, edits[word], typed)
-        )
+        edits = yield from after.fuzzy_matches(typed.prefix, settings.fuzzy, ignore_case=settings.ignore_case)
+        mass, likeliest = yield from after.rate(edits, limit, lambda word: _penalty(word, edits[word], typed))
     else:
-        mass, likeliest = yield from next_words.words_with_prefix(
+        mass, likeliest = yield from after.words_with_prefix(
             typed.prefix, plain_form(typed.prefix), ignore_case=settings.ignore_case, limit=limit
         )
     longer = yield from extend_phrases(words, likeliest, settings.max_words, limit)
@@ -205,22 +201,22 @@ def _add_user_completions(
         if found is None or not found.is_complete:
             num_edits = edits.get(text.partition(" ")[0], 0)
             completions[text] = RankedCompletion(text, text.count(" ") + 1, num_edits, of_model=mass_of(text))
-    for number, (text, completion) in enumerate(completions.items(), start=1):
+    for number, (text, one) in enumerate(completions.items(), start=1):
         if not number % _COMPLETIONS_PER_STEP:
             yield None
-        text_words = text.split()
-        if completion.is_complete and text_words and (not settings.fuzzy or text_words[0] in edits):
-            penalty = _penalty(text_words[0], edits.get(text_words[0], 0), typed)
-            completion.of_user = penalty * phrase_probability(words, previous, text_words)
+        parts = text.split()
+        if one.is_complete and parts and (not settings.fuzzy or parts[0] in edits):
+            penalty = _penalty(parts[0], edits.get(parts[0], 0), typed)
+            one.of_user = penalty * phrase_probability(words, previous, parts)
     begun = yield from _begun_words(given, settings, typed, words, limit)
-    completions.update((completion.text, completion) for completion in begun)
-    return mass + math.fsum(completion.of_user for completion in begun)
+    completions.update((one.text, one) for one in begun)
+    return mass + math.fsum(one.of_user for one in begun)
 
 
 def _begun_words(
     text: str, settings: RankingSettings, typed: PrefixSplit, words: NextWordModels, limit: int
 ) -> Work[Any, list[RankedCompletion]]:
-    """Find words that the text has begun elsewhere than the word at its end, such as "node.js" after "node.j".
+    """Find words begun elsewhere than the last word of the text, such as "node.js" after "node.j".
 
     Their masses are relative to the probability of the text before its last word.
     """
@@ -242,7 +238,7 @@ def _begun_words(
 
 
 def _penalty(word: str, edits: int, typed: PrefixSplit) -> float:
-    """Return the assumed probability of edits in a word's beginning, as for the model's words."""
+    """Return the assumed probability of a beginning's edits, as for the model's words."""
     if not edits:
         return 1.0
     same_letter = word[:1].casefold() == typed.prefix[:1].casefold()
@@ -260,23 +256,23 @@ def _in_typed_case(
 ) -> Work[Any, list[RankedCompletion]]:
     """Give all completions the typed case and beginning, and merge those of equal text."""
     merged: dict[tuple[str, bool, str], RankedCompletion] = {}
-    for number, completion in enumerate(completions, start=1):
+    for number, one in enumerate(completions, start=1):
         if not number % _COMPLETIONS_PER_STEP:
             yield None
-        given = completion.begun or typed.prefix
+        given = one.begun or typed.prefix
         plain = plain_form(given)
         if settings.ignore_case:
             for beginning in dict.fromkeys((given, plain)):
-                corrected = completion.edits > 0
-                completion.text = match_beginning(beginning, completion.text, corrected=corrected)
-        if completion.text.startswith(plain):
-            completion.text = given + completion.text[len(plain) :]
-        key = completion.text, completion.is_complete, completion.begun
-        earlier = merged.setdefault(key, completion)
-        if earlier is not completion:
-            earlier.edits = min(earlier.edits, completion.edits)
-            earlier.of_model += completion.of_model
-            earlier.of_user += completion.of_user
+                corrected = one.edits > 0
+                one.text = match_beginning(beginning, one.text, corrected=corrected)
+        if one.text.startswith(plain):
+            one.text = given + one.text[len(plain) :]
+        key = one.text, one.is_complete, one.begun
+        earlier = merged.setdefault(key, one)
+        if earlier is not one:
+            earlier.edits = min(earlier.edits, one.edits)
+            earlier.of_model += one.of_model
+            earlier.of_user += one.of_user
     return list(merged.values())
 
 
@@ -366,13 +362,13 @@ class _OfModel:
         self._searches: list[_PrefixSearch] = []
 
     def search_limit(self, blocked: Iterable[Sequence[str]]) -> int:
-        """Return how many completions to search for: some may be blocked, some merge after recasing."""
+        """Count completions to search for: some are blocked, some merge after recasing."""
         prefix = self._typed.prefix.casefold()
         num_blocked = min(sum(words[0].startswith(prefix) for words in blocked), _MAX_SPARE_COMPLETIONS)
         return self._given.limit * (2 if self._given.ignore_case else 1) + 1 + num_blocked
 
     def find(self, first: int, limit: int, limits: Limits) -> Work[Any, None]:
-        """Find completions, at most `limit` of each length; `first` is the first beginning by any model."""
+        """Find at most `limit` completions of each length; `first`: the first beginning by any model."""
         typed, tokenizer = self._typed, self._loaded.tokenizer
         splits, plain = [typed], plain_form(typed.prefix)
         if plain != typed.prefix:
@@ -445,7 +441,7 @@ class _OfModel:
         )
 
     def _create_searches(self, typed: PrefixSplit, limit: int) -> Work[Any, list[_PrefixSearch]]:
-        """Create a search for the typed prefix, then for each corrected one, most probable edits first."""
+        """Create searches for the typed prefix, then corrected ones, most probable edits first."""
         settings, entry, tokens = self.settings, self._entry, self._loaded.token_trie
         variants = self._prefix_variants(typed) if settings.fuzzy else []
         # half of the steps for the typed prefix, the rest for corrected ones by weight
@@ -465,7 +461,7 @@ class _OfModel:
         return searches
 
     def _prefix_variants(self, typed: PrefixSplit) -> list[CorrectedPrefix]:
-        """Find corrected prefixes, most probable edits first; none starts with the typed or an earlier one."""
+        """Find corrected prefixes, most probable first; none starts with the typed or an earlier one."""
         found = corrected_prefixes(
             self._loaded.token_trie,
             typed.spelled,
@@ -517,7 +513,7 @@ def rank_completions(
         limits: of one request.
         user: model of the user's accepted words, if any.
         dictionary: further words and phrases to offer, with weights.
-        blocklist: words and phrases that completions must not contain.
+        blocklist: words and phrases that completions must not have.
         cached: state and distribution after the context, if any; only for one model.
 
     Raises:
@@ -565,26 +561,26 @@ def rank_completions(
     of_user = yield from _add_user_completions(
         found, mass_of, text, settings, typed, personal, limit, previous
     )
-    user_weight = settings.user_weight if of_user else 0.0
-    live = (1 - user_weight) * of_model + user_weight * of_user
+    share = settings.user_weight if of_user else 0.0
+    live = (1 - share) * of_model + share * of_user
     if of_model:
         weights = [part.weight * part.mass / of_model for part in parts]
     if not live:
         return Ranking(typed, [], 0.0, weights)
     completions = yield from _in_typed_case([*found.values(), *members], settings, typed)
-    best = yield from _best_completions(completions, settings, typed, blocked, user_weight, live)
-    unexplored = (1 - user_weight) * math.fsum(part.weight * part.unexplored for part in parts) / live
+    best = yield from _best_completions(completions, settings, typed, blocked, share, live)
+    unexplored = (1 - share) * math.fsum(part.weight * part.unexplored for part in parts) / live
     return Ranking(typed, best, unexplored, weights)
 
 
 def _adapted(settings: RankingSettings, typed: PrefixSplit, *, any_case: bool) -> RankingSettings:
-    """Return the settings with a model's case, and no more corrections than the prefix allows."""
+    """Return settings with a model's case, and as many corrections as the prefix allows."""
     fuzzy = min(settings.fuzzy, len(typed.prefix) // LETTERS_PER_EDIT)
     return replace(settings, ignore_case=any_case, fuzzy=fuzzy)
 
 
 def _merged(parts: Sequence[_OfModel]) -> Work[Any, dict[str, RankedCompletion]]:
-    """Sum the completions' masses by all models, from the current word's first beginning on."""
+    """Sum completions' masses by all models, from the current word's first beginning on."""
     if len(parts) == 1:
         return parts[0].completions
     merged: dict[str, RankedCompletion] = {}
@@ -592,41 +588,41 @@ def _merged(parts: Sequence[_OfModel]) -> Work[Any, dict[str, RankedCompletion]]
         yield None
         for member in part.members:
             member.of_model *= part.weight
-        for completion in part.completions.values():
-            completion.text = part.lead + completion.text
-            earlier = merged.get(completion.text)
-            if earlier is None or completion.is_complete > earlier.is_complete:
-                merged[completion.text] = replace(completion)
+        for one in part.completions.values():
+            one.text = part.lead + one.text
+            earlier = merged.get(one.text)
+            if earlier is None or one.is_complete > earlier.is_complete:
+                merged[one.text] = replace(one)
 
-    for number, (word, completion) in enumerate(merged.items()):
+    for number, (word, one) in enumerate(merged.items()):
         if not number % _LOOK_UPS_PER_STEP:
             yield None
-        masses = (part.weighted_mass(word, is_complete=completion.is_complete) for part in parts)
-        completion.of_model = math.fsum(masses)
+        masses = (part.weighted_mass(word, is_complete=one.is_complete) for part in parts)
+        one.of_model = math.fsum(masses)
     return merged
 
 
 def _dictionary_models(
     dictionary: Iterable[tuple[str, float]], compose: Callable[[str], str]
 ) -> Steps[list[UserModel]]:
-    """Return a model of a dictionary's words, composed, with bigrams from its phrases; none if it is empty."""
+    """Return a model of a dictionary's words, composed, with its phrases' bigrams; none if empty."""
     words: defaultdict[str, float] = defaultdict(float)
     followers: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
-    num_words = num_read = 0
+    count = num_read = 0
     for number, (text, weight) in enumerate(dictionary, start=1):
-        entry_words = compose(text).split()
-        num_words += len(entry_words)
-        for word in entry_words:
+        parts = compose(text).split()
+        count += len(parts)
+        for word in parts:
             words[word] += weight
-        for previous, word in pairwise(entry_words):
+        for previous, word in pairwise(parts):
             followers[previous][word] += weight
-        if num_words > MAX_DICTIONARY_WORDS:
-            raise InvalidInputError(
-                f"dictionary has {num_words} words in its first {number} entries; at most "
+        if count > MAX_DICTIONARY_WORDS:
+            raise InvalidInputError.of(
+                "dictionary",
+                f"has {count} words in its first {number} entries; at most "
                 f"{MAX_DICTIONARY_WORDS} are accepted in all entries",
-                parameter="dictionary",
             )
-        if num_words - num_read > DICTIONARY_WORDS_PER_STEP:
-            num_read = num_words
+        if count - num_read > DICTIONARY_WORDS_PER_STEP:
+            num_read = count
             yield
     return [UserModel(words, followers)] if words else []

@@ -27,19 +27,19 @@ Masses: TypeAlias = Float64s
 """Probabilities, not logarithms [n]."""
 
 _WORD_PROBABILITY = 0.25
-"""Assumed probability of a phrase's best next word. Smaller: more phrases, more model calls."""
+"""Assumed probability of a phrase's best next word; less: more phrases and calls."""
 
 _KEPT_LEADERS = 4
-"""Number of texts, per text of the result, from which the best of a length are selected."""
+"""Texts, per text of the result, from which the best of a length are selected."""
 
 _ROWS_PER_CUT = 32
-"""Number of nodes with children, per expanded row, at which children are cut: cutting visits all."""
+"""Nodes with children, per expanded row, at which children are cut: cutting visits all."""
 
 _ROWS_AT_ONCE = 16
-"""Maximum expanded rows before other work runs, for single words; each takes 0.1 ms."""
+"""Maximum expanded rows per step, for single words; each takes 0.1 ms."""
 
 _MIN_PRUNED_CHILDREN = 1 << 14
-"""Maximum number of children without pruning; each takes a hundred bytes."""
+"""Maximum children without pruning; each takes a hundred bytes."""
 
 _SPACE = b" "
 
@@ -138,7 +138,7 @@ class MassTable:
         return thresholds
 
     def result(self, limit: int, beginnings: Mapping[bytes, float]) -> SearchResult:
-        """Return the best completions of each length, and word beginnings if words are too few.
+        """Return the best completions of each length, word beginnings if too few.
 
         Args:
             limit: maximum number per length.
@@ -282,7 +282,7 @@ class Frontier:
         self._num_children += len(tokens)
 
     def prune(self, most: int) -> float:
-        """Drop all but the most probable children if there are very many, to bound memory.
+        """Drop all but the most probable of very many children, to bound memory.
 
         Args:
             most: number of children that can still be expanded.
@@ -306,17 +306,17 @@ class Frontier:
             Mass of the dropped children without an ended word.
         """
         dropped = 0.0
-        for _, _, siblings in self._heap:
-            if siblings.masses[0] < thresholds[siblings.num_words]:
-                mass = siblings.cut(thresholds[siblings.num_words])
-                dropped += 0.0 if siblings.num_words else mass
+        for _, _, group in self._heap:
+            if group.masses[0] < thresholds[group.num_words]:
+                mass = group.cut(thresholds[group.num_words])
+                dropped += 0.0 if group.num_words else mass
         self._heap = [entry for entry in self._heap if entry[2].masses]
         heapify(self._heap)
-        self._num_children = sum(len(siblings.masses) for _, _, siblings in self._heap)
+        self._num_children = sum(len(group.masses) for _, _, group in self._heap)
         return dropped
 
     def pop(self) -> Child:
-        """Remove and return the most probable child; the queue must not be empty."""
+        """Remove and return the most probable child of a filled queue."""
         _, number, siblings = self._heap[0]
         child = siblings.pop()
         self._num_children -= 1
@@ -327,7 +327,7 @@ class Frontier:
         return child
 
     def first(self, limit: int) -> list[Child]:
-        """Return the most probable children without an ended word, without removing them."""
+        """Return the most probable children without an ended word, and keep them."""
         words = (siblings.left() for _, _, siblings in self._heap if not siblings.num_words)
         return list(islice(merge(*words, key=lambda child: -child.mass), limit))
 
@@ -448,7 +448,7 @@ class CompletionSearch:
         return self._findings.result(self._settings.limit, self._partial_words())
 
     def mass_of(self, word: str) -> float:
-        """Return the probability found for a word as continuation; 0 if it was not found."""
+        """Return a word's probability as continuation; 0 if not found."""
         spelled = word.encode("utf-8", "surrogatepass")
         if not self._tokens.whole_words:
             return self._findings.words.get(spelled, 0.0)
@@ -458,11 +458,11 @@ class CompletionSearch:
         return sum(float(np.exp(self._first[token])) for token in ids)
 
     def _capacity(self) -> int:
-        """Maximum children worth keeping: those that can be expanded or returned as beginnings."""
+        """Maximum children to keep: those to expand or return as beginnings."""
         return max(self._settings.max_steps - self._num_requested, self._settings.limit)
 
     def _pop_best(self) -> list[Child]:
-        """Remove and return the most probable children, at most the rows of a model call."""
+        """Remove and return the most probable children of one model call."""
         settings = self._settings
         capacity = min(settings.rows_per_step, settings.max_steps - self._num_requested)
         max_bytes = len(self._prefix) + settings.max_word_bytes * settings.max_words
@@ -477,14 +477,14 @@ class CompletionSearch:
         return best
 
     def _may_become_word(self, child: Child) -> bool:
-        """True if a word of the lexicon starts with a sequence's last word; always without a lexicon."""
+        """True if a lexicon's word starts with a sequence's last; always without a lexicon."""
         if self._lexicon is None:
             return True
         text = child.parent.text + self._added_bytes(child.parent, child.token)
         return self._lexicon.has_beginning(_last_word(text).rstrip(JOINERS))
 
     def _child_node(self, child: Child, states: Any, row: int) -> Node:
-        """Create the node of a child whose next-token distribution is known."""
+        """Create a child's node: its next-token distribution is known."""
         parent = child.parent
         spelled = self._added_bytes(parent, child.token)
         num_matched = min(len(self._spelled), parent.num_matched + len(self._spellings[child.token]))
@@ -507,15 +507,15 @@ class CompletionSearch:
         findings = self._findings
         ids = self._sorted.ids if node.num_words else self._sorted.with_prefix(self._spelled)
         masses = _child_masses(node, row, ids)
-        num_words = node.num_words + 1
-        if num_words == 1:
+        ended = node.num_words + 1
+        if ended == 1:
             findings.open, findings.completed = 0.0, float(masses.sum())
         for index in _largest_indices(masses, self._settings.limit).tolist():
-            if masses[index] > 0 and (num_words == 1 or masses[index] >= findings.floors[num_words - 1]):
+            if masses[index] > 0 and (ended == 1 or masses[index] >= findings.floors[ended - 1]):
                 text = node.text + self._added_bytes(node, int(ids[index]))
-                findings.add(text, num_words, float(masses[index]))
-        if num_words < self._settings.max_words:
-            self._push_children(node, num_words, ids, masses)
+                findings.add(text, ended, float(masses[index]))
+        if ended < self._settings.max_words:
+            self._push_children(node, ended, ids, masses)
 
     def _expand(self, node: Node, row: FloatArray) -> None:
         """Expand a node by the transitions of each token."""
@@ -572,21 +572,21 @@ class CompletionSearch:
             spelled = self._added_bytes(node, token)
             ends, word_state = scan_words(node.word_state, spelled)
             is_known = all(
-                self._complete(text + (node.word_state.pending + spelled)[:end], num_words, mass)
-                for num_words, end in enumerate(ends, start=node.num_words + 1)
-                if node.num_words + num_noted < num_words <= max_words
+                self._complete(text + (node.word_state.pending + spelled)[:end], ended, mass)
+                for ended, end in enumerate(ends, start=node.num_words + 1)
+                if node.num_words + num_noted < ended <= max_words
             )
-            num_words = node.num_words + len(ends)
-            if is_known and word_state is not None and num_words < max_words:
-                going.setdefault(num_words, []).append((token, mass))
-        for num_words, children in going.items():
+            ended = node.num_words + len(ends)
+            if is_known and word_state is not None and ended < max_words:
+                going.setdefault(ended, []).append((token, mass))
+        for ended, children in going.items():
             tokens, weights = (np.array(column) for column in zip(*children, strict=True))
-            if not num_words:
+            if not ended:
                 findings.open += float(weights.sum())
-            self._frontier.add(node, num_words, tokens, weights)
+            self._frontier.add(node, ended, tokens, weights)
 
     def _complete(self, text: bytes, num_words: int, mass: float) -> bool:
-        """Record an ended word, unless it ended within the typed prefix; return False if it is unknown."""
+        """Record a word ended past the typed prefix; return False if unknown."""
         findings = self._findings
         is_known = self._lexicon is None or _last_word(text) in self._lexicon
         if mass <= 0 or (num_words == 1 and self._is_joined and len(self._key(text)) < len(self._prefix)):
@@ -603,7 +603,7 @@ class CompletionSearch:
         return fold_case(spelled) if self._settings.ignore_case else spelled
 
     def _partial_words(self) -> dict[bytes, float]:
-        """Return prefixes of unfinished words, with their sequences' masses, if too few words were found."""
+        """Return unfinished words with their masses, if too few words were found."""
         masses: dict[bytes, float] = {}
         if len(self._findings.words) >= self._settings.limit:
             return masses
@@ -626,24 +626,24 @@ class CompletionSearch:
 
 
 def _last_word(text: bytes) -> str:
-    """Return a phrase's last word, or its beginning without an incomplete character."""
+    """Return a phrase's last word, begun or not, without an incomplete character."""
     return text[text.rfind(_SPACE) + 1 :].decode(errors="ignore")
 
 
 def _child_masses(node: Node, row: FloatArray, ids: TokenIds) -> Masses:
-    """Return the joint probabilities of a node and each of the next tokens `ids` [n]."""
+    """Return joint probabilities of a node and next tokens `ids` [n]."""
     return np.exp(row.take(ids)).astype(np.float64) * node.mass
 
 
 def _largest_indices(values: Masses, count: int) -> TokenIds:
-    """Return the indices of the largest values, in no order; ties are broken arbitrarily."""
+    """Return the indices of the largest values, in no order, ties in any way."""
     if len(values) <= count:
         return np.arange(len(values))
     return np.argpartition(values, len(values) - count)[len(values) - count :]
 
 
 def run_searches(model: LanguageModel[Any], searches: Sequence[CompletionSearch]) -> Work[Any, None]:
-    """Run searches to their ends, with one model call for the next steps of all."""
+    """Run searches to their ends, their next steps in one model call."""
     while True:
         active = []
         for search in searches:

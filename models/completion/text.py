@@ -1,4 +1,4 @@
-"""Word boundaries in text given as bytes, and edit distances of many tokens in one pass.
+"""Word boundaries in bytes of text, and edit distances of many tokens in one pass.
 
 Invalid UTF-8 is decoded as U+FFFD, not a word character; an incomplete character does not end the word.
 Words are those of `models.words`.
@@ -71,7 +71,7 @@ class LetterTable:
 
 
 def as_one_word(text: str) -> str:
-    """Replace characters that end words, such as spaces, by private-use characters that do not.
+    """Replace characters that end words, such as spaces, by private-use ones.
 
     Members of classes are completed as one word, whatever their text is.
     """
@@ -112,17 +112,17 @@ def scan_words(word_state: WordState, spelled: bytes) -> tuple[tuple[int, ...], 
     begun, joined = word_state.begun, False
     sure = at = 0  # bytes up to the word's last definite character, and up to this character
     ends: list[int] = []
-    for character in text:
-        at += len(character.encode())
-        if is_word_character(character):
+    for one in text:
+        at += len(one.encode())
+        if is_word_character(one):
             begun, joined, sure = True, False, at
-        elif begun and not joined and character in JOINERS:
+        elif begun and not joined and one in JOINERS:
             joined = True
         else:
             if not begun:
                 return tuple(ends), None
             ends.append(sure)
-            if joined or character != " ":
+            if joined or one != " ":
                 return tuple(ends), None
             begun, sure = False, at
     return tuple(ends), WordState(begun, raw[sure:])

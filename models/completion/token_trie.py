@@ -107,7 +107,7 @@ def _is_unspaced(word: str) -> bool:
 
 
 def _less_capital(word: str) -> Iterator[str]:
-    """Yield a word, the word without a first capital and, if all capitals, with one or none."""
+    """Yield a word, without a first capital and, if all capitals, with one or none."""
     yield word
     yield word[:1].lower() + word[1:]
     if word.isupper():
@@ -152,7 +152,7 @@ class TokenTrie:
         return SortedTokens(self.folded_bytes)
 
     def letters(self, *, spaced: bool, ignore_case: bool) -> LetterTable:
-        """Return the letters of the tokens that are valid text; computed on first use.
+        """Return the letters of tokens that are valid text, computed once.
 
         Args:
             spaced: select tokens that start with a space, which is removed, or the others.
@@ -172,7 +172,7 @@ class TokenTrie:
         return self._transitions[word_state.begun, bool(pending), pending in JOINER_BYTES]
 
     def undecided(self, tokens: TokenIds) -> TokenIds:
-        """Select the tokens that may turn out to follow a word: joiners, first bytes of characters."""
+        """Select tokens that may turn out to follow a word: joiners, first bytes of characters."""
         return tokens[self._flags["undecided"][tokens]]
 
     def transitions_along(
@@ -207,22 +207,22 @@ def _decode(spelled: bytes) -> str:
 
 
 def _transitions(flags: Mapping[str, Bools]) -> dict[tuple[bool, bool, bool], TokenTransitions]:
-    """Return the transitions by word state: whether the word has begun, bytes are pending, and are a joiner."""
+    """Return transitions by word state: whether the word has begun, bytes are pending, are a joiner."""
     ordinary = flags["inside"] | flags["crossing"] | flags["ending"]
     middle, starting = flags["middle of character"], flags["starting"]
     in_word = TokenTransitions(**{name: np.flatnonzero(flags[name]) for name in TokenTransitions._fields})
-    before_word = TokenTransitions(
+    before = TokenTransitions(
         inside=np.flatnonzero(flags["inside"] & starting),
         crossing=np.flatnonzero(flags["crossing"] & starting),
     )
-    in_character = TokenTransitions(crossing=np.flatnonzero(middle))
+    inside = TokenTransitions(crossing=np.flatnonzero(middle))
     return {
-        (False, False, False): before_word,
+        (False, False, False): before,
         (True, False, False): in_word._replace(ending=_with_eos(flags["ending"])),
         # the joiner may turn out to follow the word
-        (True, True, True): before_word._replace(ending=_with_eos(ordinary & ~starting)),
-        (False, True, False): in_character,
-        (True, True, False): in_character._replace(ending=_with_eos(ordinary & ~middle)),
+        (True, True, True): before._replace(ending=_with_eos(ordinary & ~starting)),
+        (False, True, False): inside,
+        (True, True, False): inside._replace(ending=_with_eos(ordinary & ~middle)),
     }
 
 
@@ -236,7 +236,7 @@ def _flag_tokens(token_bytes: Sequence[bytes]) -> dict[str, Bools]:
 
 
 def _token_flags(spelled: bytes) -> Iterator[str]:
-    """Yield a token's flags: the sets of `TokenTransitions` that have it after a word character, and others.
+    """Yield a token's flags: the sets of `TokenTransitions` with it after a word character, and others.
 
     A `starting` token may start a word, an `undecided` one may turn out to follow it, a `spaced` one's word starts
     after a space, and one in the `middle of character` with bytes after a character's first.
@@ -251,10 +251,10 @@ def _token_flags(spelled: bytes) -> Iterator[str]:
         yield "starting"
     if spaced and (after_space := scan_words(_BEFORE_WORD, spelled[1:])) != ((), None):
         yield "spaced crossing" if after_space[0] else "spaced inside"
-    ends, word_state = scan_words(_IN_WORD, spelled)
+    ends, state = scan_words(_IN_WORD, spelled)
     if not ends:
         yield "inside"
-        if word_state is not None and word_state.pending == spelled:
+        if state is not None and state.pending == spelled:
             yield "undecided"
     elif ends[0] > 0:
         yield "crossing"
@@ -262,7 +262,7 @@ def _token_flags(spelled: bytes) -> Iterator[str]:
         yield "ending"
         if len(ends) > 1:
             yield "leaping"
-        elif word_state is not None:
+        elif state is not None:
             yield "onward"
 
 

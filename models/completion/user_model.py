@@ -43,7 +43,7 @@ _LOOKBACK_CHARACTERS = 256
 """Number of characters before a word in which the previous word is searched."""
 
 _WORDS_PER_STEP = 1024
-"""Words that are compared or rated before other work runs, about a millisecond."""
+"""Words compared or rated per step, about a millisecond."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class UserModelLimits:
 
     @property
     def max_pairs(self) -> int:
-        """Maximum number of word pairs."""
+        """Maximum word pairs."""
         return self.max_words * self.pairs_per_word
 
 
@@ -126,7 +126,7 @@ class UserModel:
         return heapq.nlargest(limit, self.words, key=self.words.__getitem__)
 
     def includes(self, other: "UserModel") -> bool:
-        """Return whether all words and word pairs of another model are in this one."""
+        """True if another model's words and pairs are in this one."""
         return other.words.keys() <= self.words.keys() and all(
             after.keys() <= self._followers.get(previous, {}).keys()
             for previous, after in other._followers.items()  # noqa: SLF001 - of the same class
@@ -138,24 +138,24 @@ class UserModel:
         own: set[str] = set()  # words whose followers are already copied
         growth = 2.0 ** (1 / bounds.half_life_words)
         for sentence in sentences:
-            previous = sentence.previous
+            last = sentence.previous
             for word in sentence.words:
                 if len(word) > bounds.max_word_characters:
-                    previous = word  # has no followers either
+                    last = word  # has no followers either
                     continue
                 unit *= growth
                 words[word] = words.get(word, 0.0) + unit
-                if previous is not None and len(previous) <= bounds.max_word_characters:
-                    if previous not in own:
-                        followers[previous] = dict(followers.get(previous, {}))
-                        own.add(previous)
-                    after: dict[str, float] = followers[previous]  # type: ignore[assignment]  # a copy of ours
+                if last is not None and len(last) <= bounds.max_word_characters:
+                    if last not in own:
+                        followers[last] = dict(followers.get(last, {}))
+                        own.add(last)
+                    after: dict[str, float] = followers[last]  # type: ignore[assignment]  # a copy of ours
                     after[word] = after.get(word, 0.0) + unit
-                previous = word
+                last = word
         return UserModel(words, followers, unit).limited_to(bounds)
 
     def export(self) -> tuple[list[tuple[str, float]], list[tuple[str, str, float]]]:
-        """Return words and word pairs with their counts, without those decayed to almost 0.
+        """Return words and pairs with counts, without those decayed to almost 0.
 
         See `user_model_from_counts`; a pair's first word is empty at the start of a sentence.
         """
@@ -170,20 +170,20 @@ class UserModel:
 
     def limited_to(self, bounds: UserModelLimits) -> "UserModel":
         """Return the model pruned to the limits, its unit rescaled if very large."""
-        words, followers = self.words, self._followers
+        words, after = self.words, self._followers
         if len(words) > bounds.max_words:
             size = _pruned_size(bounds.max_words)
             words = dict(heapq.nlargest(size, words.items(), key=itemgetter(1)))
-            followers = _group_pairs(pair for pair in _flatten_pairs(followers) if pair[1] in words)
-        if sum(map(len, followers.values())) > bounds.max_pairs:
-            pairs = _flatten_pairs(followers)
+            after = _group_pairs(pair for pair in _flatten_pairs(after) if pair[1] in words)
+        if sum(map(len, after.values())) > bounds.max_pairs:
+            pairs = _flatten_pairs(after)
             size = _pruned_size(bounds.max_pairs)
-            followers = _group_pairs(heapq.nlargest(size, pairs, key=itemgetter(2)))
+            after = _group_pairs(heapq.nlargest(size, pairs, key=itemgetter(2)))
         if self._unit > _LARGEST_UNIT:
             words = {word: count / self._unit for word, count in words.items()}
-            flat = ((previous, word, n / self._unit) for previous, word, n in _flatten_pairs(followers))
+            flat = ((previous, word, n / self._unit) for previous, word, n in _flatten_pairs(after))
             return UserModel(words, _group_pairs(flat))
-        return UserModel(words, followers, self._unit)
+        return UserModel(words, after, self._unit)
 
 
 def user_model_from_counts(
@@ -194,7 +194,7 @@ def user_model_from_counts(
 
 
 def _pruned_size(limit: int) -> int:
-    """Return the size to prune to above the limit, so low that pruning all entries stays rare."""
+    """Return the size to prune to, so low that pruning stays rare."""
     return limit - limit // 8
 
 
@@ -235,7 +235,7 @@ def previous_word(text: str) -> str:
 
 
 def _words(text: str) -> list[str]:
-    """Return the words of a text as they are seen; longer ones in runs from their end, as `last_word_start` does."""
+    """Return a text's words as they are seen; longer ones in runs from their end, as by `last_word_start`."""
     found: list[str] = []
     for word in map(visible_form, word_pattern().findall(text)):
         ends = range(len(word), 0, -MAX_WORD_RUN)
@@ -278,7 +278,7 @@ class NextWordModel:
         return bool(self._models)
 
     def followers(self, limit: int) -> Steps[list[ScoredPhrase]]:
-        """Return the most probable words seen after the previous one; the first limit holds for all calls."""
+        """Return the likeliest words seen after the previous one; the first limit holds for all calls."""
         if self._followers is None:
             self._followers = (yield from self.rate(self._after, limit))[1]
         return self._followers
@@ -295,7 +295,7 @@ class NextWordModel:
     def words_with_prefix(
         self, *prefixes: str, ignore_case: bool, limit: int
     ) -> Steps[tuple[float, list[ScoredPhrase]]]:
-        """Return the mass of words with a prefix, itself included, and the most probable; "" matches all."""
+        """Return the mass of words with a prefix, itself included, and the likeliest; "" matches all."""
         if "" in prefixes:
             likeliest = [word for model in self._models for word in model.likeliest(limit)]
             yield
@@ -369,18 +369,18 @@ def next_word_models(models: Sequence[UserModel]) -> NextWordModels:
 
 def phrase_probability(words: NextWordModels, previous: str, several: Sequence[str]) -> float:
     """Return the probability of a sequence of words."""
-    probability = 1.0
+    product = 1.0
     for before, word in pairwise((previous, *several)):
-        probability *= words(before).probability(word)
-        if not probability:
+        product *= words(before).probability(word)
+        if not product:
             break
-    return probability
+    return product
 
 
 def extend_phrases(
     words: NextWordModels, first: Iterable[ScoredPhrase], max_words: int, limit: int
 ) -> Steps[list[ScoredPhrase]]:
-    """Extend words to phrases of 2 to `max_words` words whose pairs were all seen before.
+    """Extend words to phrases of 2 to `max_words` words by pairs seen before.
 
     Args:
         words: next-word distributions.

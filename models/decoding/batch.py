@@ -23,7 +23,7 @@ _INITIAL_CAPACITY = 16
 
 
 def row_seed(seed: int, *numbers: int) -> int:
-    """Derive a row's seed from the request's and numbers such as the indices of its prompt and choice."""
+    """Derive a row's seed from the request's and numbers such as indices of prompt and choice."""
     mixed = _mix_bits(seed + _GAMMA)
     for number in numbers:
         mixed = _mix_bits(mixed + (number + 1) * _GAMMA)
@@ -135,7 +135,7 @@ class SequenceBatch:
         return type(self)(self.table.select(rows), *(array[rows] for array in arrays))
 
     def concatenate(self, others: Sequence[Self]) -> Self:
-        """Concatenate these rows and those of each of `others`."""
+        """Join these rows and those of each of `others`."""
         every = [self, *others]
         width = max(batch.history.shape[1] for batch in every)
         return replace(
@@ -161,5 +161,5 @@ class SequenceBatch:
 
 
 def _pad_columns(array: AnyArray, width: int) -> AnyArray:
-    """Widen an array [R, T] to [R, width]."""
+    """Widen [R, T] to [R, width]."""
     return np.pad(array, ((0, 0), (0, width - array.shape[1])))

@@ -159,7 +159,7 @@ class BeamSearch:
                 group.live = []
 
     def best(self) -> list[FinishedBeam]:
-        """Return the best distinct finished hypotheses, up to `n`, the best first."""
+        """Return up to `n` distinct finished hypotheses, best first."""
         every = sorted((f for group in self._groups for f in group.finished), key=lambda f: -f.score)
         seen: dict[tuple[int, ...], FinishedBeam] = {}
         for finished in every:
@@ -174,7 +174,7 @@ class BeamSearch:
         tops: TopTokens | None,
         shunned: dict[int, float],
     ) -> list[int]:
-        """Replace a group's beams by their best extensions; return the tokens, including `</s>`.
+        """Replace a group's beams by the best extensions; return tokens, with `</s>`.
 
         The best come first; equal ones by beam, then by id. `shunned` affects the ranking, not totals.
         Finished extensions count only among the best. Twice as many extensions as beams are computed,
@@ -222,15 +222,15 @@ class BeamSearch:
         del group.finished[self._size :]
 
     def _is_done(self, group: _Group) -> bool:
-        """True if no beam of a group can surpass its finished ones, or early stopping applies."""
-        parameters = self._parameters
+        """True if no beam of a group can surpass finished ones, or early stopping applies."""
+        given = self._parameters
         if len(group.finished) < self._size:
             return False
-        if parameters.early_stopping or parameters.beams == 1:
+        if given.early_stopping or given.beams == 1:
             return True
-        if not parameters.never_raises_scores:
+        if not given.never_raises_scores:
             return False
         best = max((beam.total for beam in group.live), default=0.0)
         # totals never increase, so the bound uses the length that divides by the most
-        length = parameters.max_tokens if parameters.length_penalty > 0 else self._steps + 1
-        return bool(best / length**parameters.length_penalty <= group.finished[-1].score)
+        length = given.max_tokens if given.length_penalty > 0 else self._steps + 1
+        return bool(best / length**given.length_penalty <= group.finished[-1].score)

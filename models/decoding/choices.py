@@ -30,7 +30,7 @@ GeneratedToken: TypeAlias = tuple[int, float, TopTokens | None]
 the most probable tokens at its position by the model alone (log-probabilities may be -inf), None unless requested."""
 
 PromptScores: TypeAlias = tuple[FloatArray, TopTokens]
-"""Natural-log probability of each token of a prompt given the preceding tokens [T], and the most probable tokens at
+"""Natural-log probability of each token of a prompt given the earlier tokens [T], and the most probable tokens at
 each position [T, k], k possibly 0; the first values are meaningless."""
 
 
@@ -51,7 +51,7 @@ class Piece(NamedTuple):
 
 
 Emit: TypeAlias = Callable[[Sequence[Piece]], Iterable[Any]]
-"""Build the events of the pieces of one step, in order."""
+"""Build the events of a step's pieces."""
 
 
 class Prompt(NamedTuple):
@@ -62,7 +62,7 @@ class Prompt(NamedTuple):
         ids: token ids [T].
         bos: true if `<s>` precedes the tokens.
         continues: true if text precedes the continuation or the text taken back.
-        taken: end of the prompt not in `ids`; the first tokens must spell it again (token healing).
+        taken: end of the prompt not in `ids`, to be spelled by the first tokens (token healing).
     """
 
     number: int
@@ -150,12 +150,12 @@ class Continuation:
 
     @property
     def ended_by_eos(self) -> bool:
-        """Return True if the model ended it with `</s>`."""
+        """True if the model ended it with `</s>`."""
         return self.eos_logprob is not None
 
     @property
     def full(self) -> bool:
-        """Return True if generation must stop: at a stop string or `max_tokens` tokens."""
+        """True at a stop string or `max_tokens` tokens."""
         return self._stops.stopped or len(self.token_ids) == self.task.parameters.max_tokens
 
     def push(self, tokens: Sequence[int], logprobs: Sequence[float], tops: Sequence[TopTokens]) -> str:
@@ -174,7 +174,7 @@ class Continuation:
         return text
 
     def end(self) -> Self:
-        """Finish at a stop string, at `max_tokens`, or because no token is possible."""
+        """Finish at a stop string, at `max_tokens`, or without a possible token."""
         if not self._stops.stopped:
             self.rest = self._stops.push(self._detokenizer.flush()) + self._stops.flush()
             self.text += self.rest
@@ -272,7 +272,7 @@ def score_prompt_tokens(
 def _score_chunk(
     model: LanguageModel[Any], prompts: Sequence[Prompt], top: int
 ) -> Work[Any, list[PromptScores]]:
-    """Score tokens of prompts [B, T]; find the most probable at each position if `top` is not 0."""
+    """Score tokens of prompts [B, T]; find the `top` most probable at each position."""
     tokens, lengths = pad_sequences([prompt.ids for prompt in prompts])
     both = concatenate_states([model.initial_state(1), model.empty_state(1)])
     state: Any = both.select(np.array([0 if prompt.bos else 1 for prompt in prompts], dtype=np.int64))
@@ -298,14 +298,14 @@ def _score_with_top(
     log_probs: FloatArray,
     tops: TopTokens,
 ) -> Work[Any, None]:
-    """Fill in log-probabilities of tokens [B, T] and the most probable tokens [B, T, k].
+    """Fill in log-probabilities [B, T] and the most probable tokens [B, T, k].
 
     All distributions of a long prompt would fill the memory. States are collected until their
-    distributions fill a bounded block, and only a block's most probable tokens are kept.
+    distributions fill a bounded block, of which only the most probable tokens are kept.
     """
     pending: list[tuple[Any, TokenIds, int]] = []
     limit = max(BLOCK_ENTRIES // len(model.vocabulary), 1)
-    rows, num_pending = np.arange(len(tokens)), 0
+    rows, count = np.arange(len(tokens)), 0
     for position in range(1, tokens.shape[1]):
         unfinished = lengths[rows] > position
         if not unfinished.all():
@@ -313,13 +313,13 @@ def _score_with_top(
         read = tokens[rows, position - 1 : position]
         state = (yield from Read(model, state, read, np.ones(len(rows), np.int64), STATE)).state
         pending.append((state, rows, position))
-        num_pending += len(rows)
-        if num_pending < limit and position + 1 < tokens.shape[1]:
+        count += len(rows)
+        if count < limit and position + 1 < tokens.shape[1]:
             continue
         states = concatenate_states([state for state, _, _ in pending])
         row = np.concatenate([part for _, part, _ in pending])  # [N]
         column = np.repeat([at for _, _, at in pending], [len(part) for _, part, _ in pending])
-        pending, num_pending = [], 0
+        pending, count = [], 0
         for first in range(0, len(row), limit):
             block = np.arange(first, min(first + limit, len(row)))
             row_of, column_of = row[block], column[block]

@@ -1,6 +1,6 @@
-"""Generation of tokens: rows of several calls take steps together in a `DecodeBatch`.
+"""Generation: rows of several calls take steps together in a `DecodeBatch`.
 
-Rows that reach `</s>` or their token count leave the batch; new calls are added between steps.
+Rows leave at `</s>` or their token count; new calls are added between steps.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ class DecodeState:
         return DecodeState(self.state.select(rows), self.batch.select(rows))
 
     def concatenate(self, states: Sequence["DecodeState"]) -> "DecodeState":
-        """Concatenate these rows and the rows of `states`."""
+        """Join these rows and the rows of `states`."""
         return DecodeState(
             self.state.concatenate([decoding.state for decoding in states]),
             self.batch.concatenate([decoding.batch for decoding in states]),
@@ -115,7 +115,7 @@ class DecodeSlot:
         return not (self.left and self.indices)
 
     def add_tops(self, log_probs: FloatArray) -> None:
-        """Record the tokens to report, from log-probabilities of unfinished rows [R, V]."""
+        """Record tokens to report, by log-probabilities of unfinished rows [R, V]."""
         ids, values = top_tokens_of_rows(log_probs, self.call.top)
         for index, row_ids, row_values in zip(self.indices, ids, values, strict=True):
             self.result.tops[index].append(TopTokens(row_ids, row_values))
@@ -139,11 +139,11 @@ class DecodeSlot:
 
 
 class DecodeBatch:
-    """Slots whose rows are concatenated in one `DecodeState`.
+    """Slots whose rows are joined in one `DecodeState`.
 
     Args:
         slots: at least one.
-        decoding: state of their rows, in the order of the slots.
+        decoding: state of their rows, in order of the slots.
     """
 
     def __init__(self, slots: list[DecodeSlot], decoding: DecodeState) -> None:
@@ -160,7 +160,7 @@ class DecodeBatch:
 
     @classmethod
     def of(cls, slots: Sequence[DecodeSlot]) -> "DecodeBatch":
-        """Form a batch of unbatched slots, sorted to avoid a copy if they are all rows of one state."""
+        """Form a batch of unbatched slots, sorted to spare a copy if all are of one state."""
         state = slots[0].rows.base
         order = sorted(slots, key=lambda slot: (slot.rows.base is not state, slot.rows.rows[0]))
         return cls(order, gather_states([slot.rows for slot in order]))
@@ -177,7 +177,7 @@ class DecodeBatch:
         return DecodeBatch([*self.slots, *slots], decoding)
 
     def dissolve(self) -> None:
-        """Store progress in each slot, so it can run alone or in another batch."""
+        """Store progress in each slot, to run alone or in another batch."""
         self._store_left()
         for slot, span in zip(self.slots, self._spans, strict=True):
             slot.rows = StateView(self._decoding, np.arange(span.start, span.stop))
@@ -235,7 +235,7 @@ class DecodeBatch:
 def _advance(
     model: LanguageModel[Any], before: DecodeState, chosen: ChosenTokens, batch: SequenceBatch, keep: Bools
 ) -> DecodeState:
-    """Advance the model by the tokens of kept rows, whose sequences are already extended."""
+    """Advance the model by the tokens of kept rows, already appended."""
     if keep.all():
         return DecodeState(model.advance(before.state, chosen.tokens), batch)
     rows = np.flatnonzero(keep)

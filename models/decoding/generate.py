@@ -22,8 +22,8 @@ A = TypeVar("A", bound=PhraseAutomaton[int])
 
 
 def token_automaton(loaded: TextModel, automaton: A, weights: Iterable[tuple[str, float]]) -> Work[Any, A]:
-    """Fill an automaton with token sequences that spell texts, each with its text's weight."""
-    by_ids: dict[bytes, float] = {}  # bytes: a tuple's ids take ten times the memory
+    """Fill an automaton with token sequences of texts and their weights."""
+    by_ids: dict[bytes, float] = {}  # bytes: a tuple takes ten times the memory
 
     def spell(weighted: tuple[str, float]) -> None:
         for ids in spellings(loaded.tokenizer, weighted[0]):
@@ -36,7 +36,7 @@ def token_automaton(loaded: TextModel, automaton: A, weights: Iterable[tuple[str
 
 
 def phrase_automaton(loaded: TextModel, phrases: Sequence[Phrase]) -> Work[Any, PhraseAutomaton[int]]:
-    """Return an automaton of token sequences that spell phrases; `NO_TOKEN_PHRASES` without any."""
+    """Return an automaton of phrases' token sequences; `NO_TOKEN_PHRASES` without any."""
     if not phrases:
         return NO_TOKEN_PHRASES
     weights = [(phrase.text, phrase.weight) for phrase in phrases]
@@ -92,7 +92,7 @@ def continue_prompts(
         parameters = replace(parameters, seed=secrets.randbits(63))
     top = min(top, loaded.vocab_size) if isinstance(top, int) else top
     task = DecodeTask(loaded, parameters, TokenBias(parameters.logit_bias, banned, phrases), top, emit)
-    # imported late: compiled code would delay the service's start; model warm-up loads it
+    # late: compiled code would delay the start; model warm-up loads it
     from models.decoding.strategies import beam_search, sample_prompts
 
     if parameters.strategy == BEAM:

@@ -43,7 +43,7 @@ class DecodingParameters:
     """Decoding parameters of a request.
 
     Attributes:
-        max_tokens: maximum number of tokens; at least 1.
+        max_tokens: maximum tokens; at least 1.
         strategy: `greedy`, `sample` or `beam`.
         temperature: divisor of the log-probabilities before drawing; 0 means greedy.
         top_k: draw from the k most probable tokens; None for all.
@@ -59,7 +59,7 @@ class DecodingParameters:
         phrases: texts whose token sequences, at the start or in the middle of a word, are favoured.
         bad_words: texts whose token sequences, as above, are never generated.
         ignore_eos: never end with `</s>`, unless no other token is possible.
-        min_tokens: minimum number of tokens before `</s>`.
+        min_tokens: minimum tokens before `</s>`.
         n: number of continuations.
         best_of: number of samples, of which the n with the highest mean log-probability are returned; None for n.
         num_beams: number of hypotheses in the search; None for 4, or `n` if larger.
@@ -130,7 +130,7 @@ class DecodingParameters:
         for token_id, bias in self.logit_bias:
             check_range(f"logit_bias.{token_id}", bias, -MAX_BIAS, MAX_BIAS)
         if len({token_id for token_id, _ in self.logit_bias}) < count:
-            raise InvalidInputError("logit_bias contains a token twice", parameter="logit_bias")
+            raise InvalidInputError.of("logit_bias", "contains a token twice")
         PhraseList(self.phrases)
         self._check_texts("bad_words", MAX_BAD_WORDS, MAX_BAD_WORD_LENGTH)
         total = sum(map(len, self.bad_words))
@@ -144,9 +144,8 @@ class DecodingParameters:
         limit = f"must be from n, which is {self.n}, to {MAX_CHOICES}"
         self._require(self.n <= self.best_of <= MAX_CHOICES, "best_of", limit)
         if self.strategy == BEAM:
-            raise InvalidInputError(
-                f"best_of is {self.best_of}, but strategy 'beam' does not sample; use num_beams",
-                parameter="best_of",
+            raise InvalidInputError.of(
+                "best_of", f"is {self.best_of}, but strategy 'beam' does not sample; use num_beams"
             )
 
     def _check_beams(self) -> None:
@@ -174,7 +173,7 @@ class DecodingParameters:
     def _require(self, fits: bool, name: str, limit: str, value: object = None) -> None:
         if not fits:
             value = getattr(self, name) if value is None else value
-            raise InvalidInputError(f"{name} is {value}; it {limit}", parameter=name)
+            raise InvalidInputError.of(name, f"is {value}; it {limit}")
 
     @property
     def greedy(self) -> bool:

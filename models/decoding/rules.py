@@ -17,7 +17,7 @@ from models.decoding.parameters import DecodingParameters
 from models.phrases import NO_TOKEN_PHRASES, PhraseAutomaton
 
 _MAX_VALUES = 1 << 20
-"""Maximum number of values that are kept (8 MiB)."""
+"""Maximum values that are kept (8 MiB)."""
 
 Nodes: TypeAlias = tuple[int, int]
 """Node of the banned and of the weighted sequences after the generated tokens."""
@@ -46,7 +46,7 @@ _NO_IDS = np.zeros(0, np.int32)
 
 
 class BannedSequences(PhraseAutomaton[int]):
-    """Automaton over generated tokens to find those that would complete a banned sequence."""
+    """Automaton over generated tokens to find ends of banned sequences."""
 
     _overlap = True
 
@@ -101,7 +101,7 @@ class TokenBias:
         return self._banned.advance(nodes[0], token)[0], self._weighted.advance(nodes[1], token)[0]
 
     def after(self, nodes: Nodes) -> tuple[Int32s, FloatArray]:
-        """Return tokens and the values to add to their scores, relative to all others; read-only."""
+        """Return tokens and what to add to their scores, relative to others; read-only."""
         if nodes not in self._values:
             banned, node = nodes
             weighted, values = self._weighted, dict(self._always)
@@ -117,7 +117,7 @@ class TokenBias:
         return self._values[nodes]
 
     def taken_back(self, nodes: Nodes) -> float:
-        """Return the value to add to all totals after nodes: minus the credit for the incomplete."""
+        """Return what to add to totals after nodes: minus the credit for the incomplete."""
         return self._weighted.taken_back(nodes[1])
 
 
@@ -170,7 +170,7 @@ class KernelBuffers(NamedTuple):
 
 
 def buffers_for(width: int) -> KernelBuffers:
-    """Return this thread's buffers for rows of V entries, which fit the processor's inner caches."""
+    """Return this thread's buffers for V entries, which fit the inner caches."""
     by_width: dict[str, KernelBuffers] = vars(_thread_buffers)  # those of this thread
     buffers = by_width.get(str(width))
     if buffers is None:
@@ -209,7 +209,7 @@ class Rules:
 
 
 def compile_rules(parameters: DecodingParameters, prompt: TokenIds, biases: TokenBias | None = None) -> Rules:
-    """Compile a request's rules for rows that continue a prompt [T]; default biases: `logit_bias`."""
+    """Compile a request's rules for a prompt's rows [T]; default biases: `logit_bias`."""
     biases = biases or TokenBias(parameters.logit_bias)
     numbers = [
         0.0 if parameters.greedy else parameters.temperature,
@@ -285,7 +285,7 @@ class RuleTable:
 
 
 def pack_ragged(parts: Sequence[AnyArray]) -> tuple[AnyArray, Int64s]:
-    """Concatenate the rows' parts; return also the start and end of each [R, 2].
+    """Join the rows' parts; return also the start and end of each [R, 2].
 
     An array shared by several rows is stored once.
     """

@@ -39,7 +39,7 @@ from models.vocabulary import BOS, EOS, UNK
 
 _IMPOSSIBLE = np.float32(-np.inf)
 _MAX_SCORE = np.float32(3e38)
-"""Limit for scores under extreme penalties; an infinite one would make all other weights 0."""
+"""Limit of scores under penalties; an infinite one would make other weights 0."""
 
 _LANES = 64
 _LOWEST = np.float32(-np.inf)
@@ -61,7 +61,7 @@ UNDETERMINED = -1
 """Result if too little weight is possible to draw from."""
 
 _MIN_SHARE = 1e-12
-"""Minimum share of possible tokens in the total weight; below, single precision is too coarse."""
+"""Minimum share of possible tokens in the weight: single precision is too coarse for less."""
 _NEGLIGIBLE_SUM = 1e-30  # rounding error of a block sum whose tokens are all impossible
 _ONE = np.float32(1)
 
@@ -172,7 +172,7 @@ def _write_block_sums(weights: Any, count: Any, sums: Any) -> None:
 
 @numba.njit(nogil=True)
 def _draw_index(weights: Any, count: Any, sums: Any, draw: Any) -> Any:
-    """Return the first index below `count` where the cumulative weight exceeds the share `draw` of the total."""
+    """Return the first index below `count` with a cumulative weight above the share `draw`."""
     blocks = (count + SUM_BLOCK - 1) // SUM_BLOCK
     total = 0.0
     for block in range(blocks):
@@ -228,7 +228,7 @@ def _choose_rows(log_probs: Any, rows: Any, draws: Any, buffers: Any, tokens: An
 
 
 def sample_by_blocks(model: BlockSampler[Any], state: Any, batch: SequenceBatch) -> ChosenTokens:
-    """Draw one token per row at its temperature; for rows that are `RuleTable.unfiltered`.
+    """Draw a token per `RuleTable.unfiltered` row at its temperature.
 
     Args:
         model: a model with block sums.
@@ -328,7 +328,7 @@ class TokenChoices(NamedTuple):
 def choose_next_tokens(
     model: LanguageModel[Any], state: Any, batch: SequenceBatch, *, in_full: Bools
 ) -> TokenChoices:
-    """Choose a token for each of R rows. The result of a row depends only on that row.
+    """Choose a token for each of R rows, by that row only.
 
     Args:
         model: any model; block sums avoid most of the work.
@@ -359,7 +359,7 @@ def _select_rows(state: Any, batch: SequenceBatch, rows: TokenIds) -> tuple[Any,
 
 @numba.njit(nogil=True)
 def insert_sorted(values: Any, items: Any, value: Any, item: Any) -> None:
-    """Insert a value above the last into values in descending order, after equal ones."""
+    """Insert a value above the last into descending values, after equal ones."""
     index = len(values) - 1
     while index > 0 and values[index - 1] < value:
         values[index], items[index] = values[index - 1], items[index - 1]
@@ -369,7 +369,7 @@ def insert_sorted(values: Any, items: Any, value: Any, item: Any) -> None:
 
 @kernel(types.void(LOG_PROBS_TYPE, _SPANS, _TABLE))
 def write_top_tokens(log_probs: Any, ids: Any, values: Any) -> None:
-    """Write each row's largest entries of log_probs [R, V] in descending order; equal ones by id.
+    """Write each row's largest log_probs [R, V], descending; equal ones by id.
 
     Args:
         log_probs: R rows.
@@ -378,7 +378,7 @@ def write_top_tokens(log_probs: Any, ids: Any, values: Any) -> None:
     """
     last = ids.shape[1] - 1
     for row in range(len(log_probs)):
-        # insert the first k tokens unconditionally, so impossible ones are ranked too
+        # insert the first k tokens always, so impossible ones are ranked too
         for token in range(last + 1):
             values[row, token] = np.float32(-np.inf)
             insert_sorted(values[row, : token + 1], ids[row, : token + 1], log_probs[row, token], token)

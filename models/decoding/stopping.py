@@ -25,7 +25,7 @@ class StopStrings:
         self.stopped = False
 
     def push(self, text: str) -> str:
-        """Return the text that is certainly in no stop string; empty after a stop."""
+        """Return text certainly in no stop string; empty after a stop."""
         if self.stopped:
             return ""
         text = self._held + text
@@ -45,18 +45,18 @@ class StopStrings:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Length of the text's longest suffix that is a proper prefix of the stop string."""
+    """Length of the longest suffix that properly begins the stop string."""
     longest = min(len(text), len(stop) - 1)
     return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)
 
 
 class Tail(NamedTuple):
-    """Search state of a text that may contain a stop string.
+    """Search state of a text that may have a stop string.
 
     Attributes:
         raw: the end of the text, which may be the beginning of a stop string.
         begun: True if the text is not empty.
-        stopped: True if the text contains a stop string.
+        stopped: True if the text has a stop string.
     """
 
     raw: bytes = b""
@@ -92,9 +92,9 @@ class StopBytes:
 
 
 def spellings(tokenizer: Tokenizer, text: str) -> list[tuple[int, ...]]:
-    """Return the distinct token sequences that spell a text at the start or middle of a word.
+    """Return distinct token sequences that spell a text at a word's start or inside.
 
-    Other spellings may exist, and within a word the first token may include preceding characters.
+    Other spellings may exist, and within a word the first token may include earlier characters.
     Sequences with an unknown word are omitted.
     """
     text = tokenizer.normaliser(text)

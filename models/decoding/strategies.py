@@ -55,22 +55,22 @@ def _sample_rows(task: DecodeTask, rows: Sequence[Continuation]) -> Work[Any, No
         rows, decoding = yield from _heal(task, rows, decoding)
         if not rows:
             return
-    # streams, stop strings and healed prompts need the text after every token; else one block does all
+    # streams, stop strings and healed prompts need text after every token; else one block
     block = 1 if task.emit or task.parameters.stop or heals else max_tokens
     for begin in range(0, max_tokens, block):
         last = begin + block == max_tokens
-        generated = yield from Decode(model, decoding, block, task.top, last)
-        yield from _extend(task, rows, generated)
-        unended = [one for one, tokens in zip(rows, generated.tokens, strict=True) if tokens[-1] != EOS]
+        made = yield from Decode(model, decoding, block, task.top, last)
+        yield from _extend(task, rows, made)
+        unended = [one for one, tokens in zip(rows, made.tokens, strict=True) if tokens[-1] != EOS]
         live = [row for row, one in enumerate(unended) if not one.full]
-        if generated.unfinished is None or not live:
+        if made.unfinished is None or not live:
             break
         rows = [unended[row] for row in live]
-        decoding = generated.unfinished.select(np.array(live))
+        decoding = made.unfinished.select(np.array(live))
 
 
 def _extend(task: DecodeTask, rows: Sequence[Continuation], generated: Generated) -> Iterator[Any]:
-    """Add generated tokens to each row's continuation; yield their events if streaming."""
+    """Add tokens to each row's continuation; yield their events if streaming."""
     pieces = []
     for row, (one, tokens, logprobs) in enumerate(
         zip(rows, generated.tokens, generated.log_probs, strict=True)
@@ -110,7 +110,7 @@ class _Spelling:
     total: float = -math.inf
 
     def scores(self, tokens: SortedTokens) -> FloatArray:
-        """Return next-token log-probabilities given that the text is spelled, up to a constant [V]."""
+        """Return next-token log-probabilities given the text, up to a constant [V]."""
         ids, possible = self.possible(tokens)
         scores = np.full(len(self.log_probs), -np.inf, dtype=np.float32)
         scores[ids] = possible
@@ -172,7 +172,7 @@ def spell(loaded: TextModel, state: Any, taken: bytes) -> Work[Any, _Spelling]:
 def _heal(
     task: DecodeTask, rows: Sequence[Continuation], decoding: DecodeState
 ) -> Work[Any, tuple[list[Continuation], DecodeState]]:
-    """Choose first tokens of R rows, which spell the text taken back; return unfinished rows."""
+    """Choose first tokens of R rows, to spell the text taken back; return unfinished rows."""
     spelled, root = None, None  # rows of one prompt follow each other
     unfinished, batches, states, last = [], [], [], []
     for row, one in enumerate(rows):
@@ -215,7 +215,7 @@ def _heal(
 
 
 def _batch(task: DecodeTask, rows: Sequence[Continuation]) -> SequenceBatch:
-    """Create the batch of rows before generation; a prompt's rows share its rules."""
+    """Create the batch of rows; a prompt's rows share rules."""
     seed, count = task.parameters.seed or 0, task.parameters.num_samples
     prompts = {one.prompt.number: one.prompt for one in rows}
     rules = {number: task.rules(prompt) for number, prompt in prompts.items()}
@@ -277,19 +277,19 @@ def _build_continuation(
     task: DecodeTask, prompt: Prompt, rank: int, finished: FinishedBeam
 ) -> Work[Any, Continuation]:
     """Build a continuation from a finished beam; yield its events if streaming."""
-    continuation = Continuation(task, prompt, prompt.number * task.parameters.n + rank)
-    choice = continuation.choice
+    built = Continuation(task, prompt, prompt.number * task.parameters.n + rank)
+    choice = built.choice
     pieces = []
     for _, token, logprob, top in finished.nodes():
-        text = continuation.push([token], [logprob], [] if top is None else [top])
+        text = built.push([token], [logprob], [] if top is None else [top])
         pieces.append(Piece(choice, text, (token, logprob, top), None))
     if finished.eos is None:
-        continuation.end()
+        built.end()
     else:
-        continuation.end_by_eos(finished.eos.logprob, finished.eos.top)
-    continuation.score = finished.score
+        built.end_by_eos(finished.eos.logprob, finished.eos.top)
+    built.score = finished.score
     if task.emit is not None:
         last = pieces.pop() if pieces else Piece(choice, "", None, None)
-        for piece in (*pieces, last._replace(end=continuation)):
+        for piece in (*pieces, last._replace(end=built)):
             yield from task.emit([piece])
-    return continuation
+    return built

@@ -15,7 +15,7 @@ TokenChoice: TypeAlias = int | tuple[int, ...]
 
 
 def top_tokens(log_probs: FloatArray, k: int) -> TopTokens:
-    """Rank the k most probable tokens; equal ones are in order of id.
+    """Rank the k most probable tokens; equal ones are by id.
 
     Args:
         log_probs: one distribution [V].

@@ -33,7 +33,7 @@ def truncate(row: Any, rules: Any, buffers: Any, width: Any) -> Any:
         width: V.
 
     Returns:
-        Number of remaining tokens, at least one; they start `buffers.ids`, in order of id, with
+        Number of remaining tokens, at least one; they start `buffers.ids`, by id, with
         their weights in `buffers.weights`.
     """
     count = _compact_possible(buffers, width)
@@ -71,7 +71,7 @@ def _negate(scores: Any, keys: Any, count: Any) -> None:
 
 @numba.njit(nogil=True)
 def _keep_typical(buffers: Any, count: Any, share: Any) -> Any:
-    """Keep the tokens with surprisal closest to the entropy; the log of the total cancels."""
+    """Keep tokens with surprisal closest to the entropy; the log of the total cancels."""
     scores, weights, keys = buffers.scores, buffers.weights, buffers.keys
     total, moment = 0.0, 0.0
     for index in range(count):
@@ -85,7 +85,7 @@ def _keep_typical(buffers: Any, count: Any, share: Any) -> Any:
 
 @numba.njit(nogil=True)
 def _keep_smallest_share(buffers: Any, count: Any, share: Any) -> Any:
-    """Keep the tokens with the smallest keys that together have a share of the weight."""
+    """Keep the tokens of smallest keys that have a share of the weight."""
     weights, total = buffers.weights, 0.0
     for index in range(count):
         total += weights[index]
@@ -100,12 +100,12 @@ def _keep_min_p(buffers: Any, count: Any, share: Any) -> Any:
     for index in range(count):
         highest = max(highest, weights[index])
     least = share * (1 - SHARE_TOLERANCE) * highest
-    num_kept = 0
+    kept = 0
     for index in range(count):
         weight = weights[index]
-        scores[num_kept], weights[num_kept], ids[num_kept] = scores[index], weight, ids[index]
-        num_kept += weight >= least
-    return num_kept
+        scores[kept], weights[kept], ids[kept] = scores[index], weight, ids[index]
+        kept += weight >= least
+    return kept
 
 
 @numba.njit(nogil=True)
@@ -116,47 +116,47 @@ def _keep_smallest(buffers: Any, count: Any, target: Any, each: Any) -> Any:
     its own.
     """
     scores, weights, ids = buffers.scores, buffers.weights, buffers.ids
-    indices, histogram = buffers.indices, buffers.histogram
+    indices, bins = buffers.indices, buffers.histogram
     keys = buffers.keys.view(np.uint32)  # non-negative floats are ordered like their bits
-    # radix select by the upper 11, middle 11, low 9 bits of keys without a sign: three passes, no sort
+    # radix select by the upper 11, middle 11, low 9 bits of keys: three passes, no sort
     below = 0.0
-    histogram[:] = 0
+    bins[:] = 0
     for index in range(count):
-        histogram[keys[index] >> _MIDDLE_BITS] += each or weights[index]
-    high, below = _find_bucket(histogram, below, target)
+        bins[keys[index] >> _MIDDLE_BITS] += each or weights[index]
+    high, below = _find_bucket(bins, below, target)
     unsure = 0  # tokens in the bucket of the last key that is kept
     for index in range(count):
         indices[unsure] = index
         unsure += keys[index] >> _MIDDLE_BITS == high
-    histogram[:] = 0
+    bins[:] = 0
     for index in indices[:unsure]:
-        histogram[(keys[index] >> _LOW_BITS) & _MIDDLE_MASK] += each or weights[index]
-    middle, below = _find_bucket(histogram, below, target)
+        bins[(keys[index] >> _LOW_BITS) & _MIDDLE_MASK] += each or weights[index]
+    middle, below = _find_bucket(bins, below, target)
     upper = (high << np.uint32(11)) | middle
-    histogram[:] = 0
+    bins[:] = 0
     for index in indices[:unsure]:
         if keys[index] >> _LOW_BITS == upper:
-            histogram[keys[index] & _LOW_MASK] += each or weights[index]
-    low, below = _find_bucket(histogram, below, target)
+            bins[keys[index] & _LOW_MASK] += each or weights[index]
+    low, below = _find_bucket(bins, below, target)
     last = (upper << _LOW_BITS) | low
     ties = 0  # number of keys equal to the last one that are kept
     for index in indices[:unsure]:
         if keys[index] == last and below < target:
             ties += 1
             below += each or weights[index]
-    num_kept = 0
+    kept = 0
     for index in range(count):
         tie = keys[index] == last
-        scores[num_kept], weights[num_kept], ids[num_kept] = scores[index], weights[index], ids[index]
+        scores[kept], weights[kept], ids[kept] = scores[index], weights[index], ids[index]
         # without a branch, which would often be mispredicted
-        num_kept += (keys[index] < last) | (tie & (ties > 0))
+        kept += (keys[index] < last) | (tie & (ties > 0))
         ties -= tie
-    return num_kept
+    return kept
 
 
 @numba.njit(nogil=True)
 def _find_bucket(histogram: Any, below: Any, target: Any) -> Any:
-    """Return the first bucket to reach the target, else the last non-empty, and the weight before it."""
+    """Return the first bucket to reach the target, else the last filled, and the weight before."""
     found, before = 0, below
     for bucket in range(len(histogram)):
         if histogram[bucket] > 0:

@@ -47,7 +47,7 @@ _VERSIONS = (
 )
 
 PACKAGED = Path(__file__).with_name("compiled")
-"""Folder of this installation's kernels; need not exist, and may be read-only."""
+"""This installation's kernels; may be missing or read-only."""
 
 COMPILED_ELSEWHERE: dict[tuple[str, str], Future[None]] = {}
 """Kernels that other processes are compiling, by module and function, and the end of that."""
@@ -62,7 +62,7 @@ def stored_kernels() -> Path:
 
 
 def can_store_kernels() -> bool:
-    """True if new kernels can be stored; logs the reason once if not."""
+    """True if kernels can be stored; logs once why not."""
     folder = stored_kernels()
     try:
         for made in (folder.parent, folder):
@@ -92,7 +92,7 @@ class Kernel(NamedTuple):
     signatures: tuple[Any, ...]
 
     def compile(self, signatures: Iterable[Any]) -> None:
-        """Compile versions, or read them from files; calls with other types are errors from now on."""
+        """Compile versions, or read them from files; other types are errors from now on."""
         elsewhere = COMPILED_ELSEWHERE.get((self.module, self.function))
         if elsewhere is not None:
             wait([elsewhere])
@@ -113,7 +113,7 @@ DECLARED: list[Kernel] = []
 
 
 def kernel(*signatures: Any, **options: Any) -> Callable[[F], F]:
-    """Compile a function without the interpreter lock, at its first call, or read its code from a file.
+    """Compile a function without the interpreter lock, at its first call, or read its code.
 
     Args:
         signatures: numba signatures of all versions; calls with other types are errors. Without any, the
@@ -122,17 +122,17 @@ def kernel(*signatures: Any, **options: Any) -> Callable[[F], F]:
     """
 
     def decorated(function: F) -> F:
-        dispatcher = numba.njit(nogil=True, **options)(function)
-        dispatcher._cache = _CodeCache(function)
+        compiled = numba.njit(nogil=True, **options)(function)
+        compiled._cache = _CodeCache(function)
         if signatures:
-            declared = Kernel(function.__module__, function.__qualname__, dispatcher, signatures)
+            declared = Kernel(function.__module__, function.__qualname__, compiled, signatures)
             DECLARED.append(declared)
             # numba calls this for the function to call if no compiled version fits
-            dispatcher._compile_for_args = functools.partial(_compiled_for_call, declared)
+            compiled._compile_for_args = functools.partial(_compiled_for_call, declared)
             # and this for the versions that another kernel may call
-            template = dispatcher.get_call_template
-            dispatcher.get_call_template = functools.partial(_template_for_kernel, declared, template)
-        return cast("F", dispatcher)
+            template = compiled.get_call_template
+            compiled.get_call_template = functools.partial(_template_for_kernel, declared, template)
+        return cast("F", compiled)
 
     return decorated
 
@@ -155,7 +155,7 @@ def _template_for_kernel(
 
 
 def compile_declared(argument: Any) -> None:
-    """Compile the kernels with this type of first argument, or read them from files."""
+    """Compile kernels with this type of first argument, or read them."""
     for declared in DECLARED:
         chosen = [signature for signature in declared.signatures if signature.args[:1] == (argument,)]
         if chosen:
@@ -168,7 +168,7 @@ def tuple_type(cls: type[tuple[Any, ...]], *fields: Any) -> Any:
 
 
 def _code_folders() -> list[Path]:
-    """Return the folders of code: the package's, and the user's unless others may write to it."""
+    """Return the folders of code: the package's, and the user's unless others may write there."""
     folder = stored_kernels()
     try:
         problem = _exposure(folder)
@@ -180,7 +180,7 @@ def _code_folders() -> list[Path]:
 
 
 def _exposure(folder: Path) -> str:
-    """Return how users besides this one and root could change a path's content; else empty.
+    """Return how others than this user and root could change a path's content; else empty.
 
     Raises:
         OSError: nothing is at the path, or it cannot be found out.
@@ -231,7 +231,7 @@ class _CodeCache:
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Store compiled code, or say once that it is impossible."""
+        """Store compiled code, or log once why not."""
         if data.library.has_dynamic_globals:
             return  # it has addresses of this process
         code = core.serialize.dumps(data._reduce())
@@ -267,7 +267,7 @@ def _codegen_key() -> Any:
 
 @functools.cache
 def _sources_digest(name: str) -> bytes:
-    """Hash the sources and constants of a module and of the compiled modules that it uses."""
+    """Hash sources and constants of a module and the compiled modules that it uses."""
     digest = hashlib.sha256()
     for module in sorted(_compiled_modules(sys.modules[name]), key=lambda module: module.__name__):
         digest.update(inspect.getsource(module).encode())

@@ -26,12 +26,12 @@ _Pointer: Any = types.CPointer
 
 
 def intrinsic(function: Callable[..., Any]) -> Any:
-    """Make a function that kernels call from one that generates its code."""
+    """Make a function for kernels from one that generates its code."""
     return _intrinsic(function)
 
 
 def procedure(generate: Callable[..., None]) -> Any:
-    """Make a function without a result that kernels call, from one that generates its code.
+    """Make a function without a result for kernels from one that generates its code.
 
     That one takes the builder and the arguments, with pointers to first elements for arrays.
     """
@@ -47,13 +47,13 @@ def procedure(generate: Callable[..., None]) -> Any:
 
 
 def first_element(context: Any, builder: Any, kind: Any, value: Any) -> Any:
-    """Return a pointer to an array's first element; any other value as it is."""
+    """Return a pointer to an array's first element; other values as they are."""
     return context.make_array(kind)(context, builder, value).data if isinstance(kind, types.Array) else value
 
 
 @intrinsic
 def pointer_at(_typing_context: Any, array: Any, index: Any) -> Any:
-    """Return a pointer to an array element, for an intrinsic that reads or writes from there on.
+    """Return a pointer to an array element, for intrinsics to read or write from there on.
 
     numba would count a slice's references, with two atomic operations. It does not count this
     pointer, so the array must be an argument of the function or its caller.

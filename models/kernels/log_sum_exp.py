@@ -159,7 +159,7 @@ def block_sums_in_lanes(
 
 
 def _sum_vectors(builder: Any, vectors: list[Any]) -> Any:
-    """Return the sum of 64 numbers, added by halves in the order of `math.fold_lanes`."""
+    """Return the sum of 64 numbers, added by halves in order of `math.fold_lanes`."""
     first, second, third, fourth = vectors
     total = builder.fadd(builder.fadd(first, third), builder.fadd(second, fourth))
     for half in (8, 4, 2, 1):

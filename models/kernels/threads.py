@@ -17,10 +17,10 @@ from models.arrays import TokenIds
 P = TypeVar("P")
 T = TypeVar("T")
 MIN_TOKENS_PER_THREAD = 4096
-"""Minimum number of tokens per thread."""
+"""Minimum tokens per thread."""
 
 STEP_ROWS_PER_THREAD = 32
-"""Minimum number of rows per thread in a single step; measured by bench_int8."""
+"""Minimum rows per thread in a single step; measured by bench_int8."""
 
 _ROW_MULTIPLE = 16  # a multiple of the rows of a product
 
@@ -37,7 +37,7 @@ class Threads:
 
     @property
     def most(self) -> int:
-        """Maximum number of threads."""
+        """Maximum threads."""
         if self.limit is not None:
             return self.limit
         from numba.core import config  # deferred: a service sets the limit before it needs numba
@@ -65,15 +65,15 @@ def run_balanced(work: Callable[[slice], T], offsets: TokenIds, threads: int) ->
     Args:
         work: function of a segment that releases the interpreter lock.
         offsets: start of each row's tokens, then the end [B + 1].
-        threads: maximum number of segments.
+        threads: maximum segments.
 
     Returns:
         The results, in order.
     """
-    num_segments = max(1, min(threads, int(offsets[-1]) // MIN_TOKENS_PER_THREAD))
-    if num_segments == 1:
+    count = max(1, min(threads, int(offsets[-1]) // MIN_TOKENS_PER_THREAD))
+    if count == 1:
         return [work(slice(0, len(offsets) - 1))]
-    cuts = np.searchsorted(offsets, np.linspace(0, offsets[-1], num_segments + 1)[1:-1]).tolist()
+    cuts = np.searchsorted(offsets, np.linspace(0, offsets[-1], count + 1)[1:-1]).tolist()
     return run_slices(work, [0, *cuts, len(offsets) - 1])
 
 

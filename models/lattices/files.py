@@ -31,13 +31,13 @@ _KALDI = re.compile(
 
 
 def slf_files(folder: Path) -> list[Path]:
-    """Return a folder's .slf, .lat and .htk files, also compressed, by name; none without a folder."""
+    """Return a folder's .slf, .lat and .htk files, packed or not, by name; none without a folder."""
     paths = folder.iterdir() if folder.is_dir() else ()
     return sorted(path for path in paths if PurePath(unpacked_name(path)).suffix in _SLF_SUFFIXES)
 
 
 def detect_lattice_format(source: Path | BufferedReader) -> LatticeFormat | None:
-    """Detect the format from a file's first lines, or a folder's names; None for others.
+    """Detect the format by a file's first lines, or a folder's names; None for others.
 
     A stream is left at its beginning; if it is compressed, it is not detected.
 

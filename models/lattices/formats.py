@@ -148,7 +148,7 @@ class _SlfFile:
 def read_slf(
     lines: Iterable[bytes], source: str, *, no_words: Collection[str] = NON_WORD_LABELS
 ) -> Lattice | BadLine:
-    """Read a lattice, or return a `BadLine`, with line 1 for an error of the entire file.
+    """Read a lattice, or return a `BadLine`, with line 1 for an error of the whole file.
 
     Args:
         lines: lines of the file.
@@ -207,28 +207,28 @@ def _add_line(file: _SlfFile, fields: SlfFields) -> None:
 
 def _slf_lattice(file: _SlfFile, no_words: Collection[str]) -> Lattice:
     header = file.header
-    num_nodes, num_links = _integer(header, "N"), _integer(header, "L")
-    if num_links != len(file.links):
-        raise InvalidInputError(f"L= is {num_links}, but the file has {len(file.links)} links")
-    check_size(num_nodes, num_links)
+    count, links = _integer(header, "N"), _integer(header, "L")
+    if links != len(file.links):
+        raise InvalidInputError(f"L= is {links}, but the file has {len(file.links)} links")
+    check_size(count, links)
     base, acoustic = _number(header, "base", math.e), _number(header, "acscale", 1.0)
     if base and base <= 1:
         raise InvalidInputError(f"base={base} must be 0 or greater than 1")
     log_base = math.log(base) if base else 0.0  # 0: scores are probabilities
-    pronunciation = _number(header, "prscale", 1.0) / acoustic if acoustic else 0.0
+    scale = _number(header, "prscale", 1.0) / acoustic if acoustic else 0.0
     arcs: list[Arc] = []
     for number, link in file.links:
         file.line = number
-        arcs.append(_slf_arc(file, link, num_nodes, log_base, pronunciation, no_words))
-    times = np.full(num_nodes, math.nan)
+        arcs.append(_slf_arc(file, link, count, log_base, scale, no_words))
+    times = np.full(count, math.nan)
     for node, (number, fields) in file.nodes.items():
         file.line = number
-        if not 0 <= node < num_nodes:
-            raise InvalidInputError(f"node {node} is out of range; N= allows 0 to {num_nodes - 1}")
+        if not 0 <= node < count:
+            raise InvalidInputError(f"node {node} is out of range; N= allows 0 to {count - 1}")
         times[node] = _number(fields, "t", math.nan)
     file.line = 1
-    start = _terminal(header, "start", {arc.target for arc in arcs}, num_nodes)
-    end = _terminal(header, "end", {arc.source for arc in arcs}, num_nodes)
+    start = _terminal(header, "start", {arc.target for arc in arcs}, count)
+    end = _terminal(header, "end", {arc.source for arc in arcs}, count)
     _check_unused_word(file, start if _reads_forward(header) else end, no_words)
     penalty = _log_score(header, "wdpenalty", log_base)
     scales = Scales(acoustic, _number(header, "lmscale", 1.0), 0.0 if penalty is None else penalty)
@@ -265,12 +265,12 @@ def _slf_arc(
 
 
 def _reads_forward(header: SlfFields) -> bool:
-    """True if a node's word belongs to its incoming links, False if to outgoing ones."""
+    """True if a node's word is that of incoming links, False if of outgoing ones."""
     return not header.get("dir", "f").startswith("b")
 
 
 def _check_unused_word(file: _SlfFile, terminal: int, no_words: Collection[str]) -> None:
-    """Refuse a word on the terminal node, which no link has, so it would be lost."""
+    """Refuse a word on the terminal node, which no link has."""
     line, node = file.nodes.get(terminal, (1, {}))
     label = node.get("W", _NULL)
     if label not in {_NULL, *no_words} and not any("W" in link for _, link in file.links):
@@ -279,7 +279,7 @@ def _check_unused_word(file: _SlfFile, terminal: int, no_words: Collection[str])
 
 
 def _terminal(header: SlfFields, name: str, touched: Collection[int], num_nodes: int) -> int:
-    """Return the start or end node: the header's, else the only one that no link enters or leaves."""
+    """Return the start or end node: the header's, else the only one without links in or out."""
     if name in header:
         return _node(header, name, num_nodes)
     free = [node for node in range(num_nodes) if node not in touched]
@@ -340,9 +340,9 @@ def read_kaldi(
     symbols: SymbolTable | None = None,
     no_words: Collection[str] = NON_WORD_LABELS,
 ) -> Iterator[Lattice | BadLine]:
-    """Yield the lattices of a file; an invalid one becomes a `BadLine`, and reading continues.
+    """Yield a file's lattices; an invalid one becomes a `BadLine`, and reading goes on.
 
-    Arguments are as in `read_slf`; without `symbols`, the words by number, the file contains words.
+    Arguments are as in `read_slf`; without `symbols`, the words by number, the file has words.
     """
     for first, block in _blocks(lines):
         number = first
@@ -366,7 +366,7 @@ def format_kaldi(lattice: Lattice, symbols: SymbolTable | None = None) -> str:
     unchanged.
 
     Raises:
-        InvalidInputError: a word has no number, or the lattice's name contains white space.
+        InvalidInputError: a word has no number, or the lattice's name has white space.
     """
     lines = [_utterance(lattice.name or "utterance")]
     labels = [word or _EPSILON for word in lattice.words]
@@ -378,15 +378,15 @@ def format_kaldi(lattice: Lattice, symbols: SymbolTable | None = None) -> str:
     end = lattice.num_nodes - 1
     final = (lattice.targets == end) & (lattice.labels == NO_WORD)
     one_each = len(np.unique(lattice.sources[final])) == np.count_nonzero(final)
-    ends_in_states = bool(one_each and (final == (lattice.targets == end)).all())
+    finals = bool(one_each and (final == (lattice.targets == end)).all())
     alignments = lattice.alignments or ("",) * lattice.num_arcs
     columns = (lattice.sources, lattice.targets, lattice.labels, 0.0 - lattice.old_lm, 0.0 - lattice.am)
     for begin, node, label, graph, acoustic, alignment in zip(
         *(column.tolist() for column in columns), alignments, strict=True
     ):
-        arc = str(begin) if ends_in_states and node == end else f"{begin} {node} {labels[label]}"
+        arc = str(begin) if finals and node == end else f"{begin} {node} {labels[label]}"
         lines.append(f"{arc} {graph!r},{acoustic!r},{alignment}")
-    return "\n".join([*lines, *([] if ends_in_states else [str(end)]), "", ""])
+    return "\n".join([*lines, *([] if finals else [str(end)]), "", ""])
 
 
 def _blocks(lines: Iterable[bytes]) -> Iterator[tuple[int, tuple[bytes, ...]]]:
@@ -405,7 +405,7 @@ def _utterance(line: str) -> str:
 
 
 def _kaldi_arc(fields: Sequence[str], symbols: SymbolTable | None, no_words: Collection[str]) -> Arc:
-    """Parse a line into an arc or final state; an input label besides the word marks a Lattice."""
+    """Parse an arc or final state; an input label besides the word marks a Lattice."""
     costs = fields[-1] if len(fields) in {2, 4, 5} and "," in fields[-1] else ""
     states = fields[: len(fields) - 1] if costs else fields
     if len(states) not in {1, 3, 4}:
@@ -471,7 +471,7 @@ def _kaldi_lattice(name: str, arcs: Sequence[Arc]) -> Lattice:
     lattice = build_lattice(arcs, name=name, start=start, end=end, times=np.full(end + 1, math.nan))
     if not lattice.alignments:
         return lattice
-    # all paths to a node have the same number of transitions, one per frame
+    # all paths to a node have equally many transitions, one per frame
     counts = np.array([text.count("_") + 1 if text else 0 for text in lattice.alignments])
     depth = node_depths(lattice.sources, lattice.targets, lattice.num_nodes)
     frames = np.zeros(lattice.num_nodes, dtype=np.int64)

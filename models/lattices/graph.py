@@ -1,7 +1,7 @@
 """Several lattices as one graph with levels, the tokens of their words, and the weights of paths.
 
 In a lattice, a word is scored before its successor is known. So a word must have the same tokens in
-every sentence, and a sentence's tokens must be those of its words, concatenated, as for word
+every sentence, and a sentence's tokens must be those of its words, joined, as for word
 tokenizers and SentencePiece models whose pieces do not extend beyond a space.
 """
 
@@ -222,15 +222,15 @@ def build_graph(
         words: numbers of all words.
         spelling: tokens of the words, in this order.
     """
-    num_nodes = np.array([lattice.num_nodes + 1 for lattice in lattices])
-    starts = np.cumsum(num_nodes) - num_nodes
-    ends = starts + num_nodes - 1
+    counts = np.array([lattice.num_nodes + 1 for lattice in lattices])
+    starts = np.cumsum(counts) - counts
+    ends = starts + counts - 1
     parts = (
-        _arc_columns(lattice, lattice_weights, int(start), words, spelling)
-        for lattice, lattice_weights, start in zip(lattices, weights, starts, strict=True)
+        _arc_columns(lattice, given, int(start), words, spelling)
+        for lattice, given, start in zip(lattices, weights, starts, strict=True)
     )
     sources, targets, labels, own_arcs, fixed, expected = map(np.concatenate, zip(*parts, strict=True))
-    levels = node_depths(sources, targets, int(num_nodes.sum()))
+    levels = node_depths(sources, targets, int(counts.sum()))
     num_levels = int(levels.max()) + 1
     by_source, by_target = (group_by_level(levels[nodes], num_levels) for nodes in (sources, targets))
     remainders = np.full(len(levels), -np.inf)
@@ -240,7 +240,7 @@ def build_graph(
     last_use = np.full(len(levels), -1, dtype=np.int64)
     np.maximum.at(last_use, sources, levels[targets])
     return LatticeGraph(
-        lattice_of=np.repeat(np.arange(len(lattices)), num_nodes),
+        lattice_of=np.repeat(np.arange(len(lattices)), counts),
         levels=levels,
         sources=sources,
         targets=targets,
@@ -249,9 +249,9 @@ def build_graph(
         starts=starts,
         ends=ends,
         fixed=fixed,
-        lm_weights=np.array([lattice_weights.lm for lattice_weights in weights]),
-        unk_weights=np.array([lattice_weights.unk for lattice_weights in weights]),
-        phrase_weights=np.array([[*lattice_weights.phrases.values()] for lattice_weights in weights]),
+        lm_weights=np.array([given.lm for given in weights]),
+        unk_weights=np.array([given.unk for given in weights]),
+        phrase_weights=np.array([[*given.phrases.values()] for given in weights]),
         remainders=remainders,
         by_source=by_source,
         by_target=by_target,

@@ -162,12 +162,12 @@ def node_depths(sources: Indices, targets: Indices, num_nodes: int) -> Indices:
     missing = np.bincount(targets, minlength=num_nodes)
     answer = np.full(num_nodes, -1, dtype=np.int64)
     # topological order (Kahn 1962)
-    frontier, depth = np.flatnonzero(missing == 0), 0
-    while frontier.size:
-        answer[frontier] = depth
-        reached = targets[order[index_ranges(starts[frontier], starts[frontier + 1])]]
+    front, depth = np.flatnonzero(missing == 0), 0
+    while front.size:
+        answer[front] = depth
+        reached = targets[order[index_ranges(starts[front], starts[front + 1])]]
         np.subtract.at(missing, reached, 1)
-        frontier, depth = np.unique(reached[missing[reached] == 0]), depth + 1
+        front, depth = np.unique(reached[missing[reached] == 0]), depth + 1
     return answer
 
 

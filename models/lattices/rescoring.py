@@ -135,7 +135,7 @@ def rescore(
         phrases: phrases in paths; their features have weights.
 
     Raises:
-        UnsupportedParameterError: tokens of words depend on neighbouring words.
+        UnsupportedParameterError: tokens of words depend on adjacent words.
     """
     if not lattices:
         return []
@@ -191,7 +191,7 @@ def nbest_candidates(rescored: RescoredLattice, count: int) -> CandidateList:
     features, candidates = rescored.features(), list[Candidate]()
     for path in nbest_paths(rescored, count):
         totals = {name: float(values[path.edges].sum()) for name, values in features.items()}
-        # credit taken back leaves a rounding error
+        # credit taken back leaves rounding errors
         for name in filter(is_phrase_feature, totals):
             totals[name] = round(totals[name], 9)
         candidates.append(Candidate(path.text, totals))
@@ -199,7 +199,7 @@ def nbest_candidates(rescored: RescoredLattice, count: int) -> CandidateList:
 
 
 class _Suffix(NamedTuple):
-    """Last words of a string, and the best path with them from each token where they can start.
+    """Last words of a string, and the best path with them from each possible start.
 
     Attributes:
         word: label of the first word.
@@ -233,7 +233,7 @@ class _SuffixGraph:
         self._last = rescored.num_tokens - 1
         self._step_edges, self._step_nexts = GrowableArray(np.int64), GrowableArray(np.int64)
         silent = np.flatnonzero(self.labels == NO_WORD)
-        # True for tokens that an edge without a word leads to
+        # True for tokens after an edge without a word
         self._is_silent = np.zeros(rescored.num_tokens, dtype=np.bool_)
         self._is_silent[np.searchsorted(self.tokens.offsets, silent, side="right") - 1] = True
 
@@ -243,7 +243,7 @@ class _SuffixGraph:
         return self._with_silence(_Suffix(NO_WORD, None, tokens, np.zeros(1), none))
 
     def extensions(self, ending: _Suffix) -> Iterator[tuple[float, Callable[[], _Suffix]]]:
-        """Yield the best total of each word before a suffix, and a function that extends the suffix."""
+        """Yield each word's best total before a suffix, and a function to extend the suffix."""
         ways, indices = self._edges_to(ending.tokens)
         order = np.argsort(self.labels[ways], kind="stable")
         order = order[np.searchsorted(self.labels[ways[order]], NO_WORD, side="right") :]
@@ -271,7 +271,7 @@ class _SuffixGraph:
         return self._with_silence(found._replace(word=int(self.labels[ways[0]]), rest=ending))
 
     def _with_silence(self, ending: _Suffix) -> _Suffix:
-        """Extend a suffix by preceding edges without a word."""
+        """Extend a suffix by earlier edges without a word."""
         fresh = np.flatnonzero(self._is_silent[ending.tokens])
         while fresh.size:
             ways, indices = self._edges_to(ending.tokens[fresh])
@@ -309,13 +309,13 @@ class _SuffixGraph:
 
 
 def nbest_paths(rescored: RescoredLattice, count: int) -> list[LatticePath]:
-    """Return the best paths of up to `count` distinct word strings, by descending total."""
+    """Return the best paths of `count` distinct word strings at most, by total."""
     graph, words, paths = _SuffixGraph(rescored), rescored.lattice.words, list[LatticePath]()
     serial = itertools.count()
     heap: list[tuple[float, int, LatticePath | Callable[[], _Suffix]]] = []
 
     def reach(ending: _Suffix) -> None:
-        """Push a suffix's complete string, if it is one, and longer suffixes onto the heap."""
+        """Push a suffix's string, if complete, and longer suffixes onto the heap."""
         if ending.tokens[0] == 0:
             text = " ".join(words[label] for label in ending.words())
             path = LatticePath(text, float(ending.totals[0]), graph.path(int(ending.steps[0])))
@@ -352,7 +352,7 @@ def first_pass_text(lattice: Lattice) -> str:
 
 
 def oracle_errors(lattice: Lattice, reference: Sequence[str]) -> int:
-    """Count the errors of the path with the fewest; words are compared as written.
+    """Count the fewest errors of a path; words are compared as written.
 
     Uses dynamic programming over nodes and reference positions.
     """

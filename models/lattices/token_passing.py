@@ -102,7 +102,7 @@ def word_log_probs(
 
 
 class PhrasePaths:
-    """Phrases along paths: nodes of the automaton, and features that a label adds after a node.
+    """Phrases along paths: nodes of the automaton, and features of a label after a node.
 
     The features are those of the phrases, ln share of unknown words, and minus the number of unknown
     tokens [F + 2]. Credit for the beginning of a phrase is added with its words, and taken back if
@@ -208,13 +208,13 @@ def state_keys(state: Any) -> Indices | None:
 def recombine(
     nodes: Indices, futures: Indices, totals: Scores, max_tokens_per_node: int
 ) -> tuple[Indices, Indices, Indices]:
-    """Recombine edges into tokens; edges to a node with the same future share a token.
+    """Recombine edges into tokens; edges to a node with one future share a token.
 
     Args:
         nodes: node of each edge [P].
         futures: keys; equal for edges to a node with the same future [P, K].
         totals: total of each edge [P]; larger is better.
-        max_tokens_per_node: maximum tokens per node; the best are kept, ties in the order of edges.
+        max_tokens_per_node: maximum tokens per node; the best are kept, ties in order of edges.
 
     Returns:
         Indices of the kept edges, by token [E]; number of edges and best edge of each token [T]. Tokens
@@ -318,7 +318,7 @@ class TokenTable:
         return len(self.nodes)
 
     def words_after(self, parents: Indices, labels: Indices) -> Indices:
-        """Return the last words after tokens and a label [P, num_words]; an empty word adds nothing."""
+        """Return the last words after tokens and a label [P, num_words]; empty words add nothing."""
         before = self._words[parents]
         if not before.shape[1]:
             return before
@@ -368,7 +368,7 @@ class LatticeSearchSettings:
 
 
 class TokenPassing:
-    """Search with any model through a graph of lattices, by level, from one token on each start."""
+    """Search with any model through lattices, by level, from a token on each start."""
 
     def __init__(
         self,
@@ -406,7 +406,7 @@ class TokenPassing:
         return TokenGraph(self._tokens.nodes[:], self._tokens.forward[:], offsets, ways)
 
     def _advance_level(self, level: int) -> None:
-        """Collect and recombine the tokens at a level's nodes, then score the next words."""
+        """Recombine the tokens at a level's nodes, then score the next words."""
         joined, (ways, totals, phrases) = self._joined, self._incoming_edges(level)
         nodes, labels = joined.targets[ways.arcs], self._spelling.canonical[joined.labels[ways.arcs]]
         ended = joined.last_use[nodes] < 0

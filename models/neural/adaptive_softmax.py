@@ -59,7 +59,7 @@ class ClusteredEmbedding(nn.Module):
         self.register_buffer("rank", torch.argsort(order))
 
     def __len__(self) -> int:
-        """Return the number of clusters."""
+        """Number of clusters."""
         return len(self.bounds) - 1
 
     def table(self, cluster: int) -> nn.Parameter:
@@ -111,9 +111,9 @@ class AdaptiveSoftmax(OutputLayer):
         sizes = [len(table) for table in vectors.tables]
         self.biases = nn.ParameterList(torch.zeros(size) for size in [sizes[0] + tails, *sizes[1:]])
         # on the CPU even if the model is on `meta`
-        never_predicted = torch.zeros(sizes[0] + tails, device="cpu")
-        never_predicted[0] = -math.inf  # the rank of <s>
-        self.register_buffer("never_predicted", never_predicted, persistent=False)  # added to the head's bias
+        never = torch.zeros(sizes[0] + tails, device="cpu")
+        never[0] = -math.inf  # the rank of <s>
+        self.register_buffer("never_predicted", never, persistent=False)  # added to the head's bias
         self.never_predicted: Tensor
         starts = torch.tensor(vectors.bounds[1:-1], device="cpu")  # first ranks of other clusters
         self.register_buffer("starts", starts, persistent=False)

@@ -224,9 +224,9 @@ class _LinearRecurrence(torch.autograd.Function):
         decays, start, outputs = ctx.saved_tensors
         # b_t has h_t's gradient: the output's plus a_{t+1} times that of h_{t+1}
         later = torch.cat([decays[1:], torch.zeros_like(start)[None]])
-        of_drives = _scan(later.flip(0), of_outputs.flip(0)).flip(0)
+        grads = _scan(later.flip(0), of_outputs.flip(0)).flip(0)
         before = torch.cat([start[None], outputs[:-1]])
-        return of_drives * before, of_drives, of_drives[0] * decays[0]
+        return grads * before, grads, grads[0] * decays[0]
 
 
 def _scan(decays: Tensor, drives: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 MIN_HEAD_TOKENS = 3
-"""Minimum number of tokens in the first cluster: the number of control ids."""
+"""Minimum tokens in the first cluster: the number of control ids."""
 
 WIDTH_DIVISOR = 4
 """Ratio of the vector widths of a cluster and the next cluster."""
@@ -178,10 +178,10 @@ class NetworkConfig(BaseModel):
 
     def unused_key(self) -> str | None:
         """Return a message about a key that was set without effect; None if there is none."""
-        for key, (controlling, values) in ACTS_WITH.items():
-            given = getattr(self, controlling)
+        for key, (other, values) in ACTS_WITH.items():
+            given = getattr(self, other)
             if key in self.model_fields_set and given not in values:
-                return f"{key} requires neural.{controlling}={' or '.join(values)}, given {given}"
+                return f"{key} requires neural.{other}={' or '.join(values)}, given {given}"
         if "self_normalised" in self.model_fields_set:
             return f"self_normalised is decided by train.self_normalise and train.loss, given {self.self_normalised}"
         if self.residual and self.hidden_size not in self.layer_inputs:

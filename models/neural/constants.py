@@ -33,7 +33,7 @@ MAX_TANH_VALUES = 1 << 22
 """Tanh values of additive attention in memory at once (16 MiB)."""
 
 LOGITS_PER_THREAD = 1 << 20
-"""Minimum number of logits per thread of a log-sum-exp."""
+"""Minimum logits per thread of a log-sum-exp."""
 
 MAX_GRAPH_ROWS = 1024
 """Largest batch to capture as a CUDA graph; larger ones keep the device busy without one."""
@@ -44,10 +44,10 @@ INT8_SEGMENT_STEPS = 64
 """Tokens of each sequence per pass of the body and the output layer, in int8."""
 
 INT8_TOKENS_PER_THREAD = 512
-"""Minimum number of tokens per thread when sequences are read."""
+"""Minimum tokens per thread when sequences are read."""
 
 INT8_ROWS_PER_THREAD = 8
-"""Minimum number of sequences per thread, because each thread reads all weights."""
+"""Minimum sequences per thread, because each thread reads all weights."""
 
 ROWS_PER_PRODUCT = 64
 """Rows of one product of the output layer, which reads its weights once per product."""

@@ -106,13 +106,13 @@ class CudaGraphSteps:
 
 
 def capture_on_cuda(compute: Callable[[], Hidden]) -> CapturedGraph:
-    """Capture a computation on the current CUDA device, which other threads may use too."""
-    side_stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    side_stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side_stream):
+    """Capture a computation on the current CUDA device, which other threads may use."""
+    side: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
         for _ in range(_WARM_UPS):
             compute()
-    torch.cuda.current_stream().wait_stream(side_stream)
+    torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         outputs = compute()
@@ -142,7 +142,7 @@ class NeuralModel(NetworkModel):
         self._device = resolve_device(device)
         own = next(network.parameters()).device
         if (own.type, own.index or 0) != (self._device.type, self._device.index or 0):
-            # only then: cuDNN's layers copy weights at each move, and earlier graphs read the old ones
+            # only then: cuDNN's layers copy weights at each move, earlier graphs read old ones
             network = network.to(self._device)
         self.network = network.eval()
         recordable = self._device.type == "cuda" and self.config.attention == "none"
@@ -229,7 +229,7 @@ class NeuralModel(NetworkModel):
         return 1  # torch has its own threads
 
     def _read_exactly(self, ids: Tensor, alive: TokenIds, hidden: Hidden) -> tuple[Tensor, Hidden]:
-        """Return outputs [T, B, W] after each token and the state after each row's last one."""
+        """Return outputs [T, B, W] after each token and the state after each row's last."""
         after = tuple(part.clone() for part in hidden)
         outputs = after[0].new_zeros(len(ids), *after[0].shape[1:])
         start = 0
@@ -274,7 +274,7 @@ class NeuralModel(NetworkModel):
         return features if features.is_cuda else features.numpy()
 
     def save(self, directory: Path) -> None:
-        """Write `config.json` and `model.safetensors` into an existing directory."""
+        """Write `config.json` and `model.safetensors` into an existing folder."""
         write_network(self.network, directory)
 
     @classmethod
@@ -296,7 +296,7 @@ class NeuralModel(NetworkModel):
 
 
 def advance_one(network: Network, tokens: Tensor, hidden: Hidden) -> Hidden:
-    """Read a token per row [B] with a network in evaluation mode; return the next state."""
+    """Read a token per row [B] in evaluation mode; return the next state."""
     if tokens.is_cuda or tokens.shape[0] > PLAIN_CELL_ROWS:
         return advance_many(network, tokens[None], hidden)[1]
     return network.step(tokens, hidden)

@@ -70,7 +70,7 @@ class Network(nn.Module):
             self.output.weight = cast("nn.Parameter", self.embedding.weight)
 
     def weights(self) -> NetworkWeights:
-        """Return the parameters as arrays, which share the memory of those on the CPU."""
+        """Return parameters as arrays, sharing the memory of those on the CPU."""
         arrays = {name: tensor.detach().cpu().numpy() for name, tensor in self.state_dict().items()}
         return NetworkWeights(self.config, self.vocab_size, arrays)
 
@@ -79,7 +79,7 @@ class Network(nn.Module):
         return (next(self.parameters()).new_zeros(1, batch, self.body.width), *self.body.start(batch))
 
     def detach_and_reset(self, hidden: Hidden, continues: Tensor) -> Hidden:
-        """Return the state for a training step: detached, and reset in rows that begin a text.
+        """Return the state for a training step: detached, reset in rows that begin a text.
 
         Args:
             hidden: state after the last step.
@@ -117,7 +117,7 @@ class Network(nn.Module):
 
 
 def write_network(network: Network, directory: Path) -> None:
-    """Write both files into an existing directory."""
+    """Write both files into an existing folder."""
     config = {"vocab_size": network.vocab_size, **network.config.model_dump()}
     write_config(directory / CONFIG_FILE, config)
     tensors = network.state_dict()
@@ -132,7 +132,7 @@ def read_network(directory: Path, *, vocab_size: int) -> Network:
     process are private.
 
     Args:
-        directory: directory of both files.
+        directory: folder of both files.
         vocab_size: V, which the files must match.
 
     Raises:
@@ -154,7 +154,7 @@ def read_network(directory: Path, *, vocab_size: int) -> Network:
 
 
 class _SkipInitialisation(TorchFunctionMode):
-    """Mode that skips `nn.init.normal_`, which on `meta` imports torch's compiler: 1 s, 64 MB.
+    """Mode without `nn.init.normal_`, which on `meta` imports torch's compiler: 1 s, 64 MB.
 
     The initialisers of an adaptive softmax are not skipped.
     """

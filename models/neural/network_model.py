@@ -110,7 +110,7 @@ class NetworkModel(
 
     @cached_property
     def _start(self) -> NeuralState:
-        """State of one row after `<s>`, cached as nearly every request begins with it."""
+        """State of one row after `<s>`, cached: nearly all requests begin with it."""
         return self.advance(self.empty_state(1), np.array([BOS]))
 
     @override
@@ -118,19 +118,19 @@ class NetworkModel(
         log_probs = np.zeros(tokens.shape if want.scores else (0, 0), dtype=np.float32)
         result = ReadResult(log_probs, state.select(np.arange(len(state))) if want.state else state)
         before: list[tuple[TokenIds, Any]] = []  # numbers of tokens and outputs before them
-        num_shares = self.num_shares(lengths)
+        parts = self.num_shares(lengths)
         # the longest first, so the rows of a group end close together
         order = np.argsort(-lengths, kind="stable")[: np.count_nonzero(lengths)]
-        size = max(1, min(self.group_rows, -(-len(order) // num_shares)))
+        size = max(1, min(self.group_rows, -(-len(order) // parts)))
         groups = [order[start : start + size] for start in range(0, len(order), size)]
 
         def read_group(group: TokenIds) -> None:
-            """Read non-empty rows, by descending length, to their ends; finished rows are removed."""
-            carried, num_tokens = state.select(group), lengths[group]
-            for start in range(0, int(num_tokens[0]), self.segment_steps):
-                end = min(start + self.segment_steps, int(num_tokens[0]))
-                rows = group[: np.count_nonzero(num_tokens > start)]
-                is_read = np.arange(start, end)[:, None] < num_tokens[: len(rows)]
+            """Read non-empty rows, the longest first, to their ends; finished rows are removed."""
+            carried, sizes = state.select(group), lengths[group]
+            for start in range(0, int(sizes[0]), self.segment_steps):
+                end = min(start + self.segment_steps, int(sizes[0]))
+                rows = group[: np.count_nonzero(sizes > start)]
+                is_read = np.arange(start, end)[:, None] < sizes[: len(rows)]
                 # entries past a row's length may be invalid ids
                 ids = np.where(is_read, tokens[rows, start:end].T, EOS)
                 hidden = tuple(part[:, : len(rows)] for part in carried.hidden)
@@ -149,7 +149,7 @@ class NetworkModel(
             if want.state:
                 result.state.assign(group, carried)
 
-        shares = [groups[number::num_shares] for number in range(num_shares)]
+        shares = [groups[number::parts] for number in range(parts)]
         run_parts(lambda share: [*map(read_group, share)], shares)
         if not (want.before or want.features):
             return result
@@ -191,4 +191,4 @@ class NetworkModel(
 
     @abstractmethod
     def num_shares(self, lengths: TokenIds) -> int:
-        """Return the number of threads for sequences of given lengths [B]."""
+        """Number of threads for sequences of lengths [B]."""

@@ -46,18 +46,18 @@ def log_sum_exp(logits: Tensor) -> Tensor:
 def _log_sum_exp_rows(logits: FloatArray, sums: FloatArray) -> None:
     """Write the log-sum-exp of each row, summed in 64 lanes and then by halves."""
     width = logits.shape[1]
-    lane_end = width // ROW_LANES * ROW_LANES
-    lanes = np.empty(ROW_LANES, np.float32)  # independent maxima and sums: an order that vectorises
+    end = width // ROW_LANES * ROW_LANES
+    lanes = np.empty(ROW_LANES, np.float32)  # independent maxima and sums: vectorised
     for row in range(len(logits)):
         lanes[:] = _LOWEST
-        max_in_lanes(logits[row], lane_end, lanes)
-        for column in range(lane_end, width):
-            lanes[column - lane_end] = greater(lanes[column - lane_end], logits[row, column])
+        max_in_lanes(logits[row], end, lanes)
+        for column in range(end, width):
+            lanes[column - end] = greater(lanes[column - end], logits[row, column])
         highest = lanes.max()
         lanes[:] = 0
-        add_exp_in_lanes(logits[row], lane_end, highest, lanes)
-        for column in range(lane_end, width):
-            lanes[column - lane_end] += exp(logits[row, column] - highest)
+        add_exp_in_lanes(logits[row], end, highest, lanes)
+        for column in range(end, width):
+            lanes[column - end] += exp(logits[row, column] - highest)
         sums[row] = np.log(fold_lanes(lanes)) + highest
 
 
@@ -85,7 +85,7 @@ class OutputLayer(nn.Module, ABC):
 
     @abstractmethod
     def initialise_from_counts(self, counts: Tensor) -> None:
-        """Set biases to tokens' log frequencies, and scale their vectors, by the count of each [V]."""
+        """Set biases to log frequencies, and scale vectors, by tokens' counts [V]."""
 
 
 @torch.no_grad()
@@ -114,9 +114,9 @@ class Softmax(OutputLayer):
         self.bias = nn.Parameter(torch.zeros(vocab_size))
         if shared is None:
             nn.init.uniform_(self.weight, -INITIAL_RANGE, INITIAL_RANGE)
-        never_predicted = torch.zeros(vocab_size, device="cpu")  # even if the model is on `meta`
-        never_predicted[BOS] = -math.inf
-        self.register_buffer("never_predicted", never_predicted, persistent=False)  # added to the bias
+        never = torch.zeros(vocab_size, device="cpu")  # even if the model is on `meta`
+        never[BOS] = -math.inf
+        self.register_buffer("never_predicted", never, persistent=False)  # added to the bias
         self.never_predicted: Tensor
 
     def logits(self, features: Tensor) -> Tensor:

@@ -98,12 +98,12 @@ def _attention_shapes(config: NetworkConfig) -> Shapes:
 
 
 def is_rank(name: str) -> bool:
-    """Return whether a parameter is the tokens' ranks, the only integers, not learnt."""
+    """True if a parameter is the tokens' ranks, the only integers, not learnt."""
     return name.endswith(".rank")
 
 
 def count_parameters(config: NetworkConfig, vocab_size: int) -> int:
-    """Return the number of learnt values; a shared matrix counts once."""
+    """Number of learnt values; a shared matrix counts once."""
     shapes = parameter_shapes(config, vocab_size)
     return sum(math.prod(shape) for name, shape in shapes.items() if not is_rank(name))
 
@@ -112,7 +112,7 @@ def read_weights(directory: Path, *, vocab_size: int) -> NetworkWeights:
     """Map the weights of a stored network into memory, read-only.
 
     Args:
-        directory: directory of both files.
+        directory: folder of both files.
         vocab_size: V, which the files must match.
 
     Raises:
@@ -120,10 +120,10 @@ def read_weights(directory: Path, *, vocab_size: int) -> NetworkWeights:
     """
     path = directory / CONFIG_FILE
     fields = read_config(path)
-    written_for = fields.pop("vocab_size", None)
+    size = fields.pop("vocab_size", None)
     config = check_config(NetworkConfig, fields, path)
-    if written_for != vocab_size:
-        raise ManifestError(f"{path}: vocab_size is {written_for!r}, the vocabulary has {vocab_size} tokens")
+    if size != vocab_size:
+        raise ManifestError(f"{path}: vocab_size is {size!r}, the vocabulary has {vocab_size} tokens")
     problem = cutoffs_problem(config.cutoffs, vocab_size=vocab_size) if config.output == "adaptive" else None
     if problem is not None:
         raise ManifestError(f"{path}: neural.cutoffs: {problem}")

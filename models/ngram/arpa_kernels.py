@@ -5,7 +5,7 @@ an offset: the lines before it are consumed, and the caller may grow the arrays 
 there.
 
 Conversion between decimals and single precision is exact in both directions. Double
-precision, with an error of a few units in the last place, suffices if the entire error range rounds
+precision, with an error of a few units in the last place, suffices if the whole error range rounds
 to one float. Otherwise, about once in ten million decimals, exact arithmetic in Python decides.
 """
 
@@ -140,10 +140,10 @@ def nearest_float(field: bytes) -> np.float32 | None:
         sign, name = (field[:1], field[1:]) if field[:1] in {b"+", b"-"} else (b"", field)
         value = _NAMED_NUMBERS.get(name.lower())
         return None if value is None else np.float32(-value if sign == b"-" else value)
-    approximate = float(field)
-    if approximate == 0 or not 1e-46 < abs(approximate) < 3.5e38:
-        return np.float32(math.copysign(0.0 if abs(approximate) < 1 else math.inf, approximate))
-    return _nearest_to(Fraction(field.decode()), approximate)
+    about = float(field)
+    if about == 0 or not 1e-46 < abs(about) < 3.5e38:
+        return np.float32(math.copysign(0.0 if abs(about) < 1 else math.inf, about))
+    return _nearest_to(Fraction(field.decode()), about)
 
 
 def _nearest_to(exact: Fraction, approximate: float) -> np.float32:
@@ -198,11 +198,8 @@ def _shortest(value: np.float32) -> tuple[Int, Int]:
     for count in range(6, 18):  # nine suffice; more if the margin leaves it undecided
         shift = count - 1 - first
         digits = np.int64(np.rint(size * _POWERS[shift] if shift >= 0 else size / _POWERS[-shift]))
-        approximate = digits / _POWERS[shift] if shift >= 0 else digits * _POWERS[-shift]
-        if (
-            np.float32(approximate * (1 - _MARGIN)) == value
-            and np.float32(approximate * (1 + _MARGIN)) == value
-        ):
+        about = digits / _POWERS[shift] if shift >= 0 else digits * _POWERS[-shift]
+        if np.float32(about * (1 - _MARGIN)) == value and np.float32(about * (1 + _MARGIN)) == value:
             break
     while digits % 10 == 0:
         digits //= 10
@@ -212,7 +209,7 @@ def _shortest(value: np.float32) -> tuple[Int, Int]:
 
 @numba.njit(nogil=True)
 def _num_digits(number: Int) -> int:
-    """Return the number of decimal digits of a non-negative integer."""
+    """Number of decimal digits of a non-negative integer."""
     count = 1
     while number >= 10:
         number //= 10

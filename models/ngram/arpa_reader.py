@@ -53,7 +53,7 @@ CONTROL_IDS = {"<unk>": UNK, "<UNK>": UNK, "<s>": BOS, "</s>": EOS}
 """Spellings of the control tokens in ARPA files."""
 
 MISSING_UNKNOWN_LOG10 = -100.0
-"""Log-probability of `<unk>` if a file does not list it, as in KenLM."""
+"""Log-probability of an unlisted `<unk>`, as in KenLM."""
 
 DATA_HEADING, END_HEADING = b"\\data\\", b"\\end\\"
 _IARPA = b"iARPA"  # as ARPA from the next line on, but its numbers mean something else
@@ -137,7 +137,7 @@ def _find_data(source: ArpaSource) -> dict[str, str]:
 
 
 def escape_tokens(tokens: Sequence[str]) -> tuple[Sequence[str], int]:
-    """Return the spellings of a vocabulary's tokens in ARPA, and the number that need escaping.
+    """Return tokens' spellings in ARPA, and the number that need escaping.
 
     If none needs it, none is escaped.
     """
@@ -317,7 +317,7 @@ class ArpaSection:
         return self._unlisted[: self._num_unlisted]
 
     def _check_backoffs(self) -> None:
-        """Reject a back-off that would overflow if charged at every length."""
+        """Reject back-offs that overflow if charged at every length."""
         most, backoffs = MAX_LOG10_BACKOFF // (self._highest - 1), self.rows.log10_backoffs
         row = int(backoffs.argmax()) if len(backoffs) else -1
         if row >= 0 and backoffs[row] > most:
@@ -328,7 +328,7 @@ class ArpaSection:
             )
 
     def fail_duplicate(self, first: int, second: int) -> NoReturn:
-        """Reject the file: two lines, given by number, list the same n-gram."""
+        """Reject the file: two lines, by number, list one n-gram."""
         first, second = sorted((first, second))
         self._source.fail(
             f"this {self._order}-gram is listed already, in line {first}",
@@ -352,7 +352,7 @@ class ArpaSection:
             words.grow(len(self._source.block))  # upper bound of a word's length
 
     def _read_hard_numbers(self, stop: ParseStop) -> None:
-        """Convert numbers that the kernel skipped; reject invalid ones."""
+        """Convert numbers that the kernel left; reject invalid ones."""
         block = self._source.block
         for row, column, start, end in self._hard[: stop.num_hard].tolist():
             line = int(self.rows.lines[row]) if row < self._count else stop.line
@@ -461,29 +461,29 @@ def read_arpa(path: Path, *, on_read: Callable[[int], None] = lambda _: None) ->
         vocabulary, ids, lists_unknown = read_lexicon(source, words, section.rows.lines, escaped=escaped)
         size = len(vocabulary)
         orders = [_make_unigrams(section.rows, ids[: len(section.rows.words)], size)]
-        missing_backoffs = missing_prefixes = 0
+        backoffs = prefixes = 0
         for order in range(2, len(counts) + 1):
-            missing_backoffs += section.missing_backoffs
+            backoffs += section.missing_backoffs
             section = ArpaSection(source, order, counts)
             may_end = not any(counts[order - 1 :])
             ended = ended or _read_heading(source, section_heading(order), may_end=may_end)
             if not ended:
                 section.read(words, ids, number_arcs([ngrams for ngrams, _ in orders]))
             if len(section.unlisted):
-                missing_prefixes += _add_prefixes(orders, section)
+                prefixes += _add_prefixes(orders, section)
             orders.append(_sort_section(section, num_prefixes=len(orders[-1][0].words), vocab_size=size))
         if not ended:
             _read_heading(source, END_HEADING)
         source.drain()
-    ignored_starts = sum(_normalise_weights(ngrams, weights, log_zero) for ngrams, weights in orders) - 1
+    starts = sum(_normalise_weights(ngrams, weights, log_zero) for ngrams, weights in orders) - 1
     highest = orders[-1][1].log10_backoffs
     report = ArpaReport(
         sha256=source.sha256,
         lists_unknown=lists_unknown,
-        missing_backoffs=missing_backoffs,
-        missing_prefixes=missing_prefixes,
+        missing_backoffs=backoffs,
+        missing_prefixes=prefixes,
         ignored_backoffs=int(np.count_nonzero(highest)),
-        ignored_starts=ignored_starts,
+        ignored_starts=starts,
         split_words=sum(split_words(word) != [word] for word in vocabulary.ids),
         escaped=escaped,
         backward=BACKWARD_OPTION in options.items(),
@@ -506,7 +506,7 @@ def _log_zero(path: Path, options: Mapping[str, str]) -> np.float32 | None:
 
 
 def _read_heading(source: ArpaSource, expected: bytes, *, may_end: bool = False) -> bool:
-    """Read the next heading; return True if the file ends instead, which `may_end` allows."""
+    """Read the next heading; True if the file ends instead, as `may_end` allows."""
     while (text := source.read_line()) != expected:
         if text is None:
             source.fail_ended(expected.decode())
@@ -518,73 +518,71 @@ def _read_heading(source: ArpaSource, expected: bytes, *, may_end: bool = False)
 
 
 def _add_prefixes(orders: list[tuple[NGrams, NGramWeights]], section: ArpaSection) -> int:
-    """Add a section's unlisted prefixes to the lower orders; return their number.
+    """Add unlisted prefixes to the lower orders; return their number.
 
     They get the probabilities of backing off, and back-off weights of 0, so no other probability
     changes.
     """
-    unlisted, vocab_size, num_added = section.unlisted, len(orders[0][0].words), 0
-    of_listed, of_unlisted = np.arange(vocab_size), unlisted[:, 0].astype(np.int64)
+    unlisted, vocab_size, count = section.unlisted, len(orders[0][0].words), 0
+    old, new = np.arange(vocab_size), unlisted[:, 0].astype(np.int64)
     for length, (ngrams, weights) in enumerate(orders[1:], start=2):
-        listed = ngrams._replace(prefixes=of_listed[ngrams.prefixes].astype(np.int32))
-        keys = np.concatenate([of_listed[ngrams.prefixes], of_unlisted]) * vocab_size
+        listed = ngrams._replace(prefixes=old[ngrams.prefixes].astype(np.int32))
+        keys = np.concatenate([old[ngrams.prefixes], new]) * vocab_size
         keys += np.concatenate([ngrams.words, unlisted[:, length - 1]])
         keys, firsts, numbers = np.unique(keys, return_index=True, return_inverse=True)
-        of_listed, of_unlisted = np.split(numbers, [len(ngrams.words)])
+        old, new = np.split(numbers, [len(ngrams.words)])
         is_new = firsts >= len(ngrams.words)
         added = unlisted[firsts[is_new] - len(ngrams.words), :length]
         prefixes, words = (part.astype(np.int32) for part in np.divmod(keys, vocab_size))
-        log10_probs, log10_backoffs = np.zeros((2, len(keys)), np.float32)
-        log10_probs[of_listed], log10_backoffs[of_listed] = weights
+        probs, backoffs = np.zeros((2, len(keys)), np.float32)
+        probs[old], backoffs[old] = weights
         # backing off is scored by the n-grams listed so far
         tokens, out = added.astype(np.int64), np.zeros(added.shape, np.float32)
         begins, flat = np.arange(len(added)) * length, out.reshape(-1)
         automaton = build_automaton([*orders[: length - 1], (listed, weights)])
         spans = np.zeros(len(added), np.int32), tokens.reshape(-1), begins, begins + length
         score_spans(automaton, *spans, flat, np.zeros(0, np.uint8), flat[:0])
-        log10_probs[is_new] = out[:, -1] / np.float32(LN_10)
+        probs[is_new] = out[:, -1] / np.float32(LN_10)
         unknown = np.full(len(keys), -1, np.int32)
-        orders[length - 1] = NGrams(words, prefixes, unknown), NGramWeights(log10_probs, log10_backoffs)
-        num_added += len(added)
+        orders[length - 1] = NGrams(words, prefixes, unknown), NGramWeights(probs, backoffs)
+        count += len(added)
     # the k-th unlisted prefix is −1 − k, which counts from the end
     own = section.rows.prefixes
-    own[:] = np.concatenate([of_listed, of_unlisted[::-1]])[own]
-    return num_added
+    own[:] = np.concatenate([old, new[::-1]])[own]
+    return count
 
 
 def _make_unigrams(rows: NGramRows, ids: Int32s, size: int) -> tuple[NGrams, NGramWeights]:
-    """Return one unigram per id from rows in file order."""
-    log10_probs = np.full(size, MISSING_UNKNOWN_LOG10, dtype=np.float32)
-    log10_backoffs = np.zeros(size, dtype=np.float32)
-    log10_probs[ids] = rows.log10_probs
-    log10_backoffs[ids] = rows.log10_backoffs
-    log10_probs[BOS] = -np.inf
+    """Return a unigram per id from rows in file order."""
+    probs = np.full(size, MISSING_UNKNOWN_LOG10, dtype=np.float32)
+    backoffs = np.zeros(size, dtype=np.float32)
+    probs[ids] = rows.log10_probs
+    backoffs[ids] = rows.log10_backoffs
+    probs[BOS] = -np.inf
     nowhere = np.zeros(size, dtype=np.int32)
-    return NGrams(np.arange(size, dtype=np.int32), nowhere, nowhere), NGramWeights(
-        log10_probs, log10_backoffs
-    )
+    return NGrams(np.arange(size, dtype=np.int32), nowhere, nowhere), NGramWeights(probs, backoffs)
 
 
 def _sort_section(section: ArpaSection, *, num_prefixes: int, vocab_size: int) -> tuple[NGrams, NGramWeights]:
     """Return the n-grams of a section in lexicographic order."""
-    prefixes, words, log10_probs, log10_backoffs, lines = section.rows
+    prefixes, words, probs, backoffs, lines = section.rows
     if first_out_of_order(prefixes, words) < len(words):
         order = sort_rows(prefixes, words, num_prefixes=num_prefixes, vocab_size=vocab_size)
         prefixes, words = prefixes[order], words[order]
         twin = first_out_of_order(prefixes, words)
         if twin < len(words):
             section.fail_duplicate(int(lines[order[twin - 1]]), int(lines[order[twin]]))
-        log10_probs, log10_backoffs = log10_probs[order], log10_backoffs[order]
+        probs, backoffs = probs[order], backoffs[order]
     unknown = np.full(len(words), -1, dtype=np.int32)
-    return NGrams(words, prefixes, unknown), NGramWeights(log10_probs, log10_backoffs)
+    return NGrams(words, prefixes, unknown), NGramWeights(probs, backoffs)
 
 
 def _normalise_weights(ngrams: NGrams, weights: NGramWeights, log_zero: np.float32 | None) -> int:
     """Normalise special weights in place; return how many n-grams predict `<s>`."""
-    log10_probs, log10_backoffs = weights
-    np.minimum(log10_probs, 0, out=log10_probs)  # remove rounding errors
+    probs, backoffs = weights
+    np.minimum(probs, 0, out=probs)  # remove rounding errors
     if log_zero is not None:
-        log10_backoffs[log10_backoffs == log_zero] = -np.inf
+        backoffs[backoffs == log_zero] = -np.inf
     starts = ngrams.words == BOS
-    log10_probs[starts] = -np.inf
+    probs[starts] = -np.inf
     return int(np.count_nonzero(starts))

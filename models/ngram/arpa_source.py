@@ -120,7 +120,7 @@ class ArpaSource:
             pass
 
     def fail(self, problem: str, *, line: int | None = None, hint: str = "") -> NoReturn:
-        """Reject the file for an error in a line, by default the current one."""
+        """Reject the file for an error in a line; default: the current."""
         raise FormatError(self.path, f"line {self.line if line is None else line}: {problem}", hint=hint)
 
     def fail_ended(self, expected: str) -> NoReturn:
@@ -131,7 +131,7 @@ class ArpaSource:
         )
 
     def refuse(self) -> NoReturn:
-        """Reject the file: it has another format; the hint names the likely one."""
+        """Reject the file: of another format; the hint names the likely one."""
         if self._file.num_bytes == 0:
             raise FormatError(self.path, "is empty (0 bytes)", hint="give an ARPA file")
         if not self._first_bytes:
@@ -158,7 +158,7 @@ class ArpaSource:
         return chunk
 
     def _next_chunk(self) -> bytes:
-        """Read a chunk in the thread; errors are raised where it is awaited."""
+        """Read a chunk in the thread; errors surface where it is awaited."""
         if self._stream is None:
             self._stream = decompressed(self._file)
         return self._stream.read(BLOCK_BYTES)
@@ -181,5 +181,5 @@ class _HashedFile(BufferedReader):
 
 
 def quote_bytes(text: bytes) -> str:
-    """Quote the beginning of some bytes of a file for a message."""
+    """Quote the beginning of a file's bytes for a message."""
     return repr(text[:80].decode("utf-8", "backslashreplace"))

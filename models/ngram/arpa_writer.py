@@ -1,6 +1,6 @@
 """Write ARPA files: every n-gram and weight of a back-off model, losslessly.
 
-Lines are `log-probability TAB words TAB back-off weight`, in the order of word ids. Numbers are the
+Lines are `log-probability TAB words TAB back-off weight`, in order of word ids. Numbers are the
 shortest decimals that read as the same floats. The back-off weight is omitted at the highest order,
 and if it is 0 and the n-gram is no prefix of another. `<s>`, never predicted, has the
 log-probability -99.
@@ -73,7 +73,7 @@ def write_arpa(
     Raises:
         FormatError: the file cannot be written.
     """
-    tokens, num_escaped = escape_tokens(vocabulary.tokens)
+    tokens, escaped = escape_tokens(vocabulary.tokens)
     words = [token.encode() for token in tokens]
     starts = np.zeros(len(words) + 1, dtype=np.int64)
     np.cumsum([len(word) for word in words], out=starts[1:])
@@ -83,7 +83,7 @@ def write_arpa(
     if any(np.isneginf(values).any() for values in backoffs):
         unused = (np.float32(-99 - more) for more in range(1000))
         log_zero = next(mark for mark in unused if not any((values == mark).any() for values in backoffs))
-    options = dict([ESCAPED_OPTION] * (num_escaped > 0) + [BACKWARD_OPTION] * backward)
+    options = dict([ESCAPED_OPTION] * (escaped > 0) + [BACKWARD_OPTION] * backward)
     if log_zero is not None:
         options[LOG_ZERO_OPTION] = f"{log_zero:g}"
     comment = [" ".join([COMMENT_MARK, *map("=".join, options.items())])] if options else []
@@ -98,7 +98,7 @@ def write_arpa(
                 write(out[: _write_lines(*lines, spelling, starts, out)].tobytes())
                 on_write(len(lines[1]))
         write(b"\n" + END_HEADING + b"\n")
-    return ArpaWriteReport(counts, num_escaped, log_zero)
+    return ArpaWriteReport(counts, escaped, log_zero)
 
 
 def _batches(
@@ -119,13 +119,13 @@ def _batches(
         probs = np.minimum(log10_probs[here], np.float32(0))
         probs[np.isneginf(probs) & (words[0] == BOS)] = _START_LOG10
         if order == len(orders):
-            backoffs, with_backoff = probs, np.zeros(len(probs), dtype=np.bool_)
+            backoffs, full = probs, np.zeros(len(probs), dtype=np.bool_)
         else:
             backoffs = log10_backoffs[here].copy()
             if log_zero is not None:
                 backoffs[np.isneginf(backoffs)] = log_zero
-            with_backoff = is_context[here] | (backoffs.view(np.int32) != 0)  # minus zero stays
-        yield np.stack(words[::-1]), probs, backoffs, with_backoff
+            full = is_context[here] | (backoffs.view(np.int32) != 0)  # minus zero stays
+        yield np.stack(words[::-1]), probs, backoffs, full
 
 
 @kernel()

@@ -37,7 +37,7 @@ from models.ngram.automaton import Automaton, reject, word_ids
 from models.vocabulary import UNK
 
 MAX_UNRANKED_ARCS = 128
-"""The ranking of states with more arcs is in the file; that of others is computed on demand."""
+"""Rankings of states with more arcs are in the file; others are computed on demand."""
 
 
 _BLOCK = 1 << 20
@@ -53,7 +53,7 @@ MAX_STATES = 2**31 - 1
 """Limits of the integer types for arcs (n-grams) and links (contexts, with the empty one)."""
 
 MAX_LOG10_BACKOFF = 300.0
-"""Limit of the total back-off down to the empty context, close to the range of a double."""
+"""Limit of the total back-off to the empty context, close to a double's range."""
 
 _MASS_TOLERANCE = 1e-5
 _LEAST_MASS = 1e-30  # close to the smallest number in single precision
@@ -83,7 +83,7 @@ class RankedArcs(NamedTuple):
 
 
 def rank_arcs(first_arcs: UInt32s, log10_probs: Float32s) -> RankedArcs:
-    """Rank the arcs of the empty context and of every state with more than `MAX_UNRANKED_ARCS` arcs.
+    """Rank the arcs of the empty context and of states with more than `MAX_UNRANKED_ARCS` arcs.
 
     Ties are ranked by word id.
 
@@ -98,7 +98,7 @@ def rank_arcs(first_arcs: UInt32s, log10_probs: Float32s) -> RankedArcs:
 
 def rank_arcs_in_blocks(first_arcs: UInt32s, log10_probs: Float32s) -> Iterator[RankedArcs]:
     """Rank as `rank_arcs`, in blocks of bounded size; `starts` lack the end."""
-    ranked_before = 0
+    done = 0
     for begin in range(0, len(first_arcs) - 1, _BLOCK):
         sizes = np.diff(first_arcs[begin : begin + _BLOCK + 1])
         is_ranked = sizes > MAX_UNRANKED_ARCS
@@ -107,8 +107,8 @@ def rank_arcs_in_blocks(first_arcs: UInt32s, log10_probs: Float32s) -> Iterator[
         groups = np.cumsum(sizes[is_ranked], dtype=np.int64) // _BLOCK
         for group in np.split(states, np.flatnonzero(np.diff(groups)) + 1):
             if len(group):
-                yield (ranked := _rank(group, first_arcs, log10_probs, ranked_before))
-                ranked_before += len(ranked.arcs)
+                yield (ranked := _rank(group, first_arcs, log10_probs, done))
+                done += len(ranked.arcs)
 
 
 def _rank(states: Int64s, first_arcs: UInt32s, log10_probs: Float32s, ranked_before: int) -> RankedArcs:
@@ -129,7 +129,7 @@ def _rank(states: Int64s, first_arcs: UInt32s, log10_probs: Float32s, ranked_bef
 
 
 def quantise_automaton(automaton: Automaton) -> Automaton:
-    """Return the automaton with eight-bit codes for its values and three bytes per word.
+    """Return the automaton with eight-bit codes of values and three bytes per word.
 
     Raises:
         InvalidInputError: the vocabulary has more words than fit three bytes.
@@ -266,14 +266,14 @@ def build_automaton(orders: Sequence[tuple[NGrams, NGramWeights]]) -> Automaton:
     """
     check_ngram_counts([len(ngrams.words) for ngrams, _ in orders])
     every_order = [ngrams for ngrams, _ in orders]
-    order_starts, first_arcs, words = number_arcs(every_order)
+    starts, firsts, words = number_arcs(every_order)
     log10_probs = np.concatenate([weights.log10_probs for _, weights in orders])
     zero = np.zeros(1, dtype=np.float32)
-    ranked = rank_arcs(first_arcs, log10_probs)
+    ranked = rank_arcs(firsts, log10_probs)
     automaton = Automaton(
-        order_starts=order_starts,
-        first_arcs=first_arcs,
-        suffixes=suffix_states(every_order[:-1], order_starts, first_arcs, words),
+        order_starts=starts,
+        first_arcs=firsts,
+        suffixes=suffix_states(every_order[:-1], starts, firsts, words),
         words=words,
         log10_probs=log10_probs,
         log10_backoffs=np.concatenate([zero, *(weights.log10_backoffs for _, weights in orders[:-1])]),
@@ -289,14 +289,14 @@ def build_automaton(orders: Sequence[tuple[NGrams, NGramWeights]]) -> Automaton:
 
 def number_arcs(orders: Sequence[NGrams]) -> tuple[Int64s, UInt32s, Int32s]:
     """Return `order_starts`, `first_arcs` and `words` of the n-grams of the orders 1, 2, …."""
-    order_starts = np.concatenate([[0], np.cumsum([len(ngrams.words) for ngrams in orders])])
+    starts = np.concatenate([[0], np.cumsum([len(ngrams.words) for ngrams in orders])])
     fan_outs = [
         np.bincount(longer.prefixes, minlength=len(shorter.words))
         for shorter, longer in itertools.pairwise(orders)
     ]
-    first_arcs = np.zeros(order_starts[-2] + 2, dtype=np.uint32)
-    first_arcs[1:] = np.cumsum(np.concatenate([[order_starts[1]], *fan_outs]))
-    return order_starts, first_arcs, np.concatenate([ngrams.words for ngrams in orders])
+    first_arcs = np.zeros(starts[-2] + 2, dtype=np.uint32)
+    first_arcs[1:] = np.cumsum(np.concatenate([[starts[1]], *fan_outs]))
+    return starts, first_arcs, np.concatenate([ngrams.words for ngrams in orders])
 
 
 def check_ngram_counts(sizes: Sequence[int]) -> None:
@@ -319,7 +319,7 @@ def check_ngram_counts(sizes: Sequence[int]) -> None:
 def suffix_states(
     orders: Sequence[NGrams], order_starts: Int64s, first_arcs: UInt32s, words: Int32s
 ) -> Int32s:
-    """Return the state of the longest proper suffix of the empty context, then of each n-gram.
+    """Return the longest proper suffix's state of the empty context, then of each n-gram.
 
     Suffixes that are −1 are computed.
 
@@ -393,15 +393,15 @@ def _find_rank_problem(automaton: Automaton) -> int:  # noqa: PLR0911 - as below
         begin, end = first[state], first[state + 1]
         if starts[rank + 1] - starts[rank] != end - begin or automaton.ranked_states[0] != 0:
             return 8
-        mass, last_prob, last_arc = 0.0, np.float32(np.inf), np.int64(-1)
+        mass, last, last_arc = 0.0, np.float32(np.inf), np.int64(-1)
         for index in range(starts[rank], starts[rank + 1]):
             arc = np.int64(automaton.ranked_arcs[index])
             if not begin <= arc < end:
                 return 8
             prob = log10_prob_of(automaton, U(arc))
-            if prob > last_prob or (prob == last_prob and arc <= last_arc):  # `<=` excludes duplicates
+            if prob > last or (prob == last and arc <= last_arc):  # `<=` excludes duplicates
                 return 8
-            mass, last_prob, last_arc = mass + 10.0 ** np.float64(prob), prob, arc
+            mass, last, last_arc = mass + 10.0 ** np.float64(prob), prob, arc
         if not abs(automaton.ranked_masses[rank] - mass) <= _MASS_TOLERANCE * mass + _LEAST_MASS:
             return 10
     return 0
@@ -409,7 +409,7 @@ def _find_rank_problem(automaton: Automaton) -> int:  # noqa: PLR0911 - as below
 
 @numba.njit(nogil=True)
 def _has_unranked_state(automaton: Automaton) -> bool:
-    """True if a state with many arcs has no ranking, or ranked states do not ascend."""
+    """True if a state of many arcs is unranked, or ranked states do not ascend."""
     rank = 0
     for state in range(len(automaton.suffixes)):
         if rank < len(automaton.ranked_states) and automaton.ranked_states[rank] == state:
@@ -421,7 +421,7 @@ def _has_unranked_state(automaton: Automaton) -> bool:
 
 @numba.njit(nogil=True)
 def _backoff_overflows(automaton: Automaton, state: np.int64) -> bool:
-    """True if back-offs from a state to the empty context exceed `MAX_LOG10_BACKOFF` or are NaN."""
+    """True if back-offs from a state to the empty context pass `MAX_LOG10_BACKOFF` or are NaN."""
     charged = np.float64(log10_backoff_of(automaton, U(state)))
     if charged <= 0:  # most states; positive weights of suffixes are checked there
         return False
@@ -445,13 +445,13 @@ def find_problem(automaton: Automaton) -> int:  # noqa: C901, PLR0911 - one pass
     for length in range(1, longest):  # also lengths without contexts
         if first[automaton.order_starts[length - 1] + 1] != automaton.order_starts[length]:
             return 2
-    length, first_of_length = 0, 0  # the state's, and first state of that length
+    length, start = 0, 0  # the state's, and first state of that length
     for state in range(states):
         while length + 1 < longest and state > automaton.order_starts[length]:
-            first_of_length = automaton.order_starts[length] + 1
+            start = automaton.order_starts[length] + 1
             length += 1
         suffix = automaton.suffixes[state]
-        if suffix < 0 or (suffix >= first_of_length and state > 0) or (state == 0 and suffix != 0):
+        if suffix < 0 or (suffix >= start and state > 0) or (state == 0 and suffix != 0):
             return 3
         if _backoff_overflows(automaton, np.int64(state)):
             return 6

@@ -42,7 +42,7 @@ def token_spans(tokens: TokenIds, lengths: TokenIds, rows: int) -> tuple[TokenId
         Tokens with padding [B · T]; start of each row [B], and its end without padding [B].
 
     Raises:
-        InvalidInputError: the shapes do not match.
+        InvalidInputError: shapes do not match.
     """
     tokens = np.ascontiguousarray(tokens, dtype=np.int64)
     lengths = np.ascontiguousarray(lengths, dtype=np.int64)
@@ -321,7 +321,7 @@ class SentenceScores(NamedTuple):
     """Natural-log probabilities of the tokens of B sentences, with `</s>`.
 
     Attributes:
-        log_probs: concatenated log-probabilities of all sentences [N].
+        log_probs: joined log-probabilities of all sentences [N].
         offsets: start of each sentence, then N [B + 1].
     """
 
@@ -361,7 +361,7 @@ def score_sentences(
 
     Args:
         model: model to score with.
-        ids: concatenated ids of all sentences, without `<s>` and `</s>` [N].
+        ids: joined ids of all sentences, without `<s>` and `</s>` [N].
         offsets: start of each sentence, then N [B + 1].
         threads: number of threads, without effect on the result.
 

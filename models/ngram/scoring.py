@@ -101,7 +101,7 @@ def _start_lane(walks: UInt64s, lane: Any, begin: Any, end: Any, state: Any) -> 
 
 @numba.njit(nogil=True, forceinline=True)
 def _prefetch_arcs(automaton: Automaton, tokens: Int64s, walks: UInt64s, lanes: Any) -> None:
-    """Find the range of arcs of each lane's state, and prefetch data for the next step."""
+    """Find the arcs of each lane's state, and prefetch data for the next step."""
     for number in range(lanes):
         lane = U(number)
         state = walks[lane, _STATE]
@@ -153,16 +153,16 @@ def score_spans(  # noqa: C901, PLR0912, PLR0915 - one loop, to keep its variabl
     while lanes < U(_LANES) and row < len(states):
         _start_lane(walks, lanes, begins[row], ends[row], states[row])
         row, lanes = _next_filled_row(row + 1, begins, ends), lanes + U(1)
-    # round robin, one step per lane, so the cache misses of all lanes overlap
+    # round robin, a step per lane, so all lanes' cache misses overlap
     while lanes > U(0):
         _prefetch_arcs(automaton, tokens, walks, lanes)
         lane = U(0)
         while lane < lanes:
-            position, state = walks[lane, _POSITION], walks[lane, _STATE]
-            word = tokens[position]
+            at, state = walks[lane, _POSITION], walks[lane, _STATE]
+            word = tokens[at]
             if state == U(0):
                 if U(word) >= vocab_size:  # also catches negative ids
-                    bad: int = position
+                    bad: int = at
                     return bad
                 arc = U(word)
             else:
@@ -177,12 +177,12 @@ def score_spans(  # noqa: C901, PLR0912, PLR0915 - one loop, to keep its variabl
             if scored[lane]:
                 scored[lane] = False
             else:
-                log_probs[position] = (log10_prob_of(automaton, arc) + backoffs[lane]) * LN_10
+                log_probs[at] = (log10_prob_of(automaton, arc) + backoffs[lane]) * LN_10
                 if detailed:
-                    orders[position] = context_length(automaton.order_starts, arc + U(1))
-                    log_backoffs[position] = backoffs[lane] * LN_10
-            position += U(1)
-            if position == walks[lane, _ROW_END]:
+                    orders[at] = context_length(automaton.order_starts, arc + U(1))
+                    log_backoffs[at] = backoffs[lane] * LN_10
+            at += U(1)
+            if at == walks[lane, _ROW_END]:
                 backoffs[lane] = 0.0
                 if row < len(states):
                     _start_lane(walks, lane, begins[row], ends[row], states[row])
@@ -197,7 +197,7 @@ def score_spans(  # noqa: C901, PLR0912, PLR0915 - one loop, to keep its variabl
                 state, scored[lane] = U(automaton.suffixes[state]), True
             else:
                 state = arc + U(1) if num_states > U(1) else U(0)
-                walks[lane, _POSITION], backoffs[lane] = position, 0.0
+                walks[lane, _POSITION], backoffs[lane] = at, 0.0
             walks[lane, _STATE] = state
             prefetch(automaton.first_arcs, state)
             lane += U(1)

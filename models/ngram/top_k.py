@@ -40,9 +40,9 @@ def _shadowing_level(first_arcs: UInt32s, words: Any, chain: UInt64s, level: int
 
 @numba.njit(nogil=True, forceinline=True)
 def _precedes(probs: Any, decoded: Any, first: np.uint32, second: np.uint32) -> np.bool_:
-    """True if an arc precedes another of its state: by probability, then by word id."""
-    prob, second_prob = value_at(probs, decoded, U(first)), value_at(probs, decoded, U(second))
-    return np.bool_(prob > second_prob or (prob == second_prob and first < second))
+    """True if an arc precedes another of its state, by probability, then word id."""
+    prob, other = value_at(probs, decoded, U(first)), value_at(probs, decoded, U(second))
+    return np.bool_(prob > other or (prob == other and first < second))
 
 
 @numba.njit(nogil=True, forceinline=True)
@@ -83,7 +83,7 @@ def _natural_log_prob(probs: Any, decoded: Any, arc: np.uint64, backoff: float) 
 
 @numba.njit(nogil=True, forceinline=True)
 def _prefetch_arc(probs: Any, words: Any, ranked_arcs: UInt32s, position: Any) -> None:
-    """Prefetch the arc at a position of `ranked_arcs`: these are scattered in memory."""
+    """Prefetch the arc at a position of `ranked_arcs`, which are scattered."""
     prefetch(probs, U(ranked_arcs[position]))
     prefetch(words, U(ranked_arcs[position]))
 
@@ -102,7 +102,7 @@ def _best_arc(
 
 @numba.njit(nogil=True)
 def _lower_arc_ties(probs: Any, decoded: Any, arc: np.uint64, backoff: float) -> np.bool_:
-    """True if a less probable arc of the same state may have the same rounded value."""
+    """True if a less probable arc of the state may have the same rounded value."""
     lower = np.nextafter(value_at(probs, decoded, arc), np.float32(-np.inf))
     return np.bool_(np.float32((lower + backoff) * LN_10) == _natural_log_prob(probs, decoded, arc, backoff))
 
@@ -126,7 +126,7 @@ def _fill_with_impossible(
     log_probs: Float32s,
     column: int,
 ) -> None:
-    """Fill a row from `column` on with words of probability 0, in order of id."""
+    """Fill a row from `column` on with words of probability 0, by id."""
     first_arcs, words, word = automaton.first_arcs, automaton.words, np.int64(0)
     while column < len(ids):
         level, arc = 0, arc_at(first_arcs, words, chain[0], word)
@@ -147,7 +147,7 @@ def top_k_words(  # noqa: C901, PLR0912, PLR0915 - one merge
     """Write the k most probable words [B, k] in states [B] to `ids`, and their log-probabilities.
 
     Merges the arcs of the state and its suffixes by descending probability, and skips words that a
-    longer context has. Words that tie in single precision are in order of id, as if the full
+    longer context has. Words that tie in single precision are by id, as if the full
     distribution were sorted, so those that tie with the k-th are considered too. k must not
     exceed V.
     """
@@ -155,7 +155,7 @@ def top_k_words(  # noqa: C901, PLR0912, PLR0915 - one merge
     chain, backoffs = np.empty(order, np.uint64), np.empty(order, np.float64)
     heaps = np.empty(order * MAX_UNRANKED_ARCS, np.uint32)  # [order · 128], one heap per level
     # local names: reading the tuple would double the loop's cost
-    first_arcs, words, ranked_arcs = automaton.first_arcs, automaton.words, automaton.ranked_arcs
+    first_arcs, words, ranked = automaton.first_arcs, automaton.words, automaton.ranked_arcs
     probs, decoded = automaton.log10_probs, automaton.prob_values
     # [order]: next index into ranked_arcs and its end by level; or −1 and the heap's size
     nexts, stops = np.empty(order, np.int64), np.empty(order, np.int64)
@@ -169,13 +169,13 @@ def top_k_words(  # noqa: C901, PLR0912, PLR0915 - one merge
                 nexts[level] = automaton.ranked_starts[rank]
                 stops[level] = automaton.ranked_starts[rank + 1]
                 for position in range(nexts[level], min(nexts[level] + _PREFETCH_DISTANCE, stops[level])):
-                    _prefetch_arc(probs, words, ranked_arcs, position)
+                    _prefetch_arc(probs, words, ranked, position)
             else:
                 nexts[level] = -1
                 stops[level] = _heapify_arcs(
                     first_arcs, probs, decoded, chain[level], heaps, level * MAX_UNRANKED_ARCS
                 )
-            arcs[level] = _best_arc(ranked_arcs, level, heaps, nexts, stops, missing)
+            arcs[level] = _best_arc(ranked, level, heaps, nexts, stops, missing)
             if arcs[level] != missing:
                 values[level] = _natural_log_prob(probs, decoded, arcs[level], backoffs[level])
         column, begin = 0, 0  # column of the next word; first column with the last word's value
@@ -207,12 +207,12 @@ def top_k_words(  # noqa: C901, PLR0912, PLR0915 - one merge
             if nexts[best] >= 0:
                 nexts[best] += 1
                 if nexts[best] + _PREFETCH_DISTANCE < stops[best]:
-                    _prefetch_arc(probs, words, ranked_arcs, nexts[best] + _PREFETCH_DISTANCE)
+                    _prefetch_arc(probs, words, ranked, nexts[best] + _PREFETCH_DISTANCE)
             else:
                 stops[best] -= 1
                 top = best * MAX_UNRANKED_ARCS
                 heaps[top] = heaps[top + stops[best]]
                 _sift_down(probs, decoded, heaps, top, 0, stops[best])
-            arcs[best] = _best_arc(ranked_arcs, best, heaps, nexts, stops, missing)
+            arcs[best] = _best_arc(ranked, best, heaps, nexts, stops, missing)
             if arcs[best] != missing:
                 values[best] = _natural_log_prob(probs, decoded, arcs[best], backoffs[best])

@@ -171,13 +171,13 @@ def check_folder(folder: Path) -> dict[str, Any]:
 
 
 def files_of(folder: Path) -> list[str]:
-    """Return the names of the configuration and the weights in a checked folder."""
+    """Return the names of configuration and weights in a checked folder."""
     names = [CONFIG_FILE, *_weight_files(folder)]
     return names if _WEIGHTS in names else [*names, _INDEX]
 
 
 def _check_files(folder: Path) -> None:
-    """Raise ManifestError for a pipe or device, which may have no end, or enormous JSON."""
+    """Raise ManifestError for endless pipes or devices, or enormous JSON."""
     for file in folder.iterdir():
         if file.exists() and not file.is_file() and not file.is_dir():
             raise ManifestError(f"{file} is not a regular file")
@@ -187,7 +187,7 @@ def _check_files(folder: Path) -> None:
 
 
 def _check_numbers(path: Path, config: Mapping[str, Any]) -> None:
-    """Raise ManifestError for a configured number, at any depth, too large or not finite."""
+    """Raise ManifestError for a configured number, at any depth, too large or infinite."""
     pending = [*config.items()]
     for name, value in pending:
         most = _MAX_NUMBERS.get(name, _MAX_NUMBER)
@@ -198,7 +198,7 @@ def _check_numbers(path: Path, config: Mapping[str, Any]) -> None:
 
 
 def _check_num_weights(folder: Path) -> None:
-    """Raise ManifestError, before allocation, if far more weights are described than the files have."""
+    """Raise ManifestError, before allocation, for far more weights than the files have."""
     stored = sum((folder / name).stat().st_size for name in _weight_files(folder))
     with torch.device("meta"):
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)

@@ -117,7 +117,7 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
         dtype = torch.bfloat16 if bfloat16 else torch.float32
         network = read_network(folder, attention=_ATTENTION, dtype=dtype)
         self._network = network.to(self._device).eval()
-        num_outputs = int(network.get_output_embeddings().weight.shape[0])
+        count = int(network.get_output_embeddings().weight.shape[0])
         self.num_parameters = network.num_parameters()
         self._int8_layers = []
         if int8_weights is not None:
@@ -138,17 +138,17 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
         if self.window < 2:
             raise ManifestError(f"{folder / CONFIG_FILE}: a text has {self.window} positions, less than 2")
         numbers = vocabulary.numbers
-        if (highest := int(numbers.max())) >= num_outputs:
+        if (highest := int(numbers.max())) >= count:
             raise ManifestError(
                 f"{folder / 'tokenizer.json'} does not match the model: it has the token {highest}, "
-                f"but the model predicts {num_outputs} tokens"
+                f"but the model predicts {count} tokens"
             )
         fed = np.where(numbers < 0, numbers[BOS], numbers)
         self._fed = torch.as_tensor(fed, device=self._device)
-        is_predicted = numbers >= 0
-        is_predicted[BOS] = False
-        self._is_never = torch.as_tensor(~is_predicted, device=self._device)
-        self._bias = torch.full((num_outputs,), -torch.inf, device=self._device)
+        used = numbers >= 0
+        used[BOS] = False
+        self._is_never = torch.as_tensor(~used, device=self._device)
+        self._bias = torch.full((count,), -torch.inf, device=self._device)
         self._bias[self._fed[~self._is_never]] = 0
         with torch.inference_mode():
             unknown = torch.zeros(1, self.feature_size, dtype=dtype, device=self._device)
@@ -157,7 +157,7 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
         if not begun.outputs.isfinite().all():
             raise ManifestError(f"{folder}: the model computes numbers that are not finite")
         self._begun = begun
-        # not always: an output layer that is the embedding becomes one more matrix
+        # not always: a tied output layer becomes one more matrix
         if bfloat16 and abs(float(self._head(begun.outputs).mean())) > _MAX_MEAN_LOGIT:
             centre_outputs(network)
 
@@ -255,7 +255,7 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
         return ReadResult(scores, after, TransformerState((self._empty,) * len(vectors), vectors))
 
     def _next_pass(self, contexts: list[Context], remaining: TokenIds) -> tuple[list[int], list[int]]:
-        """Choose rows and numbers of tokens for a pass; replace contexts with no free position."""
+        """Choose a pass's rows and numbers of tokens; replace contexts without free positions."""
         rows, counts, free = list[int](), list[int](), self._max_pass_tokens
         for row in np.flatnonzero(remaining > 0).tolist():
             if contexts[row].length == self.window:
@@ -301,7 +301,7 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
         return torch.split(outputs[0], counts)
 
     def _log_probs(self, outputs: Tensor) -> Tensor:
-        """Return the log-probability of each of the network's tokens [N, outputs], minus infinity for others."""
+        """Return log-probabilities of the network's tokens [N, outputs], −∞ for others."""
         return torch.log_softmax(self._head(outputs).float() + self._bias, dim=-1)
 
     def _scores(self, outputs: Tensor, ids: TokenIds) -> FloatArray:

@@ -128,7 +128,7 @@ class PretrainedTokenizer(Tokenizer):
         return [[self._ids.get(number, UNK) for number in row.ids] for row in rows]
 
     def normalise_word(self, word: str) -> str:
-        """Return a word, or the beginning of one, in the tokenizer's own form."""
+        """Return a word, begun or whole, in the tokenizer's own form."""
         own = self._library.normalizer
         return word if own is None else own.normalize_str(word).replace(SPACE_MARK, " ").strip()
 
@@ -201,7 +201,7 @@ def check_tokenizer(folder: Path) -> None:
 
 
 def _probe(folder: Path) -> None:
-    """Read texts that make expressions backtrack and replacements grow, in bounded time and memory.
+    """Read texts that make expressions backtrack and replacements grow, within bounds.
 
     Texts consist of characters and strings of the tokenizer's patterns, and characters of each kind.
     """

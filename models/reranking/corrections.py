@@ -39,10 +39,10 @@ _CONTROL_TOKENS = 3
 """Tokens of a text besides at most one per byte: `<s>`, `</s>`, a space before it."""
 
 _MAX_PER_PHRASE = 8
-"""Maximum corrections considered for a phrase, those with the greatest log-odds."""
+"""Maximum corrections considered for a phrase, by log-odds."""
 
 _MAX_MATCHES = 32
-"""Maximum places considered in a text, those with the greatest log-odds."""
+"""Maximum places considered in a text, by log-odds."""
 
 _MAX_PATHS = 16
 """Maximum combinations of corrections that are compared."""
@@ -137,15 +137,15 @@ class CorrectionTable:
         self._by_phrase: dict[str, list[PhraseCorrection]] = {}
         self._most_words: dict[str, int] = {}  # of the phrases with this first word
         seen: set[tuple[str, str]] = set()
-        for number, correction in enumerate(corrections):
-            _check_correction(correction, f"corrections[{number}]")
-            pair = correction.heard, correction.written
+        for number, one in enumerate(corrections):
+            _check_correction(one, f"corrections[{number}]")
+            pair = one.heard, one.written
             if pair in seen:
                 raise InvalidInputError.of(
                     f"corrections[{number}]", f"replaces {pair[0]!r} by {pair[1]!r}, as an earlier one"
                 )
             seen.add(pair)
-            self.add(correction)
+            self.add(one)
 
     def add(self, correction: PhraseCorrection) -> None:
         """Add a valid correction."""
@@ -165,17 +165,17 @@ class CorrectionTable:
         words = split_words(text)
         if len(words) > MAX_CORRECTED_WORDS:
             return []
-        corrected: dict[str, tuple[PhraseCorrection, ...]] = {}
+        texts: dict[str, tuple[PhraseCorrection, ...]] = {}
         for _, matches in _best_paths(self._matches(words)):
             replaced = [*words]
             for begin, end, correction in reversed(matches):
                 replaced[begin:end] = [correction.written]
             result = " ".join(filter(None, replaced))
             if result:
-                corrected.setdefault(result, tuple(match.correction for match in matches))
-            if len(corrected) == MAX_VARIANTS:
+                texts.setdefault(result, tuple(match.correction for match in matches))
+            if len(texts) == MAX_VARIANTS:
                 break
-        return list(corrected.items())
+        return list(texts.items())
 
     def _matches(self, words: Sequence[str]) -> list[_Match]:
         """Find the phrases that have corrections, in order of their first words."""
@@ -202,7 +202,7 @@ def _check_correction(correction: PhraseCorrection, place: str) -> None:
 
 
 def _best_paths(matches: list[_Match]) -> list[_Path]:
-    """Combine matches, given in order, without overlaps; the greatest log-odds first."""
+    """Combine matches, in order, without overlaps; greatest log-odds first."""
     if len(matches) > _MAX_MATCHES:
         best = nlargest(_MAX_MATCHES, matches, key=lambda match: match.correction.log_odds)
         matches = sorted(best, key=attrgetter("begin"))
@@ -264,16 +264,16 @@ def read_table(path: Path) -> list[PhraseCorrection]:
     if tuple(header.split("\t")) != _COLUMNS:
         columns = ", ".join(_COLUMNS)
         raise FormatError(path, f"line 1 is {header[:80]!r}; it must be {columns}, separated by tabs")
-    corrections = []
+    rows = []
     for number, line in enumerate(lines, start=2):
         try:
             row = dict(zip(_COLUMNS, line.split("\t"), strict=True))
-            corrections.append(PhraseCorrection.model_validate(row, strict=False))  # numbers are strings
+            rows.append(PhraseCorrection.model_validate(row, strict=False))  # numbers are strings
         except ValueError:  # also pydantic's
             problem = f"line {number} is {line[:80]!r}; it must be two phrases and two numbers"
             raise FormatError(path, f"{problem}, separated by tabs") from None
     try:
-        CorrectionTable(corrections)
+        CorrectionTable(rows)
     except InvalidInputError as error:
         raise FormatError(path, str(error)) from None
-    return corrections
+    return rows

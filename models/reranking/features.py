@@ -116,7 +116,7 @@ def derive(
         InvalidInputError: the feature is unknown, or needs a model and there is none.
     """
     check_derived(name)
-    texts = [candidate.text for candidate in candidates]
+    texts = [one.text for one in candidates]
     base = base_feature(name)
     if base is not None:
         if not needs_tokens(name):
@@ -126,7 +126,7 @@ def derive(
             raise InvalidInputError(f"{name} needs a language model, but none is used", parameter="weights")
         return given(base) * tokens
     if name == CORRECTION:
-        return np.array([sum_log_odds(corrections_of(candidate)) for candidate in candidates])
+        return np.array([sum_log_odds(corrections_of(one)) for one in candidates])
     if name in {RANK, RANK_LOG}:
         ranks = text_ranks(texts)[origins_of(candidates)]
         return 0.0 - (ranks if name == RANK else np.log1p(ranks))  # 0, not −0, for the first
@@ -147,13 +147,13 @@ def feature_name(kind: str, model: str) -> str:
 
 
 def feature_model(feature: str) -> str | None:
-    """Return the further model that a feature is computed with; None if there is none."""
+    """Return the further model that a feature is computed with, or None."""
     kind, colon, name = feature.partition(_MODEL_SEPARATOR)
     return name if colon and kind in {*MODEL_FEATURES, LM_SUM} else None
 
 
 def is_reserved(feature: str, models: Collection[str]) -> bool:
-    """True if a feature is computed or derived, and so cannot be given."""
+    """True if a feature is computed or derived, so never given."""
     is_computed = feature in COMPUTED_FEATURES or feature_model(feature) in models
     return is_computed or is_phrase_feature(feature) or is_derived(feature)
 
@@ -180,7 +180,7 @@ def check_model_names(names: Sequence[str], *, parameter: str) -> None:
 
 
 class ListFeatures(NamedTuple):
-    """Computed features of L lists' candidates: N rows, concatenated.
+    """Computed features of L lists' candidates: N rows, joined.
 
     Attributes:
         names: names of the columns; `lm` is the sum of the tokens' log-probabilities, whatever the exponent.
@@ -207,7 +207,7 @@ class ListFeatures(NamedTuple):
         return ListFeatures(self.names, self.values[offsets[0] : offsets[-1]], offsets - offsets[0])
 
     def without_absent_phrases(self) -> "ListFeatures":
-        """Omit the features of phrases that no candidate contains."""
+        """Omit the features of phrases that no candidate has."""
         kept = tuple(one for one in self.names if not is_phrase_feature(one) or self.column(one).any())
         return ListFeatures(kept, self.matrix(kept, {}), self.offsets)
 
@@ -228,7 +228,7 @@ class ListFeatures(NamedTuple):
 
 
 def offsets_of(lists: Sequence[CandidateList]) -> Int64s:
-    """Start of each list's concatenated candidates, and their number [L + 1]."""
+    """Start of each list's joined candidates, and their number [L + 1]."""
     return np.cumsum([0, *(len(one.candidates) for one in lists)], dtype=np.int64)
 
 
@@ -245,7 +245,7 @@ def with_derived(
         return computed
     has_tokens = NUM_TOKENS in computed.names
     parts = [np.zeros((0, len(made)))]
-    num_candidates = 0
+    count = 0
     for number, one in enumerate(lists):
         given = partial(given_column, [one], place=[place(number)].__getitem__)
         tokens = computed.of_lists(number, number + 1).column(NUM_TOKENS) if has_tokens else None
@@ -253,9 +253,9 @@ def with_derived(
         for name in made:
             columns.append((yield from derive(name, one.candidates, given, tokens)))  # noqa: PERF401 - it yields
         parts.append(np.column_stack(columns))
-        num_candidates += len(one.candidates)
-        if num_candidates > CANDIDATES_PER_STEP:
-            num_candidates = 0
+        count += len(one.candidates)
+        if count > CANDIDATES_PER_STEP:
+            count = 0
             yield
     values = np.column_stack([computed.values, np.concatenate(parts)])
     return ListFeatures((*computed.names, *made), values, computed.offsets)

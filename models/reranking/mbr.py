@@ -45,7 +45,7 @@ _ALIGNMENT_CELLS_PER_STEP = 2_000_000
 def merge_equal_candidates(
     candidates: Sequence[Hashable], posteriors: npt.ArrayLike
 ) -> tuple[Int64s, Int64s, Float64s]:
-    """Merge C candidates into U distinct ones, in the order of first occurrence.
+    """Merge C candidates into U distinct ones, in order of first occurrence.
 
     Args:
         candidates: hashable values, such as texts; at least one.
@@ -57,11 +57,11 @@ def merge_equal_candidates(
     """
     mass = np.asarray(posteriors, np.float64)
     number_of: dict[Hashable, int] = {}
-    of_candidate = np.array([number_of.setdefault(candidate, len(number_of)) for candidate in candidates])
-    first = np.unique(of_candidate, return_index=True)[1]
-    of_distinct = np.zeros(len(first))
-    np.add.at(of_distinct, of_candidate, mass / mass.sum())
-    return first, of_candidate, of_distinct
+    index = np.array([number_of.setdefault(candidate, len(number_of)) for candidate in candidates])
+    first = np.unique(index, return_index=True)[1]
+    sums = np.zeros(len(first))
+    np.add.at(sums, index, mass / mass.sum())
+    return first, index, sums
 
 
 def _blocks(sizes: Float64s, factors: Float64s, most: int) -> Iterator[tuple[Int64s, Int64s]]:
@@ -190,12 +190,12 @@ def _agreement_masses(pivot: str, compared_texts: Sequence[str], posteriors: Flo
     lost: list[int] = []
     masses: list[float] = []
     aligned = 0
-    for compared_text, mass in zip(compared_texts, posteriors.tolist(), strict=True):
-        aligned += len(pivot) * len(compared_text)
+    for form, mass in zip(compared_texts, posteriors.tolist(), strict=True):
+        aligned += len(pivot) * len(form)
         if aligned > _ALIGNMENT_CELLS_PER_STEP:
             aligned = 0
             yield
-        edits = Levenshtein.editops(pivot, compared_text).as_list()
+        edits = Levenshtein.editops(pivot, form).as_list()
         indices = [int(index) for kind, index, _ in edits if kind != "insert"]
         lost += indices
         masses += [mass] * len(indices)

@@ -117,7 +117,7 @@ class LogLinearModel:
         """Compute the weighted sum of each candidate's features [N].
 
         Args:
-            values: values of the weighted features, in the order of the weights [N, W].
+            values: values of the weighted features, in order of the weights [N, W].
         """
         totals = np.zeros(len(values))
         for index, weight in enumerate(self.weights.values()):  # no matrix product, which rounds by batch

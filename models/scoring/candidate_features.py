@@ -48,7 +48,7 @@ from models.vocabulary import UNK as UNKNOWN
 M_co = TypeVar("M_co", bound=TextModel, default=TextModel, covariant=True)
 S_co = TypeVar("S_co", bound=TextState, default=TextState, covariant=True)
 MAX_MODELS = 8
-"""Maximum number of parts of a mixture, and of further models."""
+"""Maximum parts of a mixture, and of further models."""
 
 ScoreMode = Literal["normalised", "unnormalised"]
 """Kind of `lm` score: a log-probability, or a self-normalised model's score without its normalising sum."""
@@ -112,9 +112,7 @@ def scoring_models(
     """
     for parameter, count in (("mixture", len(main)), ("models", len(extra))):
         if count > MAX_MODELS:
-            raise InvalidInputError(
-                f"{parameter} has {count} models; at most {MAX_MODELS} are accepted", parameter=parameter
-            )
+            raise InvalidInputError.of(parameter, f"has {count} models; at most {MAX_MODELS} are accepted")
     check_model_names([name for name, _ in extra], parameter="models")
     weights = tuple(weight for _, weight in main)
     is_distribution = all(weight > 0 for weight in weights) and math.isclose(sum(weights), 1.0, abs_tol=1e-6)
@@ -131,7 +129,7 @@ def scoring_models(
 
 
 def _check_compatible(first: TextModel, part: TextModel, index: int) -> None:
-    """Reject a part that tokenises unlike the first: mixing needs equal tokens in equal order."""
+    """Reject a part that tokenises unlike the first: mixing needs equal tokens and order."""
     why = None
     if part.model.vocabulary.fingerprint != first.model.vocabulary.fingerprint:
         why = "has another vocabulary than"
@@ -152,7 +150,7 @@ class StartStates(NamedTuple, Generic[S_co]):
 
     Attributes:
         of_lists: index of the state before each list; None for a list after its context.
-        of_models: states of each model, in the order of `ScoringModels.all`.
+        of_models: states of each model, in order of `ScoringModels.all`.
     """
 
     of_lists: Sequence[int | None] = ()
@@ -201,7 +199,7 @@ def score_candidates(
         eos: true to also score `</s>` after each candidate.
         score_mode: kind of the token scores summed in `lm`.
         starts: states that replace the context of some lists.
-        phrases: phrases that candidates may contain.
+        phrases: phrases that candidates may have.
         prefix: of `candidates` in a message about list i.
 
     Raises:
@@ -276,7 +274,7 @@ def _add_phrases(
     distinct: DistinctTexts,
     models: ScoringModels,
 ) -> Work[Any, None]:
-    """Add features of phrases in U texts, and account for their words in the models' features."""
+    """Add phrases' features in U texts, and count their words in the models' features."""
     found = yield from map_in_steps(distinct.texts, phrases.find, size=len)
     texts = np.repeat(np.arange(len(found)), [len(of_text) for of_text in found])
     flat = np.array([index for of_text in found for index in of_text], dtype=np.int64)
@@ -323,14 +321,13 @@ def check_score_mode(models: ScoringModels, mode: ScoreMode) -> None:
     if mode == "normalised":
         return
     if len(models.parts) > 1:
-        raise UnsupportedParameterError(
-            f"score_mode is {mode!r}, but only probabilities can be mixed; use 'normalised'",
-            parameter="score_mode",
+        raise UnsupportedParameterError.of(
+            "score_mode", f"is {mode!r}, but only probabilities can be mixed; use 'normalised'"
         )
     for loaded in models.all:
         if not is_self_normalised(loaded.model):
-            raise UnsupportedParameterError(
-                f"score_mode is {mode!r}, but model {loaded.address} was not trained for unnormalised scores "
+            raise UnsupportedParameterError.of(
+                "score_mode",
+                f"is {mode!r}, but model {loaded.address} was not trained for unnormalised scores "
                 "(train.self_normalise or train.loss=nce); use 'normalised'",
-                parameter="score_mode",
             )

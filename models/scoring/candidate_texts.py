@@ -78,12 +78,12 @@ class DistinctTexts(NamedTuple):
 
 
 def reads_forms(loaded: TextModel) -> bool:
-    """Return True if `form` applies to a model: it is pretrained, or shares its tokenizer."""
+    """True if `form` applies to a model: it is pretrained, or shares its tokenizer."""
     return loaded.tokenizer.kind == SUBWORDS
 
 
 class RaggedTexts(NamedTuple):
-    """U texts as concatenated ids, in the reading order of the model.
+    """U texts as joined ids, in the reading order of the model.
 
     Attributes:
         contexts: ids of K contexts.
@@ -101,7 +101,7 @@ class RaggedTexts(NamedTuple):
 
     @classmethod
     def of(cls, sequences: Sequence[EncodedText]) -> "RaggedTexts":
-        """Concatenate texts with their contexts; equal contexts are one array (see `ContextEncoder`)."""
+        """Join texts with their contexts; equal contexts are one array (see `ContextEncoder`)."""
         numbers: dict[int, int] = {}
         context_of = [numbers.setdefault(id(context), len(numbers)) for context, _ in sequences]
         contexts = list({id(context): context for context, _ in sequences}.values())
@@ -122,19 +122,19 @@ def find_distinct_texts(
     """
     settings: dict[Surroundings, int] = {}
     seen: dict[tuple[int, str], int] = {}
-    text_of_candidate: list[int] = []
+    indices: list[int] = []
     list_of: list[int] = []
     read = 0
     for number, item in enumerate(lists):
         key = Surroundings(item.context, item.continuation, starts[number] if starts else None)
         setting = settings.setdefault(key, len(settings))
-        text_of_candidate += [seen.setdefault((setting, c.text), len(seen)) for c in item.candidates]
+        indices += [seen.setdefault((setting, c.text), len(seen)) for c in item.candidates]
         list_of += [number] * (len(seen) - len(list_of))
         read += len(item.candidates)
         if read > TOKENISED_PER_STEP:
             read = 0
             yield None
-    text_of = np.array(text_of_candidate, dtype=np.int64)
+    text_of = np.array(indices, dtype=np.int64)
     offsets = offsets_of(lists)
 
     def name(text: int) -> str:
@@ -199,13 +199,13 @@ def tokenise_texts(
 
 
 def _is_separable(loaded: TextModel, distinct: DistinctTexts) -> bool:
-    """Return True if contexts and candidates can be tokenised apart: no token crosses a space."""
+    """True if contexts and candidates can be tokenised apart: no token crosses a space."""
     if any(s.continuation is not None for s in distinct.settings):
         return False
     tokenizer = loaded.tokenizer
     is_plain = tokenizer.members is None
-    splits_at_spaces = isinstance(tokenizer, WordTokenizer) and tokenizer.pattern is None and is_plain
-    return splits_at_spaces or not any(s.context or s.start is not None for s in distinct.settings)
+    splits = isinstance(tokenizer, WordTokenizer) and tokenizer.pattern is None and is_plain
+    return splits or not any(s.context or s.start is not None for s in distinct.settings)
 
 
 def _encode_together(loaded: TextModel, distinct: DistinctTexts) -> Work[Any, RaggedTexts]:
@@ -232,12 +232,12 @@ def _encode_each(
     encoder = ContextEncoder(loaded)
 
     def encoded(text: int) -> EncodedText:
-        candidate, setting = distinct.texts[text], distinct.settings[distinct.setting_of[text]]
+        one, setting = distinct.texts[text], distinct.settings[distinct.setting_of[text]]
         if setting.start is not None:
-            return EncodedText(NO_TOKENS, ids_after(loaded.tokenizer, starts[setting.start], candidate))
-        before, after = setting.context, candidate
+            return EncodedText(NO_TOKENS, ids_after(loaded.tokenizer, starts[setting.start], one))
+        before, after = setting.context, one
         if setting.continuation is not None:
-            before, after = _with_space(before, candidate) + candidate, setting.continuation
+            before, after = _with_space(before, one) + one, setting.continuation
         before, after = split_at_space(loaded, before, after)
         # texts are never rejected here, so an inexact parameter name will do
         return encoder.encode(before, after, parameter="candidates")

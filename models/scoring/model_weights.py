@@ -84,7 +84,7 @@ def weights_before(prior: Float64s, log_probs: Float64s) -> Work[Any, Float64s]:
 
     Args:
         prior: weights before the text, summing to 1 [M].
-        log_probs: ln P(word | preceding text) by each model [M, N].
+        log_probs: ln P(word | earlier text) by each model [M, N].
     """
     weights = [prior]
     for likelihoods in _scaled(log_probs):
@@ -97,14 +97,14 @@ def weights_before(prior: Float64s, log_probs: Float64s) -> Work[Any, Float64s]:
 
 def weights_given_text(prior: Float64s, log_probs: Float64s) -> Work[Any, Float64s]:
     """Return weights at each word, given the whole text [N, M]; see `weights_before`."""
-    likelihoods = _scaled(log_probs)
-    weights = (yield from weights_before(prior, log_probs))[:-1] * likelihoods
+    ratios = _scaled(log_probs)
+    weights = (yield from weights_before(prior, log_probs))[:-1] * ratios
     after = np.ones(len(prior))
     for word in reversed(range(len(weights))):
         if not word % _WORDS_PER_STEP:
             yield None
         weights[word] *= after
-        ahead = likelihoods[word] * after
+        ahead = ratios[word] * after
         after = (1 - _SWITCH) * ahead + _SWITCH * (prior @ ahead)
         after /= after.max()
     smoothed: Float64s = weights / weights.sum(axis=1, keepdims=True)

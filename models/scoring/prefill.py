@@ -47,7 +47,7 @@ def prefill(loaded: TextModel, contexts: Sequence[TokenIds], *, bos: bool) -> Wo
 
 
 def _prefill_cached(loaded: TextModel, cache: PrefixCache, context: TokenIds, *, bos: bool) -> Work[Any, Any]:
-    """Read a context's uncached rest; also cache the state before its last word, which may change."""
+    """Read a context's uncached rest; also cache the state before its last word."""
     model = loaded.model
     if not len(context):
         return model.initial_state(1) if bos else model.empty_state(1)
@@ -119,7 +119,7 @@ def chunks_by_length(lengths: Int64s) -> Iterator[Int64s]:
 def predict_next(
     loaded: TextModel, context: str, limits: Limits, *, parameter: str
 ) -> Work[Any, NextTokenEntry]:
-    """Compute or look up the state and distribution after a context; cached for a word's keystrokes.
+    """Compute or find the state and distribution after a context; cached for a word's keystrokes.
 
     Too long a context is also cached, to avoid tokenising it at every keystroke.
     """

@@ -96,13 +96,11 @@ class ScoreItem(NamedTuple):
             InvalidInputError: there is nothing to score.
         """
         if not self.given:
-            raise InvalidInputError(
-                f"{self.parameter} is empty; there is nothing to score", parameter=self.parameter
-            )
+            raise InvalidInputError.of(self.parameter, "is empty; there is nothing to score")
         return self
 
     def size(self) -> int:
-        """Return the number of characters or ids."""
+        """Number of characters or ids."""
         return len(self.context) + len(self.given)
 
 
@@ -170,13 +168,11 @@ def build_tree(contexts: Int64s, tokens: TokenIds, lengths: TokenIds) -> Work[An
     levels: list[TreeLevel] = []
     nodes = contexts  # prefix of each text; arbitrary for finished texts
     for depth in range(int(lengths.max(initial=0))):
-        unfinished, next_tokens = np.flatnonzero(lengths > depth), tokens[:, depth]
+        alive, next_tokens = np.flatnonzero(lengths > depth), tokens[:, depth]
         width = int(next_tokens.max()) + 1
-        pairs, choice_of_row = np.unique(
-            nodes[unfinished] * width + next_tokens[unfinished], return_inverse=True
-        )
+        pairs, choice_of_row = np.unique(nodes[alive] * width + next_tokens[alive], return_inverse=True)
         choices = np.full(len(nodes), -1, dtype=np.int64)
-        choices[unfinished] = choice_of_row
+        choices[alive] = choice_of_row
         level = TreeLevel(pairs // width, pairs % width, choices, np.unique(choices[lengths > depth + 1]))
         levels.append(level)
         after = np.full(len(level.tokens), -1, dtype=np.int64)
@@ -187,13 +183,13 @@ def build_tree(contexts: Int64s, tokens: TokenIds, lengths: TokenIds) -> Work[An
 
 
 def tree_is_cheaper(levels: list[TreeLevel], num_contexts: int, lengths: TokenIds) -> bool:
-    """Return True if reading prefixes once, by level, costs less than texts side by side."""
+    """True if reading prefixes by level costs less than texts side by side."""
     num_prefixes = num_contexts + sum(len(level.continued) for level in levels)
     return _is_cheaper(num_prefixes, len(levels), lengths)
 
 
 def may_be_cheaper(contexts: Int64s, tokens: TokenIds, lengths: TokenIds) -> bool:
-    """Return True if a tree may be cheaper, by a lower bound: the longest text after each first token.
+    """True if a tree may be cheaper, by a bound: the longest text after each first token.
 
     Args:
         contexts: index of each text's context [N].
@@ -291,15 +287,15 @@ def _score_pending(
     *,
     exact: bool,
 ) -> Work[Any, list[_PendingChoices]]:
-    """Score the next pending prefixes, at most `capacity`; return the rest."""
+    """Score at most `capacity` pending prefixes; return the rest."""
     batch: list[_PendingChoices] = []
-    remaining = list(pending)
-    while remaining and capacity:
-        part, remainder = remaining.pop(0).split(capacity)
+    rest = list(pending)
+    while rest and capacity:
+        part, remainder = rest.pop(0).split(capacity)
         batch.append(part)
         capacity -= len(part.state)
         if remainder is not None:
-            remaining.insert(0, remainder)
+            rest.insert(0, remainder)
     firsts = np.cumsum([0, *(len(part.state) for part in batch)])  # first row of each part
     state = batch[0].state if len(batch) == 1 else concatenate_states([part.state for part in batch])
     rows = np.concatenate([part.rows + first for part, first in zip(batch, firsts, strict=False)])
@@ -313,7 +309,7 @@ def _score_pending(
         texts = np.flatnonzero(part.choices >= 0)
         scores[texts, part.depth] = log_probs[begin + part.choices[texts]]
         begin += len(part.tokens)
-    return remaining
+    return rest
 
 
 def score_ragged_texts(
@@ -394,7 +390,7 @@ def _lists_by_length(lengths: Int64s, list_of: Int64s | None) -> Int64s:
 
 
 def _new_ragged_context_lengths(texts: RaggedTexts, order: Int64s) -> list[int]:
-    """Return each text's context length, in an order; 0 if an earlier text has an equal context."""
+    """Return each text's context length, in an order; 0 after an earlier equal context."""
     if not any(map(len, texts.contexts)):
         return [0] * len(order)
     fresh = np.zeros(len(order), dtype=np.int64)

@@ -52,15 +52,14 @@ class Limits:
     max_reply_entries: int = 131_072
 
     def check_count(self, count: int, *, parameter: str) -> None:
-        """Raise an `InvalidInputError` for more texts than the limit."""
+        """Raise InvalidInputError for more texts than the limit."""
         if count > self.max_texts:
-            raise InvalidInputError(
-                f"{parameter} has {count} entries; at most {self.max_texts} are accepted in one request",
-                parameter=parameter,
+            raise InvalidInputError.of(
+                parameter, f"has {count} entries; at most {self.max_texts} are accepted in one request"
             )
 
     def check_entries(self, count: int, *, parameter: str, description: str, instead: str) -> None:
-        """Raise an `InvalidInputError` for a reply of more entries than the limit.
+        """Raise InvalidInputError for a reply of more entries than the limit.
 
         Args:
             count: entries of the reply.
@@ -83,19 +82,19 @@ class Limits:
             return
         limit = max(MAX_CHARACTERS_PER_TOKEN * self.max_tokens_per_sequence, MAX_CHARACTERS_AT_LEAST)
         if size > limit:
-            raise ContextLengthError(
-                f"{parameter} has {size} characters with its context; at most {limit} characters or "
+            raise ContextLengthError.of(
+                parameter,
+                f"has {size} characters with its context; at most {limit} characters or "
                 f"{self.max_tokens_per_sequence} tokens are accepted in one sequence",
-                parameter=parameter,
             )
 
     def check_length(self, num_tokens: int, *, parameter: str) -> None:
         """Raise a `ContextLengthError` for a sequence of more tokens than the limit."""
         if num_tokens > self.max_tokens_per_sequence:
-            raise ContextLengthError(
-                f"{parameter} has {num_tokens} tokens; at most {self.max_tokens_per_sequence} are accepted "
+            raise ContextLengthError.of(
+                parameter,
+                f"has {num_tokens} tokens; at most {self.max_tokens_per_sequence} are accepted "
                 "in one sequence",
-                parameter=parameter,
             )
 
 
@@ -161,22 +160,19 @@ def encode_after(loaded: TextModel, context: TextOrIds, given: TextOrIds, *, par
         InvalidInputError: an id is outside the vocabulary, or text and ids are mixed.
     """
     if isinstance(context, str) and isinstance(given, str):
-        joint, num_context = loaded.tokenizer.encode_after(context, given)
-        return EncodedText(
-            np.array(joint[:num_context], dtype=np.int64), np.array(joint[num_context:], dtype=np.int64)
-        )
+        joint, border = loaded.tokenizer.encode_after(context, given)
+        return EncodedText(np.array(joint[:border], dtype=np.int64), np.array(joint[border:], dtype=np.int64))
     if isinstance(context, str) != isinstance(given, str) and context:
         kinds = ("text", "token ids") if isinstance(context, str) else ("token ids", "text")
-        raise InvalidInputError(
-            f"context is {kinds[0]} but {parameter} is {kinds[1]}; both must be of one kind",
-            parameter="context",
+        raise InvalidInputError.of(
+            "context", f"is {kinds[0]} but {parameter} is {kinds[1]}; both must be of one kind"
         )
     before = encode(loaded, context, parameter="context") if context else NO_TOKENS
     return EncodedText(before, encode(loaded, given, parameter=parameter))
 
 
 class ContextEncoder:
-    """Encodes texts after contexts; equal ones become one array, and long ones are tokenised once.
+    """Encodes texts after contexts; equal ones are one array, long ones are tokenised once.
 
     Tokens that end long before a text do not depend on it. That the tokenizer has a boundary where a
     context is cut is checked for each.
@@ -222,11 +218,11 @@ class ContextEncoder:
 
 
 def check_reads_forward(loaded: TextModel) -> None:
-    """Raise an `UnsupportedParameterError` for a backward model."""
+    """Raise UnsupportedParameterError for a backward model."""
     if loaded.reads_backward:
-        raise UnsupportedParameterError(
-            f"model {loaded.address} reads from right to left; it can score and re-rank, but not predict next tokens",
-            parameter="model",
+        raise UnsupportedParameterError.of(
+            "model",
+            f"{loaded.address} reads from right to left; it can score and re-rank, but not predict next tokens",
         )
 
 

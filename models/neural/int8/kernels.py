@@ -27,7 +27,7 @@ from models.kernels.log_sum_exp import ROW_LANES
 from models.kernels.target import LEVEL
 
 COLUMN_GROUP = 4
-"""Number of neighbouring columns that one instruction multiplies and sums."""
+"""Number of adjacent columns that one instruction multiplies and sums."""
 
 COLUMN_MULTIPLE = 64
 """Vectors in memory are padded to a multiple of this width."""

@@ -3,7 +3,7 @@
 Activations pass between layers as integers, or floats if a layer needs them (normalisation,
 residual connections). Cells are simple loops over contiguous ranges, which the compiler vectorises.
 
-Attention's scores and softmax are computed in single precision, term by term in the order of time, so the
+Attention's scores and softmax are computed in single precision, term by term in order of time, so the
 results of a row do not depend on the batch or its text's segmentation.
 """
 
@@ -180,16 +180,16 @@ def run_recurrent_layer(layer: Any, inputs: Any, alive: Any, h: Any, c: Any, out
     """
     batch = len(h)
     width = layer.biases.shape[1]
-    steps_per_product = max(1, INPUTS_PER_PRODUCT // max(1, batch))
+    span = max(1, INPUTS_PER_PRODUCT // max(1, batch))
     # gate contributions: x of inputs for several steps, as inputs are known ahead; u of outputs for one
-    x = np.empty((min(steps_per_product, len(alive)) * batch, width + ROW_PADDING), np.float32)
+    x = np.empty((min(span, len(alive)) * batch, width + ROW_PADDING), np.float32)
     u = np.empty((batch, width + ROW_PADDING), np.float32)
     for row in range(batch):
         quantise_row(h[row], rows, row)
     for step in range(len(alive)):
-        offset = step % steps_per_product * batch
+        offset = step % span * batch
         if offset == 0:
-            end = min(step + steps_per_product, len(alive)) - 1
+            end = min(step + span, len(alive)) - 1
             count = (end - step) * batch + alive[end]
             multiply_rows(layer.of_inputs, layer.biases[0], inputs, (step + 1) * batch, count, x)
         multiply_rows(layer.of_hidden, layer.biases[1], rows, step * batch, alive[step], u)
@@ -322,7 +322,7 @@ class Int8Body(ABC):
 
 
 def row_lengths(alive: TokenIds, batch: int) -> TokenIds:
-    """Return the number of steps of each row [B], from the number of rows in each step."""
+    """Number of steps of each row [B], from the number of rows in each step."""
     lengths: Any = np.count_nonzero(alive[:, None] > np.arange(batch), axis=0)
     return np.asarray(lengths, dtype=np.int64)
 
@@ -441,11 +441,11 @@ class Int8Attention(Int8Body):
         width = config.hidden_size
         memory = np.zeros((self._before, 1, width), np.float32), np.zeros((1, 1, 1), np.float32)
         self.start = (*inner.start, *memory)
-        scores, is_additive = parameters.part("scores"), config.attention == "additive"
-        self._queries = scores.linear("queries.weight", scores["queries.bias"] if is_additive else None)
+        scores, additive = parameters.part("scores"), config.attention == "additive"
+        self._queries = scores.linear("queries.weight", scores["queries.bias"] if additive else None)
         self._keys = None if config.attention == "multiplicative" else scores.linear("keys.weight")
         self._projection = parameters.linear("projection.weight")
-        self._reduction = scores["reduction.weight"][0].copy() if is_additive else np.zeros(0, np.float32)
+        self._reduction = scores["reduction.weight"][0].copy() if additive else np.zeros(0, np.float32)
         self._scale = np.float32(1 / math.sqrt(config.attention_size) if config.attention == "scaled" else 1)
 
     @override
@@ -494,22 +494,22 @@ def _attend(queries: Any, keys: Any, seen: Any, first: Any, reduction: Any, scal
             begin, end = max(step, first[row]), step + before + 1
             highest = np.float32(-np.inf)
             # in order of time: any batch
-            for position in range(begin, end):
+            for at in range(begin, end):
                 score = np.float32(0)
                 for unit in range(queries.shape[2]):
                     if len(reduction):
-                        total = queries[step, row, unit] + keys[position, row, unit]
+                        total = queries[step, row, unit] + keys[at, row, unit]
                         score += reduction[unit] * tanh(total)
                     else:
-                        score += queries[step, row, unit] * scale * keys[position, row, unit]
-                scores[position - begin] = score
+                        score += queries[step, row, unit] * scale * keys[at, row, unit]
+                scores[at - begin] = score
                 highest = greater(highest, score)
             normaliser = np.float32(0)
             context[step, row] = 0
-            for position in range(begin, end):
-                weight = exp(scores[position - begin] - highest)
+            for at in range(begin, end):
+                weight = exp(scores[at - begin] - highest)
                 normaliser += weight
                 for column in range(context.shape[2]):
-                    context[step, row, column] += weight * seen[position, row, column]
+                    context[step, row, column] += weight * seen[at, row, column]
             for column in range(context.shape[2]):
                 context[step, row, column] /= normaliser

@@ -1,4 +1,4 @@
-"""Int8 weight matrices, and their products with rows of int8 activations.
+"""Int8 weight matrices, and products with int8 activations.
 
 Every row of a matrix and every row of activations has a scale, and integer sums are exact in any
 order, so the float of a dot product depends only on its two rows.
@@ -47,7 +47,7 @@ INT8_LAYOUT = "int8-1"
 _BATCH = SPARE_ROWS + 1  # rows of one product
 _ALIGNMENT = 64  # bytes: a cache line
 ROW_PADDING = 16
-"""Floats between rows of products: rows a power of two apart evict each other from the cache."""
+"""Floats between rows of products: rows a power of two apart evict each other."""
 
 
 class Int8Rows(NamedTuple):
@@ -192,7 +192,7 @@ def multiply_blocks(
     sums = np.empty(_BATCH * ROW_LANES, np.int32)
     stride, target = products.shape[1], products.reshape(-1)
     weights = matrix.weights.reshape(-1)
-    # outer loop over blocks of weights: each is read from memory once, then from the cache
+    # outer loop over blocks of weights: each is read from memory once, then cached
     for block in range(begin, end):
         start, lane = block * groups * ROW_LANES * COLUMN_GROUP, block * ROW_LANES
         done = 0
@@ -219,7 +219,7 @@ def multiply_blocks(
 
 @kernel(types.int64(INT8_MATRIX_TYPE, types.int64, IDS, INT8_ROWS_TYPE, types.int64))
 def gather_rows(matrix: Any, size: Any, ids: Any, rows: Any, first: Any) -> Any:
-    """Look up embeddings: copy the matrix rows with ids [N] to rows from `first` on.
+    """Look up embeddings: copy matrix rows with ids [N] to rows from `first` on.
 
     Returns:
         The first id outside [0, size), or 0 if all are valid.
@@ -246,7 +246,7 @@ def gather_rows(matrix: Any, size: Any, ids: Any, rows: Any, first: Any) -> Any:
 
 @kernel(types.void(INT8_MATRIX_TYPE, FLOATS, INT8_ROWS_TYPE, IDS, FLOATS))
 def multiply_row_pairs(matrix: Any, bias: Any, rows: Any, ids: Any, products: Any) -> None:
-    """Write products [N] of each row of activations with one row of the matrix, by ids [N]."""
+    """Write products [N] of each row of activations with a matrix row, by ids [N]."""
     groups = rows.values.shape[1] // COLUMN_GROUP
     for row in range(len(ids)):
         block, lane = ids[row] // ROW_LANES, ids[row] % ROW_LANES
@@ -301,7 +301,7 @@ class Parameters:
         return Parameters(self._arrays, self._weight_cache, f"{self._prefix}{name}.")
 
     def __getitem__(self, name: str) -> AnyArray:
-        """Return a parameter, which may be read-only and a view of a file."""
+        """Return a parameter, perhaps a read-only view of a file."""
         return self._arrays[self._prefix + name]
 
     def matrix(self, name: str, make: Callable[[], FloatArray] | None = None) -> Int8Matrix:
@@ -319,7 +319,7 @@ class Parameters:
         return Int8Matrix(**self._weight_cache.get_or_make(f"{INT8_LAYOUT}.{self._prefix}{name}", pack))
 
     def linear(self, weight: str, bias: FloatArray | None = None) -> Int8Linear:
-        """Return a layer with the weights [O, I] of a name and a bias [O], or 0."""
+        """Return a layer of named weights [O, I] and a bias [O], or 0."""
         size = len(self[weight])
         bias = np.zeros(size, np.float32) if bias is None else bias
         return Int8Linear(self.matrix(weight), pad_bias(bias), size)

@@ -67,14 +67,14 @@ class Int8Model(NetworkModel, BlockSampler[NeuralState]):
             raise InvalidInputError(config.int8_problem, parameter="precision")
         weight_cache = weight_cache or PackedWeightCache()
         self._weights = weight_cache.arrays
-        parameters = Parameters(arrays, weight_cache)
-        self.body = _make_body(config, parameters.part("body"))
+        given = Parameters(arrays, weight_cache)
+        self.body = _make_body(config, given.part("body"))
         self._empty = NeuralState((np.zeros((1, 1, config.hidden_size), np.float32), *self.body.start))
-        self._embedding = parameters.matrix("embedding", lambda: _token_vectors(config, parameters))
-        projection = parameters.part("projection")
+        self._embedding = given.matrix("embedding", lambda: _token_vectors(config, given))
+        projection = given.part("projection")
         is_projected = config.feature_size != config.hidden_size
         self._projection = projection.linear("weight", projection["bias"]) if is_projected else None
-        self.output = make_output(config, weights.vocab_size, parameters, self._embedding)
+        self.output = make_output(config, weights.vocab_size, given, self._embedding)
 
     @override
     def memory(self) -> ModelBytes:

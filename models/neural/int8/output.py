@@ -47,7 +47,7 @@ LOWEST_LOGIT = np.float32(-3e38)
 _ZERO, _ONE_ROW = np.int64(0), np.int64(1)  # numba would compile a version per literal
 
 BLOCKS_PER_PASS = 16
-"""Number of 64-token blocks per pass: their logits stay in the cache until summed."""
+"""Number of 64-token blocks per pass: logits stay in the cache until summed."""
 
 _ONE = np.float32(1)
 
@@ -107,11 +107,11 @@ def accumulate_exp(logits: Any, highest: Any, lanes: Any, tops: Any) -> Any:
     Returns:
         The new highest logit, to which the lanes are rescaled.
     """
-    new_highest = max_logit(logits, highest, tops)
-    if new_highest > highest:
-        _scale(lanes, exp(highest - new_highest))
-    add_exp_in_lanes(logits, len(logits), new_highest, lanes)
-    return new_highest
+    top = max_logit(logits, highest, tops)
+    if top > highest:
+        _scale(lanes, exp(highest - top))
+    add_exp_in_lanes(logits, len(logits), top, lanes)
+    return top
 
 
 @numba.njit(nogil=True)
@@ -152,7 +152,7 @@ def write_block_sums(
     sums: Any,
     first: Any,
 ) -> None:
-    """Write block sums of rows from `start` on, with no full distribution; see `write_logits`.
+    """Write block sums of rows from `start` on, no full distribution; see `write_logits`.
 
     Args:
         matrix: `Int8Matrix` of V rows.
@@ -202,14 +202,14 @@ def accumulate_block_sums(
     Returns:
         The new highest logit.
     """
-    new_highest = max_logit(logits, highest, scratch)
-    if new_highest > highest:
-        _scale(lanes, exp(highest - new_highest))
-        _scale(sums[:begin], exp((highest - new_highest) * inverse))
+    top = max_logit(logits, highest, scratch)
+    if top > highest:
+        _scale(lanes, exp(highest - top))
+        _scale(sums[:begin], exp((highest - top) * inverse))
     block_sums_in_lanes(
-        logits, len(logits), new_highest, inverse, lanes, sums[begin : begin + len(logits) // ROW_LANES]
+        logits, len(logits), top, inverse, lanes, sums[begin : begin + len(logits) // ROW_LANES]
     )
-    return new_highest
+    return top
 
 
 @kernel(types.void(INT8_MATRIX_TYPE, FLOATS, INT8_ROWS_TYPE, IDS, IDS, FLOATS_2D))
@@ -229,7 +229,7 @@ def _scale(values: Any, factor: Any) -> None:
 
 
 class Int8Output(ABC):
-    """Layer from vectors to distributions over V tokens; a row's results depend on it only."""
+    """Layer from vectors to distributions over V tokens, each by its row only."""
 
     @abstractmethod
     def log_probs(self, features: Int8Rows) -> FloatArray:
@@ -244,11 +244,11 @@ class Int8Output(ABC):
         return self.log_probs(features)[rows, ids]
 
     def target_logits(self, features: Int8Rows, ids: TokenIds) -> FloatArray:
-        """Return unnormalised log-probabilities [N] of ids [N], if possible with no sum over V."""
+        """Return unnormalised log-probabilities [N] of ids [N], if possible without a sum over V."""
         return self.target_log_probs(features, ids)
 
     def block_sums(self, features: Int8Rows, temperatures: FloatArray) -> BlockSums:
-        """Return sums for sampling after vectors [N, E] at temperatures [N]; see `BlockSampler`."""
+        """Return sums after vectors [N, E] at temperatures [N]; see `BlockSampler`."""
         log_probs = self.log_probs(features)
         padding = -log_probs.shape[1] % BLOCK_TOKENS
         log_probs = np.pad(log_probs, ((0, 0), (0, padding)), constant_values=-np.inf)
@@ -373,7 +373,7 @@ class Int8AdaptiveSoftmax(Int8Output):
 def make_output(
     config: NetworkConfig, vocab_size: int, parameters: Parameters, embedding: Int8Matrix
 ) -> Int8Output:
-    """Create a network's output layer, which shares the embedding's matrix in a tied softmax."""
+    """Create a network's output layer; a tied softmax shares the embedding's matrix."""
     if config.output == "adaptive":
         return Int8AdaptiveSoftmax(config, vocab_size, parameters)
     matrix = embedding if config.tied else parameters.matrix("output.weight")
@@ -408,7 +408,7 @@ def row_slices(rows: slice) -> Iterator[slice]:
 
 
 def num_rows(rows: Int8Rows) -> int:
-    """Return the number of rows, without spare rows."""
+    """Number of rows, without spare rows."""
     return len(rows.values) - SPARE_ROWS
 
 

@@ -94,7 +94,7 @@ def to_tensors(automaton: Automaton, device: torch.device) -> TensorAutomaton:
         return out
 
     wide = torch.int64 if arcs >= 2**31 else torch.int32
-    first_arcs = copied(automaton.first_arcs, wide, lambda part: part.astype(np.int64))
+    firsts = copied(automaton.first_arcs, wide, lambda part: part.astype(np.int64))
     suffixes = copied(automaton.suffixes, torch.int32, np.copy)
     probs, backoffs = (
         copied(values, torch.float32, table.__getitem__ if len(table) else np.copy)
@@ -105,22 +105,22 @@ def to_tensors(automaton: Automaton, device: torch.device) -> TensorAutomaton:
     )
     backoffs[0] = 0
     keys = torch.full((arcs + 1,), _NO_KEY, dtype=torch.int64, device=device)
-    owners = torch.repeat_interleave(first_arcs.diff().long(), output_size=arcs).mul_(vocab_size)
+    owners = torch.repeat_interleave(firsts.diff().long(), output_size=arcs).mul_(vocab_size)
     keys[:-1] = owners.add_(copied(automaton.words, torch.int32, word_ids))
     del owners  # 8 bytes per arc
     # `access.minimal_state` of all states, by length: links lead to shorter contexts
     minimal = torch.arange(states, dtype=torch.int32, device=device)
-    says_nothing = (first_arcs.diff() == 0) & (backoffs == 0)
-    state_starts = automaton.order_starts[:-1] + 1
-    for begin, end in itertools.pairwise([*state_starts.tolist(), states]):
+    says_nothing = (firsts.diff() == 0) & (backoffs == 0)
+    starts = automaton.order_starts[:-1] + 1
+    for begin, end in itertools.pairwise([*starts.tolist(), states]):
         part = slice(begin, end)
         minimal[part] = torch.where(says_nothing[part], minimal[suffixes[part].long()], minimal[part])
     return TensorAutomaton(
         order=automaton.order,
         vocab_size=vocab_size,
-        state_starts=torch.from_numpy(state_starts).to(device),
+        state_starts=torch.from_numpy(starts).to(device),
         keys=keys,
-        first_arcs=first_arcs,
+        first_arcs=firsts,
         suffixes=suffixes,
         minimal=minimal,
         log10_probs=torch.cat([probs, probs.new_zeros(1)]),
@@ -164,7 +164,7 @@ def suffixes_by_length(automaton: TensorAutomaton, ids: Tensor) -> Tensor:
 def score_contexts(
     automaton: TensorAutomaton, tokens: Tensor, starts: Tensor, before: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Score tokens of R concatenated sequences, each given the tokens before it.
+    """Score tokens of R joined sequences, each given the tokens before it.
 
     Args:
         automaton: the model.
@@ -250,7 +250,7 @@ class UnpaddedTokens(NamedTuple):
     """Tokens of B rows without padding, on the host.
 
     Attributes:
-        tokens: concatenated ids of all rows [N], each in [0, V).
+        tokens: joined ids of all rows [N], each in [0, V).
         starts: start of each non-empty row [R].
         rows: indices of the non-empty rows [R].
     """

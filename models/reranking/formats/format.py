@@ -64,7 +64,7 @@ class BadLine(NamedTuple):
         source: the file.
         number: line number, from 1.
         problem: description of the error.
-        loses_list: True if an entire list is lost, not only a candidate or a score.
+        loses_list: True if an whole list is lost, not only a candidate or a score.
     """
 
     source: str
@@ -194,7 +194,7 @@ class Format:
 
 
 def has_whitespace(text: str) -> bool:
-    """True if a text contains white space or is empty, and so cannot be a field."""
+    """True if a text has white space or is empty, and so cannot be a field."""
     return not text or any(character in text for character in ASCII_WHITESPACE)
 
 
@@ -314,17 +314,17 @@ def group_candidates(
         if isinstance(row, BadLine):
             yield row
             continue
-        number, (row_name, index, candidate) = row
+        number, (row_name, index, one) = row
         if row_name != name:
             yield from close()
         name = row_name
-        if isinstance(candidate, Candidate) and len(members) < MAX_LIST_CANDIDATES:
-            members.append((index, candidate))
+        if isinstance(one, Candidate) and len(members) < MAX_LIST_CANDIDATES:
+            members.append((index, one))
             continue
-        if isinstance(candidate, Candidate):
-            candidate = InvalidInputError(f"list {name!r} has more than {MAX_LIST_CANDIDATES:,} candidates")
+        if isinstance(one, Candidate):
+            one = InvalidInputError(f"list {name!r} has more than {MAX_LIST_CANDIDATES:,} candidates")
         yield from waiting
-        waiting[:] = [lines.bad(number, str(candidate))]
+        waiting[:] = [lines.bad(number, str(one))]
     yield from close()
 
 

@@ -64,13 +64,13 @@ _HYPOTHESIS = re.compile(r"hyp_([0-9]{1,9})")
 def _jsonl_list(line: TextLine, problems: list[str]) -> CandidateList:
     value = parse_json_object(line.text)
     field = "ranking" if "ranking" in value else "candidates"
-    continuation = value.get("continuation")
+    after = value.get("continuation")
     return CandidateList(
         id_value(value.get("id"), "id"),
         string_value(value.get("context", ""), "context"),
         parse_candidates(value.get(field), field, _jsonl_candidate, problems),
         _jsonl_references(value),
-        None if continuation is None else string_value(continuation, "continuation"),
+        None if after is None else string_value(after, "continuation"),
     )
 
 
@@ -129,7 +129,7 @@ JSONL = Format(
 
 def _hyporadise_list(element: TextLine, problems: list[str]) -> CandidateList:
     value = parse_json_object(element.text)
-    hypotheses = list_value(value.get("input"), "input")
+    texts = list_value(value.get("input"), "input")
     indices = itertools.count()
     columns: dict[str, tuple[str, list[Any]]] = {}  # scores by feature, with their keys; None if missing
     for key, numbers in value.items():
@@ -139,9 +139,9 @@ def _hyporadise_list(element: TextLine, problems: list[str]) -> CandidateList:
         name = _FEATURE_OF_KEY.get(key, string_value(key, "the name of a list of scores"))
         if name in columns:
             raise InvalidInputError(f"two lists of scores for {name}")
-        if len(numbers) != len(hypotheses):
+        if len(numbers) != len(texts):
             raise InvalidInputError(
-                f"{shorten(key)} has {len(numbers)} scores, but input has {len(hypotheses)} hypotheses"
+                f"{shorten(key)} has {len(numbers)} scores, but input has {len(texts)} hypotheses"
             )
         columns[name] = shorten(key), numbers
 
@@ -155,7 +155,7 @@ def _hyporadise_list(element: TextLine, problems: list[str]) -> CandidateList:
         return Candidate(stripped_value(text, field), features)
 
     first: dict[str, Candidate] = {}
-    for candidate in parse_candidates(hypotheses, "input", parse, problems):
+    for candidate in parse_candidates(texts, "input", parse, problems):
         first.setdefault(candidate.text, candidate)
     output = value.get("output")
     references = () if output is None else (stripped_value(output, "output"),)

@@ -41,7 +41,7 @@ def parse_json_value(text: str) -> Any:
     """Parse a JSON value.
 
     Raises:
-        InvalidInputError: the text is not JSON, or contains NaN or an infinity.
+        InvalidInputError: the text is not JSON, or has NaN or an infinity.
     """
     try:
         return json.loads(text, parse_constant=_reject_constant)
@@ -253,25 +253,25 @@ class _Scanner:
 
     def scan(self, line: TextLine) -> Iterator[TextLine | BadLine]:
         """Yield the members that end on a line."""
-        text, start, position = line.text + "\n", 0, 0
-        while position < len(text):
-            step = _STEP.match(text, position)
+        text, start, at = line.text + "\n", 0, 0
+        while at < len(text):
+            step = _STEP.match(text, at)
             if step is None or not step[1] or step[1] == '"':
                 break
-            position = step.end()
+            at = step.end()
             if step[1] in "[{":
                 self.depth += 1
                 if self.depth <= 2:
-                    yield from self._open(line.number, text[start : position - 1], step[1])
-                    start = position - 1 if self.depth == 2 else position
+                    yield from self._open(line.number, text[start : at - 1], step[1])
+                    start = at - 1 if self.depth == 2 else at
             else:
                 self.depth -= 1
                 if self.depth == 1:
-                    yield from self._close(text[start:position])
-                    start = position
+                    yield from self._close(text[start:at])
+                    start = at
                 elif self.depth <= 0:
-                    yield from self._end(line.number, text[start : position - 1], step[1])
-                    start = position
+                    yield from self._end(line.number, text[start : at - 1], step[1])
+                    start = at
         self._keep(text[start:])
 
     def _keep(self, text: str) -> None:

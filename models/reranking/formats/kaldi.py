@@ -75,17 +75,17 @@ def _rows(lines: SourceLines) -> Iterator[tuple[int, CandidateRow] | BadLine]:
         if isinstance(row, BadLine):
             yield row
             continue
-        number, (utterance, rank, text) = row
+        number, (name, rank, text) = row
         features: dict[str, float] = {}
         for feature, archive in archives.items():
-            cost = yield from archive.cost(f"{utterance}-{rank}")
+            cost = yield from archive.cost(f"{name}-{rank}")
             if cost is None:
-                problem = f"{utterance}-{rank} has no score in {archive.source}"
-                yield number, (utterance, rank, InvalidInputError(problem))
+                problem = f"{name}-{rank} has no score in {archive.source}"
+                yield number, (name, rank, InvalidInputError(problem))
                 break
             features[feature] = 0.0 - cost
         else:
-            yield number, (utterance, rank, Candidate(text, features))
+            yield number, (name, rank, Candidate(text, features))
 
 
 def _row(line: str) -> tuple[str, int, str]:

@@ -2,7 +2,7 @@
 
 A reference file has one of five layouts:
 
-- `lines`: one reference per line, in the order of the lists (a blank line is an empty reference);
+- `lines`: one reference per line, in order of the lists (a blank line is an empty reference);
 - `tab`: an id, a tab, the reference;
 - `utterance`: an id, a space, the reference, as in Kaldi's `text` and SRILM's `-refs`;
 - `trn`: the reference, then its id in parentheses, as in sclite;
@@ -167,19 +167,19 @@ class References:
         Raises:
             FormatError: it has other lists' references, or an ambiguous layout.
         """
-        left, num_lists = list[_ReferenceEntry](), self._num_lists
+        left, count = list[_ReferenceEntry](), self._num_lists
         if self._by_name:
             left = [one for one in self._by_name.values() if one not in self._used]
         elif not self._used:
             return
-        elif 2 * self._num_on_lines > num_lists:
+        elif 2 * self._num_on_lines > count:
             raise self._wrong(
-                f"lines seem to have the ids of {self._num_on_lines} of {num_lists} lists, but not every line has an id"
+                f"lines seem to have the ids of {self._num_on_lines} of {count} lists, but not every line has an id"
             )
         elif self._numbered:
             left = [one for one in self._in_order if one.text and one not in self._used]
-        elif len(self._in_order) != num_lists:
-            problem = f"has {len(self._in_order)} references, but there are {num_lists} lists"
+        elif len(self._in_order) != count:
+            problem = f"has {len(self._in_order)} references, but there are {count} lists"
             raise self._wrong(problem, _REFERENCE_ORDER_HINT)
         if len(left) > self._num_bad:
             name = left[0].name or str(left[0].number - 1)

@@ -96,12 +96,12 @@ def _write_nemo(lists: Iterable[CandidateList]) -> Iterator[str]:
     Raises:
         InvalidInputError: lists differ in their numbers of candidates, so a reader could not separate them.
     """
-    beam_size = None
+    size = None
     for index, one in enumerate(lists):
-        beam_size = beam_size or len(one.candidates)
-        if len(one.candidates) != beam_size:
+        size = size or len(one.candidates)
+        if len(one.candidates) != size:
             raise InvalidInputError(
-                f"lists[{index}] has {len(one.candidates)} candidates, the lists before it have {beam_size}; "
+                f"lists[{index}] has {len(one.candidates)} candidates, the lists before it have {size}; "
                 "in format nemo all lists have the same number"
             )
         for candidate in one.candidates:

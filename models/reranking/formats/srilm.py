@@ -177,7 +177,7 @@ def _line(candidate: Candidate, version: str) -> str:
 
 
 def _format_scored_words(words: list[str], features: Mapping[str, float]) -> Iterator[str]:
-    """Format words with times and scores: one second per word, the entire scores on the first."""
+    """Format words with times and scores: one second per word, the whole scores on the first."""
     for second, word in enumerate(words):
         if _HMM_STATE.fullmatch(word):
             raise InvalidInputError(f"{shorten(word)!r} would be read as an HMM state, not as a word")

@@ -94,9 +94,9 @@ class _WithoutPunctuation(dict[int, int | None]):
     """Table for `str.translate`; looks up a category on first use."""
 
     def __missing__(self, character: int) -> int | None:
-        replacement = None if unicodedata.category(chr(character)).startswith("P") else character
-        self[character] = replacement
-        return replacement
+        new = None if unicodedata.category(chr(character)).startswith("P") else character
+        self[character] = new
+        return new
 
 
 _WITHOUT_PUNCTUATION = _WithoutPunctuation()
@@ -145,17 +145,17 @@ def paired_bootstrap(
     """
     both = np.stack([before, after])
     score_before, score_after = metric.score(both.sum(axis=1)).tolist()
-    draws_per_step = max(1, _DRAWS_PER_STEP // len(before))
+    step = max(1, _DRAWS_PER_STEP // len(before))
     seeds = np.random.default_rng(seed)
-    differences = []
-    for begin in range(0, samples, draws_per_step):
-        count = min(draws_per_step, samples - begin)
+    gains = []
+    for begin in range(0, samples, step):
+        count = min(step, samples - begin)
         scores = resampled_scores(metric, both, samples=count, seed=int(seeds.integers(1 << 62)))
-        differences.append(scores[:, 1] - scores[:, 0])
+        gains.append(scores[:, 1] - scores[:, 0])
         yield
-    observed, resampled = score_after - score_before, np.concatenate(differences)
-    by_chance = np.abs(resampled - resampled.mean()) >= abs(observed)
-    low, high = np.percentile(resampled, _INTERVAL_PERCENT).tolist()
+    observed, drawn = score_after - score_before, np.concatenate(gains)
+    by_chance = np.abs(drawn - drawn.mean()) >= abs(observed)
+    low, high = np.percentile(drawn, _INTERVAL_PERCENT).tolist()
     return SignificanceResult(observed, (int(by_chance.sum()) + 1) / (samples + 1), low, high)
 
 
@@ -194,7 +194,7 @@ def words_as_characters(texts: Iterable[Sequence[str]]) -> Steps[list[str]]:
 
 
 class _WordCharacters(dict[str, str]):
-    """Characters by word, assigned in the order of lookups."""
+    """Characters by word, assigned in order of lookups."""
 
     def __missing__(self, word: str) -> str:
         if len(self) == _MAX_DISTINCT_WORDS:

@@ -101,7 +101,7 @@ def count_ngrams_in_steps(units: Int32s, lengths: Int64s, order: int) -> Steps[N
     """Count the n-grams of texts, of orders 1 to `order`, in bounded steps.
 
     Args:
-        units: concatenated units of the texts, ≥ 0 [Σ lengths].
+        units: joined units of the texts, ≥ 0 [Σ lengths].
         lengths: units of each text [T].
         order: highest order N.
     """
@@ -272,14 +272,14 @@ def effective_bleu(totals: Statistics) -> tuple[Float64s, Int64s]:
     Returns:
         Percent [...], and numbers of orders [...].
     """
-    length, reference_length = totals[..., 0], totals[..., 1]
+    length, wanted = totals[..., 0], totals[..., 1]
     shared, all_ngrams = totals[..., 2 : 2 + BLEU_ORDER], totals[..., 2 + BLEU_ORDER :]
     present = np.logical_and.accumulate(all_ngrams > 0, axis=-1)
     halvings = np.cumsum(present & (shared == 0), axis=-1)
     precisions = np.where(shared > 0, shared, 0.5**halvings) / np.maximum(all_ngrams, 1)
     orders = present.sum(axis=-1)
     mean_log = np.where(present, np.log(precisions), 0.0).sum(axis=-1) / np.maximum(orders, 1)
-    brevity = np.minimum(0.0, 1 - reference_length / np.maximum(length, 1))
+    brevity = np.minimum(0.0, 1 - wanted / np.maximum(length, 1))
     return np.where(shared.any(axis=-1), 100 * np.exp(brevity + mean_log), 0.0), orders
 
 
@@ -305,11 +305,11 @@ def bleu_statistics(counts: NgramCounts, texts: Int64s, references: Int64s, grou
         [C, G, 10]: the text's words, the closest length in the group, shared and all n-grams by order.
     """
     shared = counts.matches(texts, references, groups)
-    lengths, of_references = counts.lengths[texts][:, None], counts.lengths[references]
+    lengths, wanted = counts.lengths[texts][:, None], counts.lengths[references]
     # the reference length closest to the text's, the shorter of ties: distance and length are packed
     # into one number, so that one minimum finds both
-    bound = 2 * max(of_references.max(initial=0), lengths.max(initial=0)) + 1
-    keys = np.abs(lengths - of_references) * bound + of_references
+    bound = 2 * max(wanted.max(initial=0), lengths.max(initial=0)) + 1
+    keys = np.abs(lengths - wanted) * bound + wanted
     closest = np.minimum.reduceat(keys, groups[:-1], axis=1) % bound
     in_text = np.broadcast_to(counts.totals(texts)[:, None], shared.shape)
     return np.concatenate(
@@ -342,14 +342,14 @@ class ChrF(NgramMetric):
         precision, recall, orders = np.zeros(shape), np.zeros(shape), np.zeros(shape)
         # in sacrebleu's order of operations, so results and ties are the same to the last bit
         for n in range(CHRF_ORDER):
-            in_text, in_reference, shared = np.moveaxis(totals[..., 3 * n : 3 * n + 3], -1, 0)
-            both = (in_text > 0) & (in_reference > 0)
+            in_text, wanted, shared = np.moveaxis(totals[..., 3 * n : 3 * n + 3], -1, 0)
+            both = (in_text > 0) & (wanted > 0)
             precision += np.where(both, shared / np.maximum(in_text, 1), 0.0)
-            recall += np.where(both, shared / np.maximum(in_reference, 1), 0.0)
+            recall += np.where(both, shared / np.maximum(wanted, 1), 0.0)
             orders += both
         precision, recall = precision / np.maximum(orders, 1), recall / np.maximum(orders, 1)
-        denominator = CHRF_BETA**2 * precision + recall
-        return 100 * ((1 + CHRF_BETA**2) * precision * recall / np.where(denominator > 0, denominator, 1.0))
+        divisor = CHRF_BETA**2 * precision + recall
+        return 100 * ((1 + CHRF_BETA**2) * precision * recall / np.where(divisor > 0, divisor, 1.0))
 
 
 def count_character_ngrams(texts: Sequence[str]) -> Steps[NgramCounts]:

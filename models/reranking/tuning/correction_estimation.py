@@ -69,11 +69,11 @@ class _Block(NamedTuple):
 def _align(heard: Words, right: Words) -> list[_Block]:
     """Align a hypothesis with a reference: equal words one by one, changed spans in blocks."""
     blocks: list[_Block] = []
-    begin = right_begin = 0
+    begin = stop = 0
     for same in Levenshtein.editops(heard, right).as_matching_blocks():
-        blocks += _split_span(tuple(heard[begin : same.a]), tuple(right[right_begin : same.b]))
+        blocks += _split_span(tuple(heard[begin : same.a]), tuple(right[stop : same.b]))
         blocks += [_Block((word,), (word,)) for word in heard[same.a : same.a + same.size]]
-        begin, right_begin = same.a + same.size, same.b + same.size
+        begin, stop = same.a + same.size, same.b + same.size
     return blocks
 
 
@@ -87,19 +87,19 @@ def _split_span(heard: tuple[str, ...], written: tuple[str, ...]) -> list[_Block
         return [_Block(heard, written)]
     # best split of each pair of prefixes
     best: dict[tuple[int, int], tuple[int, int, list[_Block]]] = {(0, 0): (0, 0, [])}
-    for end, written_end in product(range(len(heard) + 1), range(len(written) + 1)):
+    for end, stop in product(range(len(heard) + 1), range(len(written) + 1)):
         ways = []
-        for begin, written_begin in product(
+        for begin, start in product(
             range(max(end - MAX_PHRASE_WORDS, 0), end + 1),
-            range(max(written_end - MAX_PHRASE_WORDS, 0), written_end + 1),
+            range(max(stop - MAX_PHRASE_WORDS, 0), stop + 1),
         ):
-            if (begin, written_begin) != (end, written_end):
-                block = _Block(heard[begin:end], written[written_begin:written_end])
-                changed, number, blocks = best[begin, written_begin]
+            if (begin, start) != (end, stop):
+                block = _Block(heard[begin:end], written[start:stop])
+                changed, number, blocks = best[begin, start]
                 changed += Levenshtein.distance("".join(block.heard), "".join(block.written))
                 ways.append((changed, number - 1, [*blocks, block]))
         if ways:
-            best[end, written_end] = min(ways)
+            best[end, stop] = min(ways)
     return best[len(heard), len(written)][2]
 
 

@@ -142,50 +142,50 @@ def tuning_data(
     Raises:
         InvalidInputError: no list has a reference, a candidate lacks a feature, or features are too many.
     """
-    numbers, annotated = select_with_references(lists)
-    common, ignored = yield from given_features(annotated)
-    names = tuple(features) if features is not None else default_features(annotated, computed, common)
+    numbers, given = select_with_references(lists)
+    common, ignored = yield from given_features(given)
+    names = tuple(features) if features is not None else default_features(given, computed, common)
     _check_names(names)
     scored = any(name.partition(":")[0] == LM for name in names)
     exponents = tuple(length_exponents) if scored else (0.0,)
     parts = []
     for chunk in runs_by_cost(np.diff(computed.offsets), CANDIDATES_PER_STEP):
-        chunk_lists, values = annotated[chunk], computed.of_lists(chunk.start, chunk.stop)
-        texts = [[candidate.text for candidate in one.candidates] for one in chunk_lists]
+        some, values = given[chunk], computed.of_lists(chunk.start, chunk.stop)
+        texts = [[candidate.text for candidate in one.candidates] for one in some]
         highest_ranks = [np.maximum.accumulate(text_ranks(of_list)) for of_list in texts]
         distinct = np.concatenate([np.diff(ranks, prepend=-1) > 0 for ranks in highest_ranks])
         place = partial(list_prefix, numbers[chunk])
-        derived = yield from with_derived(chunk_lists, values.normalised(exponents[0]), names, place=place)
+        derived = yield from with_derived(some, values.normalised(exponents[0]), names, place=place)
         # −∞: impossible paths of lattices
         others = {
             name: derived.column(name)
             if name in derived.names
-            else given_column(chunk_lists, name, place=place, least=-np.inf)
+            else given_column(some, name, place=place, least=-np.inf)
             for name in names
         }
         shaped = [values.normalised(exponent).matrix(names, others)[distinct] for exponent in exponents]
         yield
-        references = [one.references for one in chunk_lists]
+        references = [one.references for one in some]
         counts = np.concatenate(list(map(metric.statistics, texts, references)))
         parts.append((distinct, counts[distinct], shaped))
         yield
     rows, statistics, matrices = zip(*parts, strict=True)
-    chosen_rows = np.concatenate(rows)
-    offsets = np.concatenate(([0], np.cumsum(chosen_rows)))[computed.offsets]
+    chosen = np.concatenate(rows)
+    offsets = np.concatenate(([0], np.cumsum(chosen)))[computed.offsets]
     every = np.concatenate(statistics)
     shapes = tuple(
         TuningProblem(names, np.concatenate(matrix), every, offsets, metric, exponent).with_floor()
         for exponent, matrix in zip(exponents, zip(*matrices, strict=True), strict=True)
     )
-    indices = np.concatenate([np.arange(len(one.candidates)) for one in annotated])[chosen_rows]
+    indices = np.concatenate([np.arange(len(one.candidates)) for one in given])[chosen]
     counted = CountsResult(
-        lists=len(annotated),
-        without_reference=len(lists) - len(annotated),
+        lists=len(given),
+        without_reference=len(lists) - len(given),
         single=int((np.diff(offsets) == 1).sum()),
-        candidates=int(chosen_rows.sum()),
-        duplicates=int((~chosen_rows).sum()),
+        candidates=int(chosen.sum()),
+        duplicates=int((~chosen).sum()),
     )
-    return TuningData(annotated, shapes, indices, counted, () if features is not None else ignored)
+    return TuningData(given, shapes, indices, counted, () if features is not None else ignored)
 
 
 def given_features(lists: Sequence[CandidateList]) -> Steps[tuple[tuple[str, ...], tuple[str, ...]]]:
@@ -396,16 +396,16 @@ def _accept_or_reject(
     errors = 100 - baseline if problem.metric.higher_is_better else baseline
     corrects = CORRECTION in problem.names and settings.max_p_value < 1
     if not is_improvement(problem, test):
-        objection = "which is not better"
+        why = "which is not better"
     elif test.p_value > settings.max_p_value:
-        objection = f"which may be chance (p > {settings.max_p_value:g})"
+        why = f"which may be chance (p > {settings.max_p_value:g})"
     elif corrects and abs(test.difference) < _MIN_CORRECTION_GAIN * errors:
-        objection = f"too little for corrections (less than {_MIN_CORRECTION_GAIN:.0%} of the errors)"
+        why = f"too little for corrections (less than {_MIN_CORRECTION_GAIN:.0%} of the errors)"
     elif fitted.weights is None:
-        objection = "but no weights beat it on all lists together"
+        why = "but no weights beat it on all lists together"
     else:
         return "tuned", f"Use the weights: {change}."
-    return "first_pass", f"Keep the first pass: {change}, {objection}."
+    return "first_pass", f"Keep the first pass: {change}, {why}."
 
 
 def candidate_totals(data: TuningData, fitted: FittedWeights) -> Floats:

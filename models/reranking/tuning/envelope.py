@@ -20,18 +20,14 @@ _INTS, _DOUBLES = types.int64[::1], types.float64[::1]
 @numba.njit(nogil=True, error_model="numpy")
 def _next_winner(values: Any, slopes: Any, begin: Any, end: Any, winner: Any) -> Any:
     """Find the first, or steepest, to overtake the winner, and where; or _NONE."""
-    following, at = _NONE, 0.0
-    for candidate in range(begin, end):
-        if slopes[candidate] > slopes[winner]:
-            crossing = (values[winner] - values[candidate]) / (slopes[candidate] - slopes[winner])
-            line = slopes[candidate], values[candidate]
-            if (
-                following == _NONE
-                or crossing < at
-                or (crossing == at and line > (slopes[following], values[following]))
-            ):
-                following, at = candidate, crossing
-    return following, at
+    after, at = _NONE, 0.0
+    for one in range(begin, end):
+        if slopes[one] > slopes[winner]:
+            crossing = (values[winner] - values[one]) / (slopes[one] - slopes[winner])
+            line = slopes[one], values[one]
+            if after == _NONE or crossing < at or (crossing == at and line > (slopes[after], values[after])):
+                after, at = one, crossing
+    return after, at
 
 
 @kernel(types.int64(_DOUBLES, _DOUBLES, _INTS, _INTS, _DOUBLES, _INTS, _INTS), error_model="numpy")
@@ -64,10 +60,10 @@ def upper_envelopes(
         first[one] = winner
         # at most K pieces, each found in O(K)
         while True:
-            following, at = _next_winner(values, slopes, begin, end, winner)
-            if following == _NONE:
+            after, at = _next_winner(values, slopes, begin, end, winner)
+            if after == _NONE:
                 break
-            breaks[count], previous[count], entering[count] = at, winner, following
+            breaks[count], previous[count], entering[count] = at, winner, after
             count += 1
-            winner = following
+            winner = after
     return count

@@ -98,10 +98,10 @@ class TuningSettings:
         check_range("resamples", self.resamples, 1, MAX_RESAMPLES)
         check_range("max_p_value", self.max_p_value, 0, 1)
         check_range("bootstrap_samples", self.bootstrap_samples, MIN_SAMPLES, MAX_SAMPLES)
-        num_exponents = len(self.length_exponents)
-        if not 1 <= num_exponents <= MAX_EXPONENTS:
+        count = len(self.length_exponents)
+        if not 1 <= count <= MAX_EXPONENTS:
             raise InvalidInputError.of(
-                "length_exponents", f"is {num_exponents} values; it must be from 1 to {MAX_EXPONENTS}"
+                "length_exponents", f"is {count} values; it must be from 1 to {MAX_EXPONENTS}"
             )
         for index, exponent in enumerate(self.length_exponents):
             check_range(f"length_exponents[{index}]", exponent, 0, MAX_LENGTH_EXPONENT)
@@ -270,7 +270,7 @@ def fit_posterior_scale(problem: TuningProblem, totals: Floats) -> Steps[tuple[f
     rows, lengths = np.repeat(telling, lengths), lengths[telling]
     totals, is_best = totals[rows], is_best[rows]
     offsets = np.concatenate([[0], np.cumsum(lengths)])
-    begins, deviation = offsets[:-1], spread_by_list(totals, offsets)
+    begins, spread = offsets[:-1], spread_by_list(totals, offsets)
     greatest = np.repeat(np.maximum.reduceat(totals, begins), lengths)
     nowhere = np.isneginf(greatest)
     totals = np.where(nowhere, 0.0, totals) - np.where(nowhere, 0.0, greatest)
@@ -281,23 +281,23 @@ def fit_posterior_scale(problem: TuningProblem, totals: Floats) -> Steps[tuple[f
         return float(-np.log(np.maximum(best / np.add.reduceat(mass, begins), _MIN_MASS)).mean())
 
     uniform = cross_entropy(0.0)
-    if deviation <= LOSS_TOLERANCE:
+    if spread <= LOSS_TOLERANCE:
         return 1.0, PosteriorResult(uniform, uniform)
     # the maximum scale of a request
-    widest = min(_MAX_DECADES, math.log10(MAX_POSTERIOR_SCALE * deviation))
+    widest = min(_MAX_DECADES, math.log10(MAX_POSTERIOR_SCALE * spread))
     decades = np.linspace(-_MAX_DECADES, widest, _GRID_POINTS)
     losses = []
     for decade in decades:
-        losses.append(cross_entropy(10**decade / deviation))
+        losses.append(cross_entropy(10**decade / spread))
         yield
     least = int(np.argmin(losses))
     low, high = float(decades[max(least - 1, 0)]), float(decades[min(least + 1, _GRID_POINTS - 1)])
     for _ in range(_REFINEMENTS):
         left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
-        if cross_entropy(10**left / deviation) <= cross_entropy(10**right / deviation):
+        if cross_entropy(10**left / spread) <= cross_entropy(10**right / spread):
             high = right
         else:
             low = left
         yield
-    scale = 10 ** ((low + high) / 2) / deviation
+    scale = 10 ** ((low + high) / 2) / spread
     return scale, PosteriorResult(cross_entropy(scale), uniform)

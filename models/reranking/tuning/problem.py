@@ -162,7 +162,7 @@ def standardise_features(problem: TuningProblem) -> tuple[TuningProblem, Floats]
         distinguish candidates [D].
     """
     centred = centre_by_list(problem.features, problem.offsets)
-    deviations = np.sqrt(np.mean(centred**2, axis=0))
-    deviations[deviations <= 1e-9 * np.abs(problem.features).max(axis=0, initial=0.0)] = 0.0  # rounding error
-    scaled = np.divide(centred, deviations, out=np.zeros_like(centred), where=deviations > 0)
-    return replace(problem, features=np.ascontiguousarray(scaled)), deviations
+    scales = np.sqrt(np.mean(centred**2, axis=0))
+    scales[scales <= 1e-9 * np.abs(problem.features).max(axis=0, initial=0.0)] = 0.0  # rounding error
+    scaled = np.divide(centred, scales, out=np.zeros_like(centred), where=scales > 0)
+    return replace(problem, features=np.ascontiguousarray(scaled)), scales
