@@ -102,7 +102,7 @@ def run_train(
         The new version's address, directory and held-out figures; empty unless the rank is 0.
 
     Raises:
-        LanguageModelError: the input is invalid, or the registry cannot be written; nothing is published.
+        LanguageModelError: invalid input, or an unwritable registry; nothing is published.
     """
     check_name(name)
     require_package("matplotlib", "training")  # for the model card, at the end
@@ -338,7 +338,7 @@ def run_evaluate(
     See `gramophone evaluate` for the arguments; a `dynamic` model has no entropy in its `detail`.
 
     Raises:
-        LanguageModelError: a model, a file or an option is invalid, or a dynamic model has no gradient.
+        LanguageModelError: a model, file or option is invalid, or a dynamic model has no gradient.
     """
     _check_counts(window=window, sample=sample)
     options = EvaluationOptions("stream" if dynamic else context, window, sample)
@@ -408,7 +408,7 @@ def _load_models(
     device: str,
     precision: str,
 ) -> list[Checkpoint]:
-    """Load the named models, with members of their classes; a second model may have no classes."""
+    """Load the named models, with members of their classes; a second may have none."""
     versions = [store.resolve(name) for name in names if name is not None]
     checkpoints = [
         load_checkpoint(store.fetch(version), device=device, precision=precision) for version in versions
@@ -442,7 +442,7 @@ def run_evaluate_autocomplete(
     See `gramophone evaluate` for the arguments.
 
     Raises:
-        LanguageModelError: a model, a file or an option is invalid.
+        LanguageModelError: a model, file or option is invalid.
     """
     _check_counts(sample=sample)
     if report is not None and not report.parent.is_dir():

@@ -1,4 +1,4 @@
-"""Training of an ensemble: a mixture's networks side by side, each in a process with a share of the processors.
+"""Training of an ensemble: a mixture's networks side by side, each in a process with a share of processors.
 
 Two networks with a thread each read more tokens per second than one with two
 threads, which wait for each other. The parent shows the progress of all, and
@@ -32,7 +32,7 @@ _POLL_S = 0.1
 
 
 def networks_at_once(networks: int, device: str) -> int:
-    """Count the networks trained at the same time: as many as torch has threads.
+    """Count the networks trained at once: as many as torch has threads.
 
     On a GPU or in several distributed processes, they are trained one after the other.
     """
@@ -60,9 +60,9 @@ def training_waves(networks: Mapping[str, Recipe]) -> list[dict[str, Recipe]]:
 
 
 def divide_minutes(mixture: Recipe, parts: Mapping[str, Recipe], device: str) -> dict[str, Recipe]:
-    """Divide a mixture's `train.max_minutes` equally among the training rounds of its networks.
+    """Divide a mixture's `train.max_minutes` equally among its networks' training rounds.
 
-    Time that a round does not use, as its networks have lower limits, goes
+    Time unused by a round, as its networks have lower limits, goes
     to the other rounds. Without this key, all parts keep their own limits.
 
     Raises:

@@ -109,7 +109,7 @@ def score_parts(
 
 
 def corpus_context_lengths(model: Any, corpus: EncodedCorpus) -> TokenIds:
-    """Compute the context length of a `ContextMatcher` for each predicted token of a text [N].
+    """Compute a `ContextMatcher`'s context length for each predicted token of a text [N].
 
     The text is one stream. No listed n-gram crosses `<s>`, so contexts do not cross sentences.
     """
@@ -118,7 +118,7 @@ def corpus_context_lengths(model: Any, corpus: EncodedCorpus) -> TokenIds:
         matcher.context_lengths(reading.before)[chunk != BOS]
         for chunk, reading in read_stream(model, running_text(corpus), Want(before=True))
     ]
-    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
 
 def mix_dynamically(
@@ -132,7 +132,7 @@ def mix_dynamically(
         The outermost stage; each has the previous one as a part.
 
     Raises:
-        InvalidInputError: there is no held-out token.
+        InvalidInputError: no held-out token.
     """
     models, texts, progress = [part.model for part in parts], inputs.texts, inputs.progress
     valid = score_parts(models, texts.valid, recipe, with_caches=recipe.mixture.cache, progress=progress)
@@ -161,7 +161,7 @@ def check_mixing_plan(recipe: Recipe, families: Sequence[str]) -> None:
     """Reject a dynamic mixture that no part supports; the family of a network not trained yet is `neural`.
 
     Raises:
-        InvalidInputError: there are weights by order without an n-gram
+        InvalidInputError: weights by order without an n-gram
             model, or a cache around a neural model without one.
     """
     if recipe.mixture.weights == "by-order" and NGramModel.family not in families:
@@ -196,7 +196,7 @@ def _mix(parts: Sequence[Float32s], weights: Mapping[str, Any], lengths: Int64s 
     table = np.log(np.asarray(weights.get("weights_by_context", [weights["weights"]])))  # [C, M] or [1, M]
     rows = table if lengths is None else table[lengths]
     mixed = np.logaddexp.reduce(np.stack(parts, axis=1) + rows, axis=1)
-    return np.asarray(mixed, dtype=np.float32)
+    return np.asarray(mixed, np.float32)
 
 
 class _Stage(NamedTuple):
@@ -278,7 +278,7 @@ def mixture_tokenizer(settings: MixtureSettings, published: Sequence[Checkpoint]
     """Return the tokenizer of a mixture's published parts; None without any, to learn one.
 
     Raises:
-        InvalidInputError: there are fewer than two parts, one reads backward, one of a static mixture
+        InvalidInputError: fewer than two parts, one reads backward, one of a static mixture
             is no n-gram model, or the tokenizers differ or, for a static mixture, cannot be joined.
     """
     num_trained = len(settings.recipes) + sum(part.mixed for part in settings.parts)
@@ -395,7 +395,7 @@ def published_teachers(recipe: Recipe) -> list[str]:
 
 
 def part_recipe(mixture: Recipe, part: PartSettings, *, seed: int) -> Recipe:
-    """Return a part's recipe: its own keys, before those of the mixture, before those of the recipe that it names.
+    """Return a part's recipe: its own keys, before those of the mixture, before those of the recipe it names.
 
     Text and tokenizer are the mixture's. Entropy pruning and quantisation apply
     to a static mixture, not to its parts. A part without a seed gets `seed`.
@@ -449,7 +449,7 @@ def train_mixture(
     The tokenizer of the published parts encoded the texts.
 
     Raises:
-        InvalidInputError: there are fewer than two parts, one is a
+        InvalidInputError: fewer than two parts, one is a
             mixture, or one of a static mixture is no n-gram model.
     """
     # checks every part before any work

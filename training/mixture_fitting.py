@@ -72,7 +72,7 @@ def fit_weights(log_probs: npt.NDArray[np.floating[Any]]) -> tuple[float, ...]:
         M positive weights that sum to 1.
 
     Raises:
-        InvalidInputError: there is no held-out token.
+        InvalidInputError: no held-out token.
     """
     if log_probs.shape[0] == 0:
         raise InvalidInputError("the held-out text has no token to fit mixture weights on", parameter="valid")
@@ -136,7 +136,7 @@ class CacheGridScores(NamedTuple):
 
     Attributes:
         targets: the model's scores [N].
-        shares: each token's share in the cache's total weight, by grid value [N, F, H], float32.
+        shares: each token's share of the cache's weight, by grid value [N, F, H], float32.
         evidence: total weight of the cache [N, F, H], float32; 0 for an empty cache.
         flatnesses: values of θ [F].
         half_lives: half-lives in tokens [H]; None for no decay.
@@ -184,7 +184,7 @@ def score_with_caches(
     """Score a stream in one pass by a model and a grid of caches of `window` tokens over its features.
 
     Raises:
-        InvalidInputError: there is no token to predict.
+        InvalidInputError: no token to predict.
     """
     width = feature_size(model)
     featured: Any = model

@@ -117,7 +117,7 @@ def history_pictures(history: Sequence[HistoryRecord]) -> list[Picture]:
 
 def _values(history: Sequence[HistoryRecord], field: str) -> Float64s:
     """Return a field of every record, NaN where missing."""
-    return np.array([getattr(record, field, None) for record in history], dtype=np.float64)
+    return np.array([getattr(record, field, None) for record in history], np.float64)
 
 
 def gradient_picture(name: str, norms: Sequence[float | None]) -> Picture:
@@ -304,7 +304,7 @@ def _pictures(result: Mapping[str, Any]) -> list[Picture]:
             coverage, shares = ([100 * row[key] for row in rows] for key in ("coverage", "precision"))
             shown.append(("" if is_second else where, colour, coverage, shares, style))
         matched = [own["value"] for name, own in model["figures"].items() if name.startswith(_PHRASES)]
-        percent = 100 * np.array(matched, dtype=np.float64)  # without phrases of the length, a gap
+        percent = 100 * np.array(matched, np.float64)  # without phrases of the length, a gap
         matching.append(("", "third" if is_second else "accent", range(1, len(percent) + 1), percent, style))
     dashed = f" Dashed: {against['model']}." if against else ""
     return [

@@ -115,7 +115,7 @@ def _score_lines(
     """Return the cross-entropy difference of each line [S], in nats per token."""
     sizes = np.concatenate([np.diff(block.offsets) + 1 for block in blocks])
     order = np.random.default_rng(recipe.seed).permutation(len(sizes))
-    sample = np.empty(len(sizes), dtype=np.int64)  # number of each line's random sample
+    sample = np.empty(len(sizes), np.int64)  # number of each line's random sample
     sample[order] = (np.cumsum(sizes[order]) - sizes[order]) // inputs.texts.train.num_tokens
     trained_on = [inputs.texts.train, *(_subset(blocks, sample == n) for n in range(2))]
     with progress.stage("scoring lines", len(trained_on) * len(sizes)):

@@ -100,7 +100,7 @@ def _unite(
     Returns:
         The union by order, and the indices of each part's n-grams in it, by part and order.
     """
-    nowhere = np.zeros(vocab_size, dtype=np.int32)
+    nowhere = np.zeros(vocab_size, np.int32)
     ngrams = [NGrams(np.arange(vocab_size, dtype=np.int32), nowhere, nowhere)]
     indices = [[own] for own in ids]
     for length in range(2, max(map(len, parts)) + 1):
@@ -111,7 +111,7 @@ def _unite(
         ]
         keys = [own[-1][n.prefixes].astype(np.int64) * vocab_size + own[0][n.words] for n, own in longer]
         merged = np.unique(np.concatenate(keys))  # may be empty: pruning can remove a whole order
-        suffixes = np.full(len(merged), -1, dtype=np.int32)
+        suffixes = np.full(len(merged), -1, np.int32)
         for (part_ngrams, own), key in zip(longer, keys, strict=True):
             own.append(np.searchsorted(merged, key).astype(np.int32))
             listed = part_ngrams.suffixes >= 0
@@ -196,11 +196,11 @@ def remap(orders: Orders, ids: Int32s, vocab_size: int) -> list[tuple[NGrams, NG
     ngrams_by_order, (indices,) = _unite([orders], [ids], vocab_size)
     remapped = []
     for ngrams, rows, (_, weights) in zip(ngrams_by_order, indices, orders, strict=True):
-        probs = np.full(len(ngrams.words), -np.inf, dtype=np.float32)
+        probs = np.full(len(ngrams.words), -np.inf, np.float32)
         probs[rows] = weights.log10_probs
         backoffs = weights.log10_backoffs
         if len(backoffs):  # the highest order has none
-            backoffs = np.zeros(len(ngrams.words), dtype=np.float32)
+            backoffs = np.zeros(len(ngrams.words), np.float32)
             backoffs[rows] = weights.log10_backoffs
         remapped.append((ngrams, NGramWeights(probs, backoffs)))
     return remapped
@@ -228,7 +228,7 @@ def mix_statically(
         before pruning.
 
     Raises:
-        InvalidInputError: there is no held-out token, or the model cannot be compressed as requested.
+        InvalidInputError: no held-out token, or the model cannot be compressed as requested.
     """
     models = list(parts)
     for number, part in enumerate(parts):

@@ -58,21 +58,21 @@ _NOT_SPACE = re.compile(r"\S+")
 _SEED = 1
 
 _BATCH_LINES = 32
-"""Number of lines typed in parallel, so model calls have many rows."""
+"""Lines typed in parallel, so model calls have many rows."""
 
 _NO_LIMITS = Limits(max_texts=1, max_tokens_per_sequence=sys.maxsize, max_new_tokens=1)
 DEFAULTS = RankingSettings()
 """Settings of a request that sets none."""
 
 DEFAULT_WORDS = 2_000
-"""Minimum number of typed words: measures keystroke savings to about a percentage point."""
+"""Minimum typed words: measures keystroke savings to about a percentage point."""
 
 _TIMED_KEYSTROKES = 400
 _WARMUP_KEYSTROKES = 20  # caches are cold at first
 
 
 class TypingContexts:
-    """Model states of several texts, and the next-token distribution of each.
+    """Model states and next-token distributions of several texts.
 
     Args:
         model: model of any family.
@@ -84,8 +84,8 @@ class TypingContexts:
         self._model = model
         self._start = start
         self._ids: list[Sequence[int] | None] = [None] * batch
-        self._state: Any = start.select(np.zeros(batch, dtype=np.int64))
-        self._log_probs: list[FloatArray] = [np.zeros((1, 0), dtype=np.float32)] * batch
+        self._state: Any = start.select(np.zeros(batch, np.int64))
+        self._log_probs: list[FloatArray] = [np.zeros((1, 0), np.float32)] * batch
 
     def read(self, wanted: Mapping[int, Sequence[int]]) -> None:
         """Advance texts, by index, to the given ids; only new ids are computed.
@@ -175,7 +175,7 @@ class Typist:
         settings: limits and order of the completions.
         carries_state: continue each line from the state after the previous one, like
             `stream` in `training.evaluation.evaluate`; else start from the initial state.
-        learns: offer the words of earlier lines as a user's words; those of recent lines weigh more.
+        learns: offer the words of earlier lines as a user's words; recent ones weigh more.
     """
 
     def __init__(
@@ -307,7 +307,7 @@ def autocomplete_figures(
     Args:
         checkpoint: the model.
         texts: held-out lines.
-        words: minimum number of words to type; fewer if the text has fewer.
+        words: minimum words to type; fewer if the text has fewer.
         context: `sentence` types random lines, each from its start; `stream`, the first lines as one text.
         against: second model for the same lines; its tokenizer may differ.
         settings: limits and order of the completions.

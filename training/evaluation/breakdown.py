@@ -46,7 +46,7 @@ _SampledText: TypeAlias = tuple[TokenIds, TokenIds, TokenIds]
 """Context tokens before a text, at least one; its tokens; number of tokens read before each sampled prediction [n]."""
 
 DEFAULT_SAMPLE = 4096
-"""Number of sampled positions: measures a mean of a few bits to a few hundredths."""
+"""Sampled positions: measure a mean of a few bits to a few hundredths."""
 
 _BATCH_ROWS = 64
 _MAX_BATCH_VALUES = 1 << 20  # in a batch of rows
@@ -60,7 +60,7 @@ COUNTS_FILE = "token_counts.npy"
 """Checkpoint file of token counts in the training text [V], int64."""
 
 INT8_TOKENS = 20_000
-"""Maximum number of compared tokens: measures a ratio of perplexities to a few in ten thousand."""
+"""Maximum compared tokens: measure a ratio of perplexities to a few in ten thousand."""
 
 _STEPS, _FIRST_STEPS = 20, 3
 
@@ -124,7 +124,7 @@ class EvaluationOptions(NamedTuple):
     Attributes:
         context: context of the tokens; see `training.evaluation.evaluate`.
         window: tokens per window, for `document`.
-        sample: maximum number of predictions with full distributions.
+        sample: maximum predictions with full distributions.
     """
 
     context: Context = "sentence"
@@ -147,7 +147,7 @@ def sampled_distributions(
 ) -> Iterator[Float64s]:
     """Compute the model's distributions over tokens at positions, given the tokens before.
 
-    The positions are ascending indices of predicted tokens, in the order of `score_corpus`.
+    Positions are ascending indices of predicted tokens, in the order of `score_corpus`.
 
     Yields:
         Batches of natural-log probabilities [b, V] of normalised rows; their order depends on the text,
@@ -211,7 +211,7 @@ def mean_over_positions(
 
     Args:
         title: title of the quantity, for progress.
-        quantity: function from the models' distributions [n, V] to values [n]: `entropies_of` or `divergences_of`.
+        quantity: maps the models' distributions [n, V] to values [n]: `entropies_of` or `divergences_of`.
         models: models of any family with one vocabulary.
         corpus: text encoded with their tokenizer.
         options: options of the evaluation.

@@ -64,7 +64,7 @@ def read_embeddings(path: Path, vocabulary: Vocabulary, *, size: int) -> Embeddi
     if not rows:
         problem = f"has none of the vocabulary's {len(vocabulary.ids)} tokens"
         raise FormatError(path, problem, hint="use tokenizer.kind=word, and check tokenizer.lowercase")
-    return Embeddings(np.array(rows, dtype=np.int64), np.stack(vectors))
+    return Embeddings(np.array(rows, np.int64), np.stack(vectors))
 
 
 def initialise_embeddings(network: Network, embeddings: Embeddings) -> None:
@@ -131,7 +131,7 @@ def _check_width(path: Path, width: int, size: int) -> None:
 def _vector(path: Path, number: int, numbers: str) -> FloatArray:
     try:
         with np.errstate(over="ignore"):  # reported below
-            vector = np.array([float(text) for text in numbers.split(" ")], dtype=np.float32)
+            vector = np.array([float(text) for text in numbers.split(" ")], np.float32)
     except ValueError as error:
         raise FormatError(path, f"line {number}: {error}", hint="give the file in text format") from None
     if not np.isfinite(vector).all():

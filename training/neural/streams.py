@@ -109,4 +109,4 @@ class Streams:
         spread = min(_LENGTH_DEVIATION, mean / 7)
         lengths = generator.normal(np.where(halved, mean / 2, mean), spread)
         lengths = lengths.clip(mean / 2 - 2 * spread, mean + 2 * spread)
-        return np.asarray(lengths * min(1.0, self._length / lengths.sum()), dtype=np.int64)
+        return np.asarray(lengths * min(1.0, self._length / lengths.sum()), np.int64)

@@ -157,10 +157,10 @@ def count_ngrams(
         )
     check_ids(corpus, vocab_size, what="the corpus", parameter="corpus")
     # padded with </s>, so every position has `order` words after it
-    text = np.append(corpus.with_boundaries(), np.full(order, EOS, dtype=np.int32))  # [L + N]
+    text = np.append(corpus.with_boundaries(), np.full(order, EOS, np.int32))  # [L + N]
     with progress.stage("counting n-grams", 2 * order - 1):
         parts = sort_text(text, vocab_size, order=order, progress=progress)
-        nowhere = np.zeros(vocab_size, dtype=np.int32)
+        nowhere = np.zeros(vocab_size, np.int32)
         unigrams = NGrams(np.arange(vocab_size, dtype=np.int32), prefixes=nowhere, suffixes=nowhere)
         counts = np.bincount(text[:-order], minlength=vocab_size).astype(np.int32)
         counted = [CountedNGrams(unigrams, counts)]
@@ -421,7 +421,7 @@ def match_counts(
 
 def _values_at(indices: Int32s, values: Int32s) -> Int32s:
     """Return values of n-grams or contexts [T, …]; 0 for an index of −1."""
-    found = np.zeros((len(indices), *values.shape[1:]), dtype=np.int32)
+    found = np.zeros((len(indices), *values.shape[1:]), np.int32)
     known = indices >= 0
     found[known] = values[indices[known]]
     return found

@@ -264,7 +264,7 @@ def _kept_masks(
     orders: Orders, contexts: Sequence[ContextMasses], history_probs: Sequence[Float64s], threshold: float
 ) -> list[Bools]:
     """Compute the masks of n-grams to keep, by order up to the highest non-empty order."""
-    masks = [np.ones(len(orders[0][0].words), dtype=np.bool_)]
+    masks = [np.ones(len(orders[0][0].words), np.bool_)]
     for (ngrams, weights), context, history in zip(orders[1:], contexts, history_probs, strict=False):
         probs = from_log10(weights.log10_probs)
         masks.append(_reaches_threshold(ngrams.prefixes, probs, context, history, threshold))
@@ -330,7 +330,7 @@ def _reweighted(
             answer[-1] = answer[-1]._replace(log10_backoffs=log10(backoffs))
         log10_probs = weights.log10_probs[keep]
         rows.set_probs(length, from_log10(log10_probs))
-        answer.append(NGramWeights(log10_probs, np.zeros(0, dtype=np.float32)))
+        answer.append(NGramWeights(log10_probs, np.zeros(0, np.float32)))
     return answer
 
 

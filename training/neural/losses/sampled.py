@@ -90,7 +90,7 @@ def noise_weights(counts: npt.ArrayLike, kind: Literal["unigram", "log-uniform"]
         kind: `unigram`, the counts to the power of 3/4; `log-uniform`, log((r + 2) / (r + 1)) of the
             rank r by frequency, which follows Zipf's law.
     """
-    weights = np.array(counts, dtype=np.float64)
+    weights = np.array(counts, np.float64)
     if kind == "unigram":
         weights **= _POWER
     else:
@@ -109,7 +109,7 @@ def inclusion_probabilities(weights: Float64s, samples: int) -> Float64s:
     """
     samples = min(samples, int(np.count_nonzero(weights)))
     expected = np.zeros(len(weights))
-    certain = np.zeros(len(weights), dtype=bool)
+    certain = np.zeros(len(weights), bool)
     while True:
         open_ = ~certain
         expected[open_] = weights[open_] * ((samples - certain.sum()) / max(weights[open_].sum(), 1e-300))

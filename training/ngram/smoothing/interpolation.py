@@ -121,7 +121,7 @@ def attach_backoffs(
         if orders:
             shorter, weights = orders[-1]
             orders[-1] = shorter, weights._replace(log10_backoffs=log10(backoffs))
-        orders.append((ngrams, NGramWeights(log10(probs), np.zeros(0, dtype=np.float32))))
+        orders.append((ngrams, NGramWeights(log10(probs), np.zeros(0, np.float32))))
     return orders
 
 
@@ -181,7 +181,7 @@ class Additive:
         """Estimate a model."""
         added = self.k * (observations.vocab_size - 1)
         k = 0
-        begins = np.zeros(1, dtype=np.bool_)  # mask of contexts that begin with <s>; the empty one does not
+        begins = np.zeros(1, np.bool_)  # mask of contexts that begin with <s>; the empty one does not
 
         def level(order: OrderCounts) -> Level:
             nonlocal k, begins
