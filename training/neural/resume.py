@@ -134,7 +134,7 @@ def _read_bytes(path: Path) -> bytes | None:
 
 
 def _check_fits(run: TrainingRun, state: Mapping[str, Any]) -> None:
-    """Check that a state fits a run, in every process; an error says that it does not."""
+    """Check that a state fits a run; every process calls it, and an error says that it does not."""
     own = run.state()
     check_same_structure(state, own, "state")
     if (weights := state["best"]["weights"]) is not None:

@@ -450,7 +450,7 @@ class TrainingRun:
             module.share = share * (start + (1 - start) * self.done)
 
     def state(self) -> dict[str, Any]:
-        """Return the state for resuming, in all processes, to gather hidden states."""
+        """Return the state for resuming; all processes call it, to gather hidden states."""
         cuda = torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None
         return {
             "step": self.step,
