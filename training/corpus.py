@@ -99,8 +99,8 @@ def read_corpus(paths: Sequence[Path], *, unit: str, stream: bool = False, progr
         InvalidInputError: the unit is unknown.
     """
     if unit not in UNITS:
-        problem = f"corpus.unit is {unit!r}; it must be {' or '.join(UNITS)}"
-        raise InvalidInputError(problem, parameter="corpus.unit")
+        problem = f"is {unit!r}; it must be {' or '.join(UNITS)}"
+        raise InvalidInputError.of("corpus.unit", problem)
     if stream:
         check_rereadable(paths)
     digest = hashlib.sha256()

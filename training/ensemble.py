@@ -80,10 +80,10 @@ def divide_minutes(mixture: Recipe, parts: Mapping[str, Recipe], device: str) ->
     rounds = sum(number for _, number, _ in waves)
     share = minutes / rounds
     if share < MIN_MINUTES:
-        raise InvalidInputError(
-            f"train.max_minutes is {minutes:g}, which is {share:.2g} for each of {rounds} rounds of "
+        raise InvalidInputError.of(
+            "train.max_minutes",
+            f"is {minutes:g}, which is {share:.2g} for each of {rounds} rounds of "
             f"{len(networks)} networks; a network needs at least {MIN_MINUTES:g}",
-            parameter="train.max_minutes",
         )
     limited = dict(parts)
     for limit, number, wave in sorted(waves, key=itemgetter(0)):

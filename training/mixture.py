@@ -165,14 +165,14 @@ def check_mixing_plan(recipe: Recipe, families: Sequence[str]) -> None:
             model, or a cache around a neural model without one.
     """
     if recipe.mixture.weights == "by-order" and NGramModel.family not in families:
-        raise InvalidInputError(
-            f"mixture.weights is 'by-order', but no part is an n-gram model; the parts are {', '.join(families)}",
-            parameter="mixture.weights",
+        raise InvalidInputError.of(
+            "mixture.weights",
+            f"is 'by-order', but no part is an n-gram model; the parts are {', '.join(families)}",
         )
     if recipe.has_cache_inside and not set(families) - _WITHOUT_FEATURES:
-        raise InvalidInputError(
-            f"cache.around is 'neural', but no part is a neural model; the parts are {', '.join(families)}",
-            parameter="cache.around",
+        raise InvalidInputError.of(
+            "cache.around",
+            f"is 'neural', but no part is a neural model; the parts are {', '.join(families)}",
         )
 
 
@@ -373,10 +373,10 @@ def part_recipes(mixture: Recipe) -> dict[str, Recipe]:
         for name in recipe.train.teacher:
             if name in parts and name not in earlier:
                 problem = "the part itself" if name == title else "trained later"
-                raise InvalidInputError(
-                    f"train.teacher of the part {title!r} contains {name!r}, which is {problem}; the earlier parts are "
+                raise InvalidInputError.of(
+                    "train.teacher",
+                    f"of the part {title!r} contains {name!r}, which is {problem}; the earlier parts are "
                     f"{', '.join(earlier) or 'none'}",
-                    parameter="train.teacher",
                 )
     taught = {name for recipe in parts.values() for name in recipe.train.teacher}
     if idle := [t for t, part in titled.items() if not part.mixed and t not in taught]:

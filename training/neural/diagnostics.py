@@ -263,8 +263,8 @@ class TensorBoardWriter:
         try:
             self._writer = SummaryWriter(folder, purge_step=step + 1)
         except OSError as error:
-            problem = f"train.tensorboard is {folder!r}, which cannot be written: {error.strerror}"
-            raise InvalidInputError(problem, parameter="train.tensorboard") from None
+            problem = f"is {folder!r}, which cannot be written: {error.strerror}"
+            raise InvalidInputError.of("train.tensorboard", problem) from None
 
     def close(self) -> None:
         """Flush and close the writer."""

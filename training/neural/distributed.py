@@ -222,9 +222,9 @@ class Processes:
             InvalidInputError: the number of processes does not divide the batch.
         """
         if batch % self.count:
-            raise InvalidInputError(
-                f"train.batch_size is {batch} for this text; it must be a multiple of the {self.count} processes",
-                parameter="train.batch_size",
+            raise InvalidInputError.of(
+                "train.batch_size",
+                f"is {batch} for this text; it must be a multiple of the {self.count} processes",
             )
         share = batch // self.count
         return slice(self.rank * share, (self.rank + 1) * share)
@@ -391,8 +391,8 @@ def check_same_command(
     facts_by_rank = _gather_facts(facts, torch=torch.__version__)
     check_agreement(facts_by_rank)
     if len(facts_by_rank) > 1 and any(part.train.teacher for part in parts.values()):
-        problem = f"train.teacher requires one process, but torchrun started {len(facts_by_rank)}"
-        raise InvalidInputError(problem, parameter="train.teacher")
+        problem = f"requires one process, but torchrun started {len(facts_by_rank)}"
+        raise InvalidInputError.of("train.teacher", problem)
     versions = sorted({str(process["torch"]) for process in facts_by_rank})
     note = f"the processes have different versions of torch: {', '.join(versions)}"
     return [note] if len(versions) > 1 else []

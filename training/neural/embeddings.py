@@ -77,10 +77,10 @@ def initialise_embeddings(network: Network, embeddings: Embeddings) -> None:
         InvalidInputError: the network's vectors have several widths.
     """
     if not isinstance(network.embedding, nn.Embedding):
-        raise InvalidInputError(
-            "train.embeddings cannot initialise a tied adaptive softmax, whose vectors have several widths; "
+        raise InvalidInputError.of(
+            "train.embeddings",
+            "cannot initialise a tied adaptive softmax, whose vectors have several widths; "
             "set neural.output=softmax or neural.tied=false",
-            parameter="train.embeddings",
         )
     weight = network.embedding.weight
     given = torch.from_numpy(embeddings.vectors).to(weight.device)

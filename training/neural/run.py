@@ -304,8 +304,8 @@ def training_precision(settings: TrainSettings, device: torch.device) -> torch.d
     # missing without oneDNN, where torch computes LSTMs itself
     onednn = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
     if device.type == "cpu" and onednn is not None and not onednn():
-        problem = "train.precision is bfloat16, but this CPU lacks AVX-512; use auto or float32"
-        raise InvalidInputError(problem, parameter="train.precision")
+        problem = "is bfloat16, but this CPU lacks AVX-512; use auto or float32"
+        raise InvalidInputError.of("train.precision", problem)
     return torch.bfloat16
 
 

@@ -214,8 +214,8 @@ def prune_by_entropy(
         InvalidInputError: the threshold is negative or not finite.
     """
     if not 0 <= threshold < math.inf:
-        problem = f"ngram.prune_entropy is {threshold}; it must be at least 0 and finite"
-        raise InvalidInputError(problem, parameter="ngram.prune_entropy")
+        problem = f"is {threshold}; it must be at least 0 and finite"
+        raise InvalidInputError.of("ngram.prune_entropy", problem)
     if threshold == 0 or len(orders) == 1:
         return list(orders)
     if history_probs is None:
