@@ -112,7 +112,7 @@ def run_train(
         store = open_registry(registry, create=True)
         return _train_out_of_core(recipe_name, recipe, files, (store, name), scale)
     title = Path(recipe_name).stem
-    networks = network_recipes(title, recipe)  # rejects invalid parts before the text is read
+    networks = network_recipes(title, recipe)  # rejects invalid parts before reading text
     with exit_on_sigterm(), _joined(device, trains_network=bool(networks)) as (resolved, processes):
         is_leader = processes is None or processes.is_leader
         store = open_registry(registry, create=True)
@@ -167,7 +167,7 @@ def _train(title: str, recipe: Recipe, inputs: TrainingInputs, published: Sequen
 
 
 def _compile_kernels(recipe: Recipe, networks: Mapping[str, Recipe]) -> None:
-    """Start to compile, beside the training, what evaluating and serving the model needs."""
+    """Start to compile, during the training, what evaluation and serving need."""
     groups = [group for network in networks.values() for group in groups_of(network.neural.cell)]
     if recipe.family != "neural":
         groups += groups_of(NGRAM_FAMILY, quantised=recipe.ngram.quantize_bits is not None)
@@ -178,7 +178,7 @@ def _compile_kernels(recipe: Recipe, networks: Mapping[str, Recipe]) -> None:
 def _joined(device: str, *, trains_network: bool) -> "Iterator[tuple[str, Processes | None]]":
     """Join the processes that torchrun started, and leave them at the end.
 
-    Yields the compute device, and the processes; None for a single one. Without torchrun,
+    Yields compute device and processes, None for a single one. Without torchrun,
     n-grams are estimated without torch, whose import takes a second, on the CPU.
     """
     if device == "cpu" and not trains_network and "TORCHELASTIC_RUN_ID" not in os.environ:  # noqa: TID251 - of torchrun
@@ -197,7 +197,7 @@ def _joined(device: str, *, trains_network: bool) -> "Iterator[tuple[str, Proces
 
 @contextlib.contextmanager
 def _resume_hint(hint: Callable[[], str], processes: "Processes | None") -> Iterator[None]:
-    """Print instructions for resuming if SIGTERM ends the command."""
+    """Print how to resume if SIGTERM ends the command."""
     try:
         with exit_on_sigterm():
             yield
@@ -220,7 +220,7 @@ def _prepare(
     device: str,
     progress: Progress,
 ) -> tuple[Sequence[Checkpoint], Mapping[str, Checkpoint], Texts, RunContext]:
-    """Load published parts, and teachers by name; read and encode the training, validation and test files."""
+    """Load published parts, and teachers by name; read and encode training, validation and test files."""
     part_device = "cpu" if recipe.mixture.kind == "static" else device  # static mixing runs on the CPU
     published = _load_published("mixture.models", recipe.mixture.models, store, device=part_device)
     names = published_teachers(recipe)
@@ -310,7 +310,7 @@ def _train_out_of_core(
             result = published_result(store, version, trained.seconds, first_notes=notes)
             work.remove()
         if options.work_dir is None:
-            with contextlib.suppress(OSError):  # may hold an unfinished network run of the same name
+            with contextlib.suppress(OSError):  # may hold an unfinished network run of this name
                 folder.rmdir()
                 folder.parent.rmdir()
         return result

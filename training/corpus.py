@@ -54,7 +54,7 @@ def split_sentences(paragraph: str) -> list[str]:
     start = 0
     for match in _BOUNDARY.finditer(paragraph):
         end = match.start("space")
-        # searching all preceding text takes quadratic time in a run of initials
+        # searching all text before takes quadratic time in a run of initials
         last_word = max(start, paragraph.rfind(" ", start, end))
         if not _ABBREVIATION_END.search(paragraph, last_word, end):
             sentences.append(paragraph[start:end])

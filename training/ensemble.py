@@ -103,7 +103,7 @@ class _Result(NamedTuple):
 
 
 class _Reporter(Progress):
-    """Progress of a network's training, the first stage, sent to the parent: percent to add, and a note."""
+    """Progress of a network's first stage, training, sent to the parent: percent to add, and a note."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -126,7 +126,7 @@ class _Reporter(Progress):
 def train_side_by_side(
     networks: Mapping[str, Recipe], inputs: TrainingInputs, *, at_once: int
 ) -> dict[str, Trained]:
-    """Train and evaluate networks in processes; equal to `train_single` for each, with fewer threads.
+    """Train and evaluate networks in processes; like `train_single` for each, with fewer threads.
 
     If one fails, the others end after saving their states.
 
@@ -172,7 +172,7 @@ class _Worker:
     Attributes:
         folder: folder of the trained model.
         note: last figures.
-        outcome: result, or reason for the end without one; None before the end.
+        outcome: result, or why it ended without one; None before the end.
     """
 
     def __init__(
@@ -256,7 +256,7 @@ def _run(workers: Mapping[str, _Worker], at_once: int, progress: Progress) -> bo
 def _train(
     connection: Connection, title: str, recipe: Recipe, inputs: TrainingInputs, folder: Path, threads: int
 ) -> None:
-    """Train a network, save it to a new folder, and send the rest of the result or the error."""
+    """Train a network, save it to a new folder, and send the other results or the error."""
     import torch
 
     os.setpgid(0, 0)  # a terminal sends Ctrl-C to the parent's group; the parent forwards it

@@ -1,6 +1,6 @@
 """Mixture training: train the parts, fit weights and cache on the validation text, build the mixture.
 
-Log-probabilities under a part do not depend on the weights. So each part, with its caches,
+Log-probabilities under a part do not depend on weights. So each part, with its caches,
 reads each text once, and weights and cache are fitted to the results. A model with a cache
 reads the test text again. A static mixture of n-gram models becomes one n-gram model.
 """
@@ -80,7 +80,7 @@ class PartScores(NamedTuple):
 
 
 def _cached_part(models: Sequence[LanguageModel[Any]]) -> int:
-    """Return the index of the model whose features a cache has: the first with some, else the first."""
+    """Return the index of the model with a cache's features: the first with some, else the first."""
     return next((number for number, model in enumerate(models) if feature_size(model)), 0)
 
 
@@ -124,7 +124,7 @@ def corpus_context_lengths(model: Any, corpus: EncodedCorpus) -> TokenIds:
 def mix_dynamically(
     title: str, recipe: Recipe, parts: Sequence[Trained | Checkpoint], inputs: TrainingInputs, *, began: float
 ) -> Trained:
-    """Mix models with the weights and cache that maximise the validation text's likelihood.
+    """Mix models by weights and cache that maximise the validation text's likelihood.
 
     The parts have one vocabulary, and the recipe passes `check_mixing_plan`.
 
@@ -158,7 +158,7 @@ def mix_dynamically(
 
 
 def check_mixing_plan(recipe: Recipe, families: Sequence[str]) -> None:
-    """Reject a dynamic mixture that no part supports; the family of a network not trained yet is `neural`.
+    """Reject a dynamic mixture that no part supports; an untrained network's family is `neural`.
 
     Raises:
         InvalidInputError: weights by order without an n-gram
@@ -219,7 +219,7 @@ def _build_stages(
     seconds: float,
     progress: Progress,
 ) -> Trained:
-    """Build each stage's model, with its figures; return the last stage.
+    """Build each stage's model, with figures; return the last stage.
 
     The cache wraps the part with the given index, else the mixture.
     """
@@ -388,7 +388,7 @@ def part_recipes(mixture: Recipe) -> dict[str, Recipe]:
 
 
 def published_teachers(recipe: Recipe) -> list[str]:
-    """Return the addresses of published teachers of the networks that a recipe trains."""
+    """Return the addresses of published teachers of a recipe's networks."""
     parts = part_recipes(recipe) if recipe.family == "mixture" else {"": recipe}
     names = [name for part in parts.values() for name in part.train.teacher]
     return [name for name in dict.fromkeys(names) if name not in parts]
@@ -430,13 +430,13 @@ def part_recipe(mixture: Recipe, part: PartSettings, *, seed: int) -> Recipe:
 
 
 def _uncompressed(recipe: Recipe) -> Recipe:
-    """Remove entropy pruning and quantisation from a part's recipe: they apply to the static mixture."""
+    """Remove entropy pruning and quantisation from a part's recipe: they are for the mixture."""
     update = {"prune_entropy": 0.0, "quantize_bits": None}
     return recipe.model_copy(update={"ngram": recipe.ngram.model_copy(update=update)})
 
 
 def network_recipes(title: str, recipe: Recipe) -> dict[str, Recipe]:
-    """Return the recipes of the networks that a recipe trains, as parts or alone, by title, in order."""
+    """Return the recipes of a recipe's networks, as parts or alone, by title, in order."""
     recipes = part_recipes(recipe) if recipe.family == "mixture" else {title: recipe}
     return {name: part for name, part in recipes.items() if part.family == "neural"}
 
@@ -444,7 +444,7 @@ def network_recipes(title: str, recipe: Recipe) -> dict[str, Recipe]:
 def train_mixture(
     title: str, recipe: Recipe, inputs: TrainingInputs, published: Sequence[Checkpoint]
 ) -> Trained:
-    """Train the parts given as recipes, then fit all weights on the validation text.
+    """Train parts given as recipes, then fit all weights on the validation text.
 
     The tokenizer of the published parts encoded the texts.
 
@@ -475,7 +475,7 @@ def train_mixture(
 
 
 def continue_ngrams(title: str, recipe: Recipe, inputs: TrainingInputs, base: Checkpoint) -> Trained:
-    """Estimate an n-gram model of the training text, and mix it with a published one, the base, into one.
+    """Estimate an n-gram model of the training text, and mix it with a published one, the base.
 
     The tokenizer has the words of the base.
     """

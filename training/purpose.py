@@ -77,7 +77,7 @@ def choose_recipe(
         assignments: keys and values that the user sets, `KEY=VALUE`.
 
     Raises:
-        FormatError: a file is no text, or is a pipe, which is read twice.
+        FormatError: a file cannot be read as text, or is a pipe, which is read twice.
     """
     check_rereadable(corpus)
     style = _style_of(corpus)

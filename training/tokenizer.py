@@ -102,7 +102,7 @@ class TokenizerSettings(BaseModel):
         return rf"{flags}(?:{marks})\b|{rest}"
 
     def word_splitter(self) -> WordSplitter:
-        """Create a splitter of texts into the words that the tokenizer will have."""
+        """Create a splitter of texts into the tokenizer's words."""
         return WordSplitter(self.words_pattern, unicode_spaces=self.unicode_spaces)
 
     @field_validator("pattern")

@@ -1,6 +1,6 @@
-"""Simulated typist: types held-out lines letter by letter with the completions that the service would rank.
+"""Simulated typist: types held-out lines letter by letter with the service's ranked completions.
 
-Completions are ranked before each character except spaces, in the case and form typed, and as the settings say with
+Completions are ranked before each character but spaces, in the case and form typed, and as the settings say with
 corrections of the typed prefix and with the words of the lines typed before. Calls of several lines are answered
 together. `gramophone evaluate --task autocomplete` evaluates one model, or compares two on the same lines.
 """
@@ -125,7 +125,7 @@ class TypingContexts:
 def typing_line(tokenizer: Tokenizer, text: str) -> TypingLine:
     """Split a line into the model's own words.
 
-    They are the words of a word tokenizer, else runs of word characters; `<unk>` marks are none. The line has the
+    These are the words of a word tokenizer, else runs of word characters, not `<unk>` marks. The line has the
     tokenizer's Unicode form.
     """
     text = tokenizer.normaliser.compose(text)
@@ -243,7 +243,7 @@ class Typist:
     def _rank_completions(
         self, contexts: TypingContexts, places: Mapping[int, tuple[TypingLine, int]]
     ) -> dict[int, CompletionRank]:
-        """Rank the completions at one place of each line, by index; a place is a line and an offset."""
+        """Rank completions at one place of each line, by index; a place is a line and an offset."""
         texts = {n: line.text[:offset] for n, (line, offset) in places.items()}
         read = {n: split_prefix(self._tokenizer, text).context for n, text in texts.items()}
         ids = {n: self._tokenizer.encode(context) for n, context in read.items()}
@@ -390,7 +390,7 @@ def _model_figures(
 
 
 def _keystroke_ms(typist: Typist, lines: Sequence[TypingLine], progress: Progress) -> dict[str, Any]:
-    """Measure wall-clock time per keystroke in this process, one text at a time: percentiles in ms.
+    """Measure wall time per keystroke in this process, one text at a time: percentiles in ms.
 
     As in the service, state and distribution before a word are reused while it is typed.
     """

@@ -13,7 +13,7 @@ case if it lower-cases; the key also ends the line, and writes only wanted space
 
 Recall: the share of words in the list. MRR: the mean of 1 / rank, 0 beyond the tenth;
 before the first letter, and over all positions before a letter. Recoverable length: the
-number of a word's last letters that need no typing, back to the last position where the
+number of a word's last letters not to type, back to the last position where the
 list lacks it (Kim 2019). A phrase of n words matches if the most probable word, the most
 probable word after it, … are the next n words of the text (ExactMatch of Chen et al. 2019,
 greedy). Acceptance: a service that shows its first completion only above a probability

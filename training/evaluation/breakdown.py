@@ -179,7 +179,7 @@ def _sampled_texts(
 
 
 def _states_at_stops(model: LanguageModel[Any], texts: Sequence[_SampledText]) -> Iterator[Any]:
-    """Yield the states at the first stops of all texts, at their second stops, …; most stops first."""
+    """Yield states at all texts' first stops, second stops, …; most stops first."""
     before = pad_sequences([context for context, _, _ in texts])
     state = prefill_sequences(model, model.empty_state(len(texts)), *before)
     for number in range(len(texts[0][2])):
@@ -207,7 +207,7 @@ def mean_over_positions(
     options: EvaluationOptions,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Average a quantity of the models' predictions over sampled positions of a text.
+    """Average a quantity of predictions over sampled positions of a text.
 
     Args:
         title: title of the quantity, for progress.
@@ -302,7 +302,7 @@ def evaluation_details(
     with_entropy: bool,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Compute the predictions' entropy, if requested, and figures by frequency and position, by name.
+    """Compute predictions' entropy, if requested, and figures by frequency and position, by name.
 
     Frequencies are of the training text if the checkpoint has its counts, else of the evaluated text.
     """
@@ -406,7 +406,7 @@ def int8_facts(
 
 
 def step_milliseconds(model: LanguageModel[Any]) -> float:
-    """Measure one step of one text: the next distribution and the state after a token.
+    """Measure one text's step: the next distribution and the state after a token.
 
     Networks are in int8 if possible.
 

@@ -148,7 +148,7 @@ def chunks(text: TokenIds, progress: Progress) -> Iterator[TokenIds]:
 def context_texts(
     corpus: EncodedCorpus, context: Context, window: int
 ) -> Iterator[tuple[TokenIds, TokenIds]]:
-    """Yield the texts of a corpus whose states are independent, each after the tokens before it.
+    """Yield a corpus's texts with independent states, each after the tokens before it.
 
     Context and window of a document have `window` + 1 tokens together, except in the first window.
     """
@@ -188,7 +188,7 @@ def _score_long(
 class Evaluation(NamedTuple):
     """Figures over a text.
 
-    Figures per token depend on the tokenizer. Those per word and byte do
+    Figures per token depend on the tokenizer; those per word and byte do
     not, so they compare models with different tokenizers on one text.
 
     Attributes:

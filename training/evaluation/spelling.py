@@ -7,7 +7,7 @@ non_word    one or two random edits make a non-word: four in five have one (Dame
 space       a word is split, or joined with the next word
 misspelling a word, known or not, becomes one of its misspellings in a list
 
-Every line is corrupted and checked once per kind. Precision, recall and F0.5 use a threshold
+Every line is corrupted and checked per kind. Precision, recall and F0.5 use a threshold
 chosen on every other line and applied to the rest, for the checker and two baselines: the
 surprisal of a word given the text before it, and the checker without the text after a word.
 """
@@ -283,7 +283,7 @@ def f_score(precision: float, recall: float) -> float:
 
 
 class LineDetections(NamedTuple):
-    """Detections by the checker, by the checker without right context, and by surprisal alone."""
+    """Detections by the checker, also without right context, and by surprisal alone."""
 
     method: Detections
     left_only: Detections
@@ -440,7 +440,7 @@ def _sample_lines(sentences: Sequence[str], words: int, random: np.random.Genera
 
 
 def _word_counts(checkpoint: Checkpoint, sentences: Sequence[str]) -> Mapping[str, int]:
-    """Return training counts of a word tokenizer's vocabulary, else word counts in the text itself."""
+    """Return training counts of a word tokenizer's vocabulary, else word counts of the text."""
     tokenizer = checkpoint.tokenizer
     if isinstance(tokenizer, WordTokenizer):
         counts = training_counts(checkpoint.path, len(tokenizer.vocabulary))
@@ -462,7 +462,7 @@ def _detect_in_halves(
     progress: Progress,
     title: str,
 ) -> tuple[list[LineDetections], int]:
-    """Return the detections in even and in odd lines, and the number of words."""
+    """Return detections in even and in odd lines, and the number of words."""
     parts: tuple[list[LineDetections], list[LineDetections]] = ([], [])
     words, size = 0, sum(len(line.split()) for line in lines)
     with progress.stage(f"finding {title.replace('_', ' ')} errors", size):

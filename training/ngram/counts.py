@@ -272,10 +272,10 @@ class OrderCounts(NamedTuple):
 
     Attributes:
         ngrams: the listed n-grams [n].
-        counts: their counts [n], int32; 0 for the unigram `<s>`, which is never predicted.
+        counts: their counts [n], int32; 0 for `<s>`, never predicted.
         totals: sum of the counts after each context [m], int32.
         types: distinct words after each context [m], int32.
-        counts_of_counts: number of n-grams with counts 0, 1, … 7 [8], int64.
+        counts_of_counts: n-grams with counts 0, 1, … 7 [8], int64.
     """
 
     ngrams: NGrams

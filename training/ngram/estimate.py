@@ -75,7 +75,7 @@ class NGramEstimate(NamedTuple):
 
     Attributes:
         model: the model.
-        facts: for metrics.json, lists by order from 1: number of listed `ngrams`, 0 for orders
+        facts: for metrics.json, lists by order from 1: listed `ngrams`, 0 for orders
             that pruning emptied, which the model may lack; `ngrams_before_pruning` by entropy;
             `discounts` for counts of 1, 2, and 3 or more; `fallback_orders`, with constant
             parameters as their counts allow no estimate; and the smoothing's fitted parameters.

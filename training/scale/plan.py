@@ -130,7 +130,7 @@ def _unigram_counts(order: int, *, continuations: bool) -> Stage:
 
 
 def _shares(k: int, threshold: int, discounts: Discounts) -> Stage:
-    """Compute each listed k-gram's discounted share, and γ of its context: the pruned and discounted mass.
+    """Compute listed k-grams' discounted shares, and γ of contexts: the pruned and discounted mass.
 
     γ is a quotient, not 1 minus a sum, so it is exactly 0 if no mass is freed.
     """
@@ -160,7 +160,7 @@ def _shares(k: int, threshold: int, discounts: Discounts) -> Stage:
 
 
 def _probs(k: int, vocab_size: int) -> Stage:
-    """Interpolate k-grams with the (k−1)-gram of the last k − 1 words, or words with the uniform distribution."""
+    """Interpolate k-grams with the (k−1)-gram of the last k − 1 words, words with the uniform distribution."""
     if k == 1:
         uniform = _double_literal(1.0 / (vocab_size - 1))
         probability = f"CASE WHEN w1 = {BOS} THEN {_double_literal(0)} ELSE own + g * {uniform} END"

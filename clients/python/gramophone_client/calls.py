@@ -169,7 +169,7 @@ def _error(error: ErrorBody, status: int, request_id: str | None = None) -> Gram
 
 
 def _client_error(message: str, kind: str, param: str | None = None) -> ErrorBody:
-    """Return an error that the service did not report."""
+    """Return an error not reported by the service."""
     return ErrorBody(message=message, type=kind, param=param, code=None)
 
 

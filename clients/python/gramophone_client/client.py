@@ -236,7 +236,7 @@ class States(MethodGroup[C_co]):
 
     @Method
     def free(self, states: Iterable[str]) -> Call[int]:
-        """Free states; return the number of states freed."""
+        """Free states; return the number freed."""
         return Call("POST", "/v1/states/free", _field(FreeReply, "freed"), {"states": list(states)})
 
 

@@ -59,7 +59,7 @@ class FullScoreReturn(NamedTuple):
 
 
 class _Scored(NamedTuple):
-    """Scores of a text's words, and the number of last tokens that matter after each token, if the service tells."""
+    """Scores of a text's words, and the number of last tokens that matter after each, if the service tells."""
 
     words: list[FullScoreReturn]
     reaches: list[int]

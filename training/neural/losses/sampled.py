@@ -33,7 +33,7 @@ from training.neural.losses.softmax import (
 from training.neural.settings import TrainSettings
 
 MAX_SAMPLED_LOGITS = 1 << 22
-"""Maximum number of logits in memory."""
+"""Maximum logits in memory."""
 
 
 _POWER = 0.75
@@ -41,7 +41,7 @@ _POWER = 0.75
 
 
 class NoiseSampler:
-    """Sampler of a fixed number of tokens without replacement, in proportion to weights.
+    """Sampler of a fixed number of tokens without replacement, by weight.
 
     Systematic sampling (Madow 1949): inclusion probabilities, which sum to S,
     are accumulated in shuffled order, and points u, u + 1, u + 2, … for a
@@ -115,7 +115,7 @@ def inclusion_probabilities(weights: Float64s, samples: int) -> Float64s:
         expected[open_] = weights[open_] * ((samples - certain.sum()) / max(weights[open_].sum(), 1e-300))
         over = open_ & (expected >= 1)
         expected[over] = 1
-        certain |= over  # they are always drawn; the rest is scaled again
+        certain |= over  # always drawn; the rest is scaled again
         if not over.any():
             return expected
 

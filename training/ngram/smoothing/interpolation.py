@@ -212,7 +212,7 @@ def maximum_likelihood(observations: Observations, held_out: EncodedCorpus | Non
 def witten_bell(observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:  # noqa: ARG001 - likewise
     """Interpolate by the diversity of a context: p(w|h) = (c(hw) + T(h) p(w|h')) / (c(h) + T(h)).
 
-    T(h) is the number of distinct words after h, and so of times that a new word occurred.
+    T(h) is the number of distinct words after h: the times that a new word occurred.
 
     Source: Witten and Bell (1991), "The zero-frequency problem", method C; Chen and Goodman (1998), section 2.5.
     """

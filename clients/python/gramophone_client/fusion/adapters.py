@@ -139,7 +139,7 @@ class PyCTCDecodeLM:
         raise NotImplementedError(f"cannot load from {filepath}: the service stores the model")
 
     def close(self) -> None:
-        """Free the states that the decoder has dropped."""
+        """Free the states dropped by the decoder."""
         self._tree.close()
 
     def _is_word_prefix(self, beginning: str) -> bool:

@@ -2,12 +2,12 @@
 
 Word by word: a decoder requests one word after one text at a time, but competing texts continue
 with similar words. So each request also scores recently used words after the same text. If all
-words of a model are known, all other words are one unknown word, which is scored once.
+words of a model are known, all others are one unknown word, scored once.
 
 Token by token: a decoder requests every token after a text, so one request returns the complete
 row, and the service stores the state of a text only when the text is extended.
 
-Handles of states that the decoder has dropped are freed with the next request; any thread may add
+Handles of states that the decoder dropped are freed with the next request; any thread may add
 one, including the garbage collector's. The trees are for one thread at a time.
 """
 
