@@ -68,7 +68,7 @@ class PartScores(NamedTuple):
     Attributes:
         corpus: the text.
         targets: scores of each model.
-        context_lengths: number of context tokens that the first
+        context_lengths: context tokens that the first
             n-gram model used, by token [N]; None if not requested.
         caches: scores of caches over the features of one part; None if not requested.
     """

@@ -25,7 +25,7 @@ class StreamSegment(NamedTuple):
         first: True for an epoch's first segment, which starts without carried state.
         inputs: input ids [T, B].
         targets: next ids [T, B]; `<s>` is not predicted.
-        positions: positions of the targets in the text with boundaries [T, B].
+        positions: the targets' positions in the text with boundaries [T, B].
     """
 
     epoch: int

@@ -20,7 +20,7 @@ from training.ngram.smoothing.interpolation import (
 )
 
 MAX_BUCKETS = 31
-"""Number of powers of two below the largest int32 count."""
+"""Powers of two below the largest int32 count."""
 
 _MAX_LAMBDA = 1.0 - 1e-6
 _TOLERANCE = 1e-5
@@ -39,7 +39,7 @@ class JelinekMercer:
     sparse data"; buckets by count: Bahl, Jelinek and Mercer (1983); Chen and Goodman (1998), section 2.3.
 
     Args:
-        buckets: number of buckets, from 1 to `MAX_BUCKETS`.
+        buckets: from 1 to `MAX_BUCKETS`.
     """
 
     buckets: int = 1
