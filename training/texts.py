@@ -238,7 +238,7 @@ def overlaps(held_out: Mapping[str, Corpus | None], training: Corpus) -> dict[st
 def overlap_with_files(
     held_out: Sequence[str], files: Sequence[Path], *, unit: str, progress: Progress
 ) -> dict[str, Any]:
-    """Return overlap facts of a held-out text and training files.
+    """Return overlap facts of a held-out text and training files; see `read_sentences`.
 
     Raises:
         FormatError: a file is missing, empty, binary, damaged or not UTF-8.
