@@ -103,7 +103,7 @@ def run_train(
         The new version's address, directory and held-out figures; empty unless the rank is 0.
 
     Raises:
-        LanguageModelError: the input is invalid, or the registry cannot be written; nothing is published.
+        LanguageModelError: invalid input, or an unwritable registry; nothing is published.
     """
     check_name(name)
     require_package("matplotlib", "training")  # for the model card, at the end
@@ -113,7 +113,7 @@ def run_train(
         store = open_registry(registry, create=True)
         return _train_out_of_core(recipe_name, recipe, files, (store, name), scale)
     title = Path(recipe_name).stem
-    networks = network_recipes(title, recipe)  # rejects invalid parts before the text is read
+    networks = network_recipes(title, recipe)  # rejects invalid parts before reading text
     with exit_on_sigterm(), _joined(device, trains_network=bool(networks)) as (resolved, processes):
         is_leader = processes is None or processes.is_leader
         store = open_registry(registry, create=True)
@@ -168,7 +168,7 @@ def _train(title: str, recipe: Recipe, inputs: TrainingInputs, published: Sequen
 
 
 def _compile_kernels(recipe: Recipe, networks: Mapping[str, Recipe]) -> None:
-    """Start to compile, beside the training, what evaluating and serving the model needs."""
+    """Start to compile, during the training, what evaluation and serving need."""
     groups = [group for network in networks.values() for group in groups_of(network.neural.cell)]
     if recipe.family != "neural":
         groups += groups_of(NGRAM_FAMILY, quantised=recipe.ngram.quantize_bits is not None)
@@ -179,7 +179,7 @@ def _compile_kernels(recipe: Recipe, networks: Mapping[str, Recipe]) -> None:
 def _joined(device: str, *, trains_network: bool) -> "Iterator[tuple[str, Processes | None]]":
     """Join the processes that torchrun started, and leave them at the end.
 
-    Yields the compute device, and the processes; None for a single one. Without torchrun,
+    Yields compute device and processes, None for a single one. Without torchrun,
     n-grams are estimated without torch, whose import takes a second, on the CPU.
     """
     if device == "cpu" and not trains_network and "TORCHELASTIC_RUN_ID" not in os.environ:  # noqa: TID251 - of torchrun
@@ -198,7 +198,7 @@ def _joined(device: str, *, trains_network: bool) -> "Iterator[tuple[str, Proces
 
 @contextlib.contextmanager
 def _resume_hint(hint: Callable[[], str], processes: "Processes | None") -> Iterator[None]:
-    """Print instructions for resuming if SIGTERM ends the command."""
+    """Print how to resume if SIGTERM ends the command."""
     try:
         with exit_on_sigterm():
             yield
@@ -221,7 +221,7 @@ def _prepare(
     device: str,
     progress: Progress,
 ) -> tuple[Sequence[Checkpoint], Mapping[str, Checkpoint], Texts, RunContext]:
-    """Load published parts, and teachers by name; read and encode the training, validation and test files."""
+    """Load published parts, and teachers by name; read and encode training, validation and test files."""
     part_device = "cpu" if recipe.mixture.kind == "static" else device  # static mixing runs on the CPU
     published = _load_published("mixture.models", recipe.mixture.models, store, device=part_device)
     names = published_teachers(recipe)
@@ -311,7 +311,7 @@ def _train_out_of_core(
             result = published_result(store, version, trained.seconds, first_notes=notes)
             work.remove()
         if options.work_dir is None:
-            with contextlib.suppress(OSError):  # may hold an unfinished network run of the same name
+            with contextlib.suppress(OSError):  # may hold an unfinished network run of this name
                 folder.rmdir()
                 folder.parent.rmdir()
         return result
@@ -339,7 +339,7 @@ def run_evaluate(
     See `gramophone evaluate` for the arguments; a `dynamic` model has no entropy in its `detail`.
 
     Raises:
-        LanguageModelError: a model, a file or an option is invalid, or a dynamic model has no gradient.
+        LanguageModelError: a model, file or option is invalid, or a dynamic model has no gradient.
     """
     _check_counts(window=window, sample=sample)
     options = EvaluationOptions("stream" if dynamic else context, window, sample)
@@ -409,7 +409,7 @@ def _load_models(
     device: str,
     precision: str,
 ) -> list[Checkpoint]:
-    """Load the named models, with members of their classes; a second model may have no classes."""
+    """Load the named models, with members of their classes; a second may have none."""
     versions = [store.resolve(name) for name in names if name is not None]
     checkpoints = [
         load_checkpoint(store.fetch(version), device=device, precision=precision) for version in versions
@@ -443,7 +443,7 @@ def run_evaluate_autocomplete(
     See `gramophone evaluate` for the arguments.
 
     Raises:
-        LanguageModelError: a model, a file or an option is invalid.
+        LanguageModelError: a model, file or option is invalid.
     """
     _check_counts(sample=sample)
     if report is not None and not report.parent.is_dir():

@@ -21,7 +21,7 @@ from typing_extensions import override
 from training.progress import Progress
 
 _LOG_INTERVAL_S = 10.0
-_MIN_RATE = 10.0  # lower rates, of stages counted in per cent or passes, mean nothing
+_MIN_RATE = 10.0  # lower rates, of per cent or passes, mean nothing
 _ONLY_TASK = TaskID(0)
 
 
@@ -77,10 +77,10 @@ class TerminalProgress(Progress):
 
 
 class LogProgress(Progress):
-    """Log lines on standard error: one every ten seconds of a stage, and one at its end.
+    """Log lines on standard error: every ten seconds of a stage, and at its end.
 
     Rate and remaining time count from the first advance: a resumed stage starts
-    with its finished part, and the first unit of work often includes compilation.
+    with its finished part, and the first unit often includes compilation.
     """
 
     @override

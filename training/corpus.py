@@ -42,19 +42,19 @@ _ARPA_HEADER = re.compile(rb"(?:\xef\xbb\xbf)?\s*\\data\\\s")
 
 
 def paragraphs(lines: Iterable[str]) -> Iterator[str]:
-    """Yield runs of non-blank lines, each joined into a string by single spaces."""
+    """Yield runs of non-blank lines, each joined by single spaces."""
     for has_words, block in groupby(map(split_words, lines), key=bool):
         if has_words:
             yield " ".join(map(" ".join, block))
 
 
 def split_sentences(paragraph: str) -> list[str]:
-    """Split a paragraph into sentences; joining them with spaces restores the paragraph."""
+    """Split a paragraph into sentences; joined by spaces, they restore it."""
     sentences: list[str] = []
     start = 0
     for match in _BOUNDARY.finditer(paragraph):
         end = match.start("space")
-        # searching all preceding text takes quadratic time in a run of initials
+        # searching all text before takes quadratic time in a run of initials
         last_word = max(start, paragraph.rfind(" ", start, end))
         if not _ABBREVIATION_END.search(paragraph, last_word, end):
             sentences.append(paragraph[start:end])
@@ -75,7 +75,7 @@ class Corpus(NamedTuple):
 
     Attributes:
         sentences: stripped, non-empty strings.
-        sha256: hash of the decompressed bytes of all files in order, hex.
+        sha256: hash of all files' decompressed bytes in order, hex.
         sources: names of the files.
     """
 
@@ -91,16 +91,16 @@ def read_corpus(paths: Sequence[Path], *, unit: str, stream: bool = False, progr
         paths: the files; at least one.
         unit: `line`: each non-blank line is a sentence. `paragraph`: paragraphs, separated by
             blank lines, are split into sentences.
-        stream: read the sentences again block by block for each pass, instead of keeping them in memory.
+        stream: read the sentences block by block for each pass, not keep them in memory.
         progress: counts bytes read from disk.
 
     Raises:
-        FormatError: a file is missing, empty, binary, damaged or not UTF-8, or must be read again and is a pipe.
+        FormatError: a file is missing, empty, binary, damaged or not UTF-8, or is a pipe to be read again.
         InvalidInputError: the unit is unknown.
     """
     if unit not in UNITS:
-        problem = f"corpus.unit is {unit!r}; it must be {' or '.join(UNITS)}"
-        raise InvalidInputError(problem, parameter="corpus.unit")
+        problem = f"is {unit!r}; it must be {' or '.join(UNITS)}"
+        raise InvalidInputError.of("corpus.unit", problem)
     if stream:
         check_rereadable(paths)
     digest = hashlib.sha256()
@@ -156,7 +156,7 @@ def _file_stamp(file: Path) -> tuple[int, int, int]:
 def read_sentences(
     path: Path, *, unit: str, digest: "hashlib._Hash | None" = None, progress: Progress | None = None
 ) -> Iterator[str]:
-    """Yield the sentences of one file, read block by block; `digest` is updated with its decompressed bytes.
+    """Yield a file's sentences, read block by block; `digest` gets its decompressed bytes.
 
     Raises:
         FormatError: see `read_corpus`.
@@ -216,7 +216,7 @@ def check_rereadable(paths: Iterable[Path]) -> None:
 
 
 def read_members(files: Mapping[str, Path]) -> dict[str, list[str]]:
-    """Read lists of members of classes, one a line, by the name of the class.
+    """Read lists of classes' members, one a line, by class name.
 
     Raises:
         FormatError: a list cannot be read as text.
@@ -263,8 +263,8 @@ class EncodedCorpus(NamedTuple):
     Attributes:
         tokens: ids of all sentences, concatenated [N], int32.
         offsets: start of each sentence, then N [S + 1], int64.
-        num_words: number of white-space words, for figures per word.
-        num_bytes: number of UTF-8 bytes without line ends, for figures per byte.
+        num_words: white-space words, for figures per word.
+        num_bytes: UTF-8 bytes without line ends, for figures per byte.
     """
 
     tokens: Int32s
@@ -290,8 +290,8 @@ class EncodedCorpus(NamedTuple):
         """Return the text with control tokens [N + 2S]: `<s> w w </s> <s> w w </s> …`."""
         sentences = np.arange(self.num_sentences)
         starts, ends = self.offsets[:-1] + 2 * sentences, self.offsets[1:] + 2 * sentences + 1
-        text = np.empty(len(self.tokens) + 2 * self.num_sentences, dtype=np.int32)
-        is_token = np.ones(len(text), dtype=np.bool_)
+        text = np.empty(len(self.tokens) + 2 * self.num_sentences, np.int32)
+        is_token = np.ones(len(text), np.bool_)
         is_token[starts] = is_token[ends] = False
         text[starts], text[ends], text[is_token] = BOS, EOS, self.tokens
         return text
@@ -313,7 +313,7 @@ class EncodedCorpus(NamedTuple):
         cls, sentences: Iterable[Sequence[int]], *, num_words: int = 0, num_bytes: int = 0
     ) -> "EncodedCorpus":
         """Build a corpus from encoded sentences."""
-        rows = [np.asarray(s, dtype=np.int32) for s in sentences]
+        rows = [np.asarray(s, np.int32) for s in sentences]
         offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
-        tokens = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int32)
+        tokens = np.concatenate(rows) if rows else np.zeros(0, np.int32)
         return cls(tokens, offsets, num_words, num_bytes)

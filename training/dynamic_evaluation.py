@@ -1,6 +1,6 @@
 """Dynamic evaluation: a network that keeps learning from the text it is evaluated on.
 
-Every segment of tokens is scored before the network learns from it, so predictions
+Every segment is scored before the network learns from it, so predictions
 use earlier text only. The evaluation is offline: adapted weights are discarded.
 """
 
@@ -28,7 +28,7 @@ _LEARNING_RATE = 1e-3
 """η; step size of a weight with an average gradient."""
 
 _DECAY = 2e-3
-"""λ; share by which such a weight returns to its trained value per step."""
+"""λ; share by which such a weight returns to the trained one per step."""
 
 
 def dynamic_evaluation(
@@ -43,7 +43,7 @@ def dynamic_evaluation(
 
     Args:
         model: a neural model; it is not changed.
-        corpus: text encoded with the model's tokenizer.
+        corpus: text in the model's tokens.
         progress: counts tokens.
 
     Raises:
@@ -62,7 +62,7 @@ def dynamic_evaluation(
     text = corpus.with_boundaries().astype(np.int64)
     hidden = network.initial_hidden(1)
     log_probs = [torch.zeros(0)]
-    # cuDNN's recurrent kernels compute gradients only in training mode, which applies dropout
+    # cuDNN's recurrent kernels compute gradients only in training mode, with dropout
     with (
         progress.stage(f"dynamic evaluation of the {model.family}", corpus.num_tokens),
         torch.enable_grad(),
@@ -94,7 +94,7 @@ class _WeightUpdater:
         self._steps = 0
 
     def learn(self, loss: Tensor) -> None:
-        """Take a gradient step on a segment's mean loss, and decay towards the trained weights."""
+        """Step by the gradient of a segment's mean loss, and decay towards the trained weights."""
         gradients = torch.autograd.grad(loss, self._weights, allow_unused=True, materialize_grads=True)
         self._steps += 1
         with torch.no_grad():

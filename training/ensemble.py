@@ -1,4 +1,4 @@
-"""Training of an ensemble: a mixture's networks side by side, each in a process with a share of the processors.
+"""Training of an ensemble: a mixture's networks side by side, each in a process with a share of processors.
 
 Two networks with a thread each read more tokens per second than one with two
 threads, which wait for each other. The parent shows the progress of all, and
@@ -32,7 +32,7 @@ _POLL_S = 0.1
 
 
 def networks_at_once(networks: int, device: str) -> int:
-    """Count the networks trained at the same time: as many as torch has threads.
+    """Count the networks trained at once: as many as torch has threads.
 
     On a GPU or in several distributed processes, they are trained one after the other.
     """
@@ -60,9 +60,9 @@ def training_waves(networks: Mapping[str, Recipe]) -> list[dict[str, Recipe]]:
 
 
 def divide_minutes(mixture: Recipe, parts: Mapping[str, Recipe], device: str) -> dict[str, Recipe]:
-    """Divide a mixture's `train.max_minutes` equally among the training rounds of its networks.
+    """Divide a mixture's `train.max_minutes` equally among its networks' training rounds.
 
-    Time that a round does not use, as its networks have lower limits, goes
+    Time unused by a round, as its networks have lower limits, goes
     to the other rounds. Without this key, all parts keep their own limits.
 
     Raises:
@@ -80,10 +80,10 @@ def divide_minutes(mixture: Recipe, parts: Mapping[str, Recipe], device: str) ->
     rounds = sum(number for _, number, _ in waves)
     share = minutes / rounds
     if share < MIN_MINUTES:
-        raise InvalidInputError(
-            f"train.max_minutes is {minutes:g}, which is {share:.2g} for each of {rounds} rounds of "
+        raise InvalidInputError.of(
+            "train.max_minutes",
+            f"is {minutes:g}, which is {share:.2g} for each of {rounds} rounds of "
             f"{len(networks)} networks; a network needs at least {MIN_MINUTES:g}",
-            parameter="train.max_minutes",
         )
     limited = dict(parts)
     for limit, number, wave in sorted(waves, key=itemgetter(0)):
@@ -103,7 +103,7 @@ class _Result(NamedTuple):
 
 
 class _Reporter(Progress):
-    """Progress of a network's training, the first stage, sent to the parent: percent to add, and a note."""
+    """Progress of a network's first stage, training, sent to the parent: percent to add, and a note."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -126,7 +126,7 @@ class _Reporter(Progress):
 def train_side_by_side(
     networks: Mapping[str, Recipe], inputs: TrainingInputs, *, at_once: int
 ) -> dict[str, Trained]:
-    """Train and evaluate networks in processes; equal to `train_single` for each, with fewer threads.
+    """Train and evaluate networks in processes; like `train_single` for each, with fewer threads.
 
     If one fails, the others end after saving their states.
 
@@ -172,7 +172,7 @@ class _Worker:
     Attributes:
         folder: folder of the trained model.
         note: last figures.
-        outcome: result, or reason for the end without one; None before the end.
+        outcome: result, or why it ended without one; None before the end.
     """
 
     def __init__(
@@ -256,7 +256,7 @@ def _run(workers: Mapping[str, _Worker], at_once: int, progress: Progress) -> bo
 def _train(
     connection: Connection, title: str, recipe: Recipe, inputs: TrainingInputs, folder: Path, threads: int
 ) -> None:
-    """Train a network, save it to a new folder, and send the rest of the result or the error."""
+    """Train a network, save it to a new folder, and send the other results or the error."""
     import torch
 
     os.setpgid(0, 0)  # a terminal sends Ctrl-C to the parent's group; the parent forwards it

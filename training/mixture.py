@@ -1,6 +1,6 @@
 """Mixture training: train the parts, fit weights and cache on the validation text, build the mixture.
 
-Log-probabilities under a part do not depend on the weights. So each part, with its caches,
+Log-probabilities under a part do not depend on weights. So each part, with its caches,
 reads each text once, and weights and cache are fitted to the results. A model with a cache
 reads the test text again. A static mixture of n-gram models becomes one n-gram model.
 """
@@ -68,7 +68,7 @@ class PartScores(NamedTuple):
     Attributes:
         corpus: the text.
         targets: scores of each model.
-        context_lengths: number of context tokens that the first
+        context_lengths: context tokens that the first
             n-gram model used, by token [N]; None if not requested.
         caches: scores of caches over the features of one part; None if not requested.
     """
@@ -80,7 +80,7 @@ class PartScores(NamedTuple):
 
 
 def _cached_part(models: Sequence[LanguageModel[Any]]) -> int:
-    """Return the index of the model whose features a cache has: the first with some, else the first."""
+    """Return the index of the model with a cache's features: the first with some, else the first."""
     return next((number for number, model in enumerate(models) if feature_size(model)), 0)
 
 
@@ -109,7 +109,7 @@ def score_parts(
 
 
 def corpus_context_lengths(model: Any, corpus: EncodedCorpus) -> TokenIds:
-    """Compute the context length of a `ContextMatcher` for each predicted token of a text [N].
+    """Compute a `ContextMatcher`'s context length for each predicted token of a text [N].
 
     The text is one stream. No listed n-gram crosses `<s>`, so contexts do not cross sentences.
     """
@@ -118,13 +118,13 @@ def corpus_context_lengths(model: Any, corpus: EncodedCorpus) -> TokenIds:
         matcher.context_lengths(reading.before)[chunk != BOS]
         for chunk, reading in read_stream(model, running_text(corpus), Want(before=True))
     ]
-    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
 
 def mix_dynamically(
     title: str, recipe: Recipe, parts: Sequence[Trained | Checkpoint], inputs: TrainingInputs, *, began: float
 ) -> Trained:
-    """Mix models with the weights and cache that maximise the validation text's likelihood.
+    """Mix models by weights and cache that maximise the validation text's likelihood.
 
     The parts have one vocabulary, and the recipe passes `check_mixing_plan`.
 
@@ -132,7 +132,7 @@ def mix_dynamically(
         The outermost stage; each has the previous one as a part.
 
     Raises:
-        InvalidInputError: there is no held-out token.
+        InvalidInputError: no held-out token.
     """
     models, texts, progress = [part.model for part in parts], inputs.texts, inputs.progress
     valid = score_parts(models, texts.valid, recipe, with_caches=recipe.mixture.cache, progress=progress)
@@ -158,21 +158,21 @@ def mix_dynamically(
 
 
 def check_mixing_plan(recipe: Recipe, families: Sequence[str]) -> None:
-    """Reject a dynamic mixture that no part supports; the family of a network not trained yet is `neural`.
+    """Reject a dynamic mixture that no part supports; an untrained network's family is `neural`.
 
     Raises:
-        InvalidInputError: there are weights by order without an n-gram
+        InvalidInputError: weights by order without an n-gram
             model, or a cache around a neural model without one.
     """
     if recipe.mixture.weights == "by-order" and NGramModel.family not in families:
-        raise InvalidInputError(
-            f"mixture.weights is 'by-order', but no part is an n-gram model; the parts are {', '.join(families)}",
-            parameter="mixture.weights",
+        raise InvalidInputError.of(
+            "mixture.weights",
+            f"is 'by-order', but no part is an n-gram model; the parts are {', '.join(families)}",
         )
     if recipe.has_cache_inside and not set(families) - _WITHOUT_FEATURES:
-        raise InvalidInputError(
-            f"cache.around is 'neural', but no part is a neural model; the parts are {', '.join(families)}",
-            parameter="cache.around",
+        raise InvalidInputError.of(
+            "cache.around",
+            f"is 'neural', but no part is a neural model; the parts are {', '.join(families)}",
         )
 
 
@@ -196,7 +196,7 @@ def _mix(parts: Sequence[Float32s], weights: Mapping[str, Any], lengths: Int64s 
     table = np.log(np.asarray(weights.get("weights_by_context", [weights["weights"]])))  # [C, M] or [1, M]
     rows = table if lengths is None else table[lengths]
     mixed = np.logaddexp.reduce(np.stack(parts, axis=1) + rows, axis=1)
-    return np.asarray(mixed, dtype=np.float32)
+    return np.asarray(mixed, np.float32)
 
 
 class _Stage(NamedTuple):
@@ -219,7 +219,7 @@ def _build_stages(
     seconds: float,
     progress: Progress,
 ) -> Trained:
-    """Build each stage's model, with its figures; return the last stage.
+    """Build each stage's model, with figures; return the last stage.
 
     The cache wraps the part with the given index, else the mixture.
     """
@@ -278,7 +278,7 @@ def mixture_tokenizer(settings: MixtureSettings, published: Sequence[Checkpoint]
     """Return the tokenizer of a mixture's published parts; None without any, to learn one.
 
     Raises:
-        InvalidInputError: there are fewer than two parts, one reads backward, one of a static mixture
+        InvalidInputError: fewer than two parts, one reads backward, one of a static mixture
             is no n-gram model, or the tokenizers differ or, for a static mixture, cannot be joined.
     """
     num_trained = len(settings.recipes) + sum(part.mixed for part in settings.parts)
@@ -373,10 +373,10 @@ def part_recipes(mixture: Recipe) -> dict[str, Recipe]:
         for name in recipe.train.teacher:
             if name in parts and name not in earlier:
                 problem = "the part itself" if name == title else "trained later"
-                raise InvalidInputError(
-                    f"train.teacher of the part {title!r} contains {name!r}, which is {problem}; the earlier parts are "
+                raise InvalidInputError.of(
+                    "train.teacher",
+                    f"of the part {title!r} contains {name!r}, which is {problem}; the earlier parts are "
                     f"{', '.join(earlier) or 'none'}",
-                    parameter="train.teacher",
                 )
     taught = {name for recipe in parts.values() for name in recipe.train.teacher}
     if idle := [t for t, part in titled.items() if not part.mixed and t not in taught]:
@@ -388,14 +388,14 @@ def part_recipes(mixture: Recipe) -> dict[str, Recipe]:
 
 
 def published_teachers(recipe: Recipe) -> list[str]:
-    """Return the addresses of published teachers of the networks that a recipe trains."""
+    """Return the addresses of published teachers of a recipe's networks."""
     parts = part_recipes(recipe) if recipe.family == "mixture" else {"": recipe}
     names = [name for part in parts.values() for name in part.train.teacher]
     return [name for name in dict.fromkeys(names) if name not in parts]
 
 
 def part_recipe(mixture: Recipe, part: PartSettings, *, seed: int) -> Recipe:
-    """Return a part's recipe: its own keys, before those of the mixture, before those of the recipe that it names.
+    """Return a part's recipe: its own keys, before those of the mixture, before those of the recipe it names.
 
     Text and tokenizer are the mixture's. Entropy pruning and quantisation apply
     to a static mixture, not to its parts. A part without a seed gets `seed`.
@@ -430,13 +430,13 @@ def part_recipe(mixture: Recipe, part: PartSettings, *, seed: int) -> Recipe:
 
 
 def _uncompressed(recipe: Recipe) -> Recipe:
-    """Remove entropy pruning and quantisation from a part's recipe: they apply to the static mixture."""
+    """Remove entropy pruning and quantisation from a part's recipe: they are for the mixture."""
     update = {"prune_entropy": 0.0, "quantize_bits": None}
     return recipe.model_copy(update={"ngram": recipe.ngram.model_copy(update=update)})
 
 
 def network_recipes(title: str, recipe: Recipe) -> dict[str, Recipe]:
-    """Return the recipes of the networks that a recipe trains, as parts or alone, by title, in order."""
+    """Return the recipes of a recipe's networks, as parts or alone, by title, in order."""
     recipes = part_recipes(recipe) if recipe.family == "mixture" else {title: recipe}
     return {name: part for name, part in recipes.items() if part.family == "neural"}
 
@@ -444,12 +444,12 @@ def network_recipes(title: str, recipe: Recipe) -> dict[str, Recipe]:
 def train_mixture(
     title: str, recipe: Recipe, inputs: TrainingInputs, published: Sequence[Checkpoint]
 ) -> Trained:
-    """Train the parts given as recipes, then fit all weights on the validation text.
+    """Train parts given as recipes, then fit all weights on the validation text.
 
     The tokenizer of the published parts encoded the texts.
 
     Raises:
-        InvalidInputError: there are fewer than two parts, one is a
+        InvalidInputError: fewer than two parts, one is a
             mixture, or one of a static mixture is no n-gram model.
     """
     # checks every part before any work
@@ -475,7 +475,7 @@ def train_mixture(
 
 
 def continue_ngrams(title: str, recipe: Recipe, inputs: TrainingInputs, base: Checkpoint) -> Trained:
-    """Estimate an n-gram model of the training text, and mix it with a published one, the base, into one.
+    """Estimate an n-gram model of the training text, and mix it with a published one, the base.
 
     The tokenizer has the words of the base.
     """

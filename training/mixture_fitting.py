@@ -51,7 +51,7 @@ _MARGINALS = {
     "prior": (0.0, 0.75, 1.5, 2.5, 3.5, 5.0, 7.0),
     "floor": (0.05, 0.1, 0.15, 0.25, 0.4, 0.7, 1.0),
 }
-"""Candidate values of dynamic marginals; higher exponents made single texts much less likely."""
+"""Candidates of dynamic marginals; higher exponents made single texts much less likely."""
 
 _FIRST_MARGINALS = {"half_life": 0.15, "exponent": 1.4, "prior": 3.5, "floor": 0.25}
 _MARGINALS_TOKENS = 30_000  # first tokens of the text, to fit dynamic marginals
@@ -63,7 +63,7 @@ def fit_weights(log_probs: npt.NDArray[np.floating[Any]]) -> tuple[float, ...]:
     """Fit global mixture weights.
 
     λ_i ← mean over tokens of λ_i p_i / Σ_j λ_j p_j (Jelinek and Mercer 1980).
-    The log-likelihood is concave in λ, so any start gives the same result.
+    The log-likelihood is concave in λ, so all starts give one result.
 
     Args:
         log_probs: natural-log probabilities of N held-out tokens under M models [N, M].
@@ -72,7 +72,7 @@ def fit_weights(log_probs: npt.NDArray[np.floating[Any]]) -> tuple[float, ...]:
         M positive weights that sum to 1.
 
     Raises:
-        InvalidInputError: there is no held-out token.
+        InvalidInputError: no held-out token.
     """
     if log_probs.shape[0] == 0:
         raise InvalidInputError("the held-out text has no token to fit mixture weights on", parameter="valid")
@@ -90,7 +90,7 @@ def fit_weights_by_context(
 ) -> tuple[tuple[float, ...], ...]:
     """Fit weights by context length; on the held-out tokens they are never worse than global ones.
 
-    The global weights act as a prior of some tokens: rare lengths
+    Global weights act as a prior of some tokens: rare lengths
     have weights close to them, and lengths without tokens get them.
 
     Args:
@@ -132,11 +132,11 @@ def _run_em(log_probs: npt.NDArray[np.floating[Any]], weights: Float64s, prior: 
 
 
 class CacheGridScores(NamedTuple):
-    """Scores of a text's predicted tokens by a model and a grid of caches, every θ with every half-life.
+    """Scores of a text's predicted tokens by a model and a grid of caches, all θ with all half-lives.
 
     Attributes:
         targets: the model's scores [N].
-        shares: each token's share in the cache's total weight, by grid value [N, F, H], float32.
+        shares: each token's share of the cache's weight, by grid value [N, F, H], float32.
         evidence: total weight of the cache [N, F, H], float32; 0 for an empty cache.
         flatnesses: values of θ [F].
         half_lives: half-lives in tokens [H]; None for no decay.
@@ -184,7 +184,7 @@ def score_with_caches(
     """Score a stream in one pass by a model and a grid of caches of `window` tokens over its features.
 
     Raises:
-        InvalidInputError: there is no token to predict.
+        InvalidInputError: no token to predict.
     """
     width = feature_size(model)
     featured: Any = model
@@ -214,7 +214,7 @@ def score_with_caches(
 
 
 def choose_cache(readings: CacheGridScores, log_probs: Float32s) -> ChosenCache:
-    """Choose the cache and weight that maximise a text's likelihood, mixed with given log-probabilities.
+    """Choose cache and weight that maximise a text's likelihood, mixed with given log-probabilities.
 
     θ and the half-life are chosen from a grid, then μ; EM fits λ for each candidate.
 
@@ -255,8 +255,8 @@ def adapt_cache(
 ) -> ChosenCache:
     """Add dynamic marginals and a gate to a chosen cache if they make the text more likely.
 
-    Coordinate search chooses the marginals on a sample of the text's first tokens. Then, on the
-    entire text, θ and the half-life are chosen again for the adapted model, and the gate is fitted.
+    Coordinate search chooses marginals on a sample of the text's first tokens. Then, on the
+    entire text, θ and half-life are chosen again for the adapted model, and the gate is fitted.
     """
     window = chosen.config.window
     tokens, numbers, log_probs = _sample_distributions(model, corpus, progress)
@@ -280,7 +280,7 @@ def adapt_cache(
     scores = _score_with_cache(CacheModel(model, config, frequencies), corpus, progress=progress)
     again = choose_cache(readings, scores.log_probs).config
     if (again.flatness, again.half_life) != (config.flatness, config.half_life):
-        # distributions stay as they are: read without marginals, which need every probability
+        # distributions stay: read without marginals, which need every probability
         changed = dataclasses.replace(again, gate=config.gate)
         cached = _score_with_cache(CacheModel(model, changed), corpus, progress=progress)
         scores, config = cached._replace(log_probs=scores.log_probs), changed

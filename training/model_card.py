@@ -48,7 +48,7 @@ _CONTEXTS = {"sentence": "alone, after `<s>`", "stream": "in the context of the 
 
 
 def card_notes(metrics: Mapping[str, Any]) -> Iterator[str]:
-    """Yield irregularities of an imported file, and the deviation of row sums from 1."""
+    """Yield an imported file's irregularities, and row sums' deviation from 1."""
     if arpa := metrics.get("arpa"):
         if not arpa["lists_unknown"]:
             yield "the file has no <unk>; unknown words have the log10 probability -100"
@@ -71,14 +71,14 @@ def all_parts(metrics: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def overlap_notes(overlaps: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a warning for each named text that overlaps the training text suspiciously."""
+    """Warn of each named text that overlaps the training text suspiciously."""
     for name, facts in overlaps.items():
         if is_suspicious(facts):
             yield f"figures on {name} are too optimistic: {overlap_phrase(facts)}"
 
 
 def fitted_note(metrics: Mapping[str, Any]) -> str:
-    """Return a note, with the reason, if figures on `valid` are not held out; else an empty string."""
+    """Explain why figures on `valid` are not held out; empty if they are."""
     fitted = [key for key in FITTED if metrics.get(key)]
     if not fitted:
         return ""
@@ -89,7 +89,7 @@ def fitted_note(metrics: Mapping[str, Any]) -> str:
 
 
 def perplexity_bars(name: str, metrics: Mapping[str, Any]) -> Picture:
-    """Draw the perplexity per word of a mixture and its parts on the test text, else the validation text."""
+    """Draw a mixture's and its parts' perplexity per word on the test, else the validation text."""
     split = "test" if metrics.get("test") else "valid"
     models = [*all_parts(metrics), {**metrics, "name": name}]
     found = [(one["name"], v) for one in models if (v := one[split]["word_perplexity"]) is not None]
@@ -109,7 +109,7 @@ def perplexity_bars(name: str, metrics: Mapping[str, Any]) -> Picture:
 def ngram_bars(counts: Sequence[int], text: str, hits: Sequence[Mapping[str, Any]]) -> list[Picture]:
     """Draw the numbers of distinct n-grams, and the shares of a text's tokens found, by order.
 
-    `text` is the text's name, `hits` its `hit_rates` of metrics.json; without them, only the n-grams are drawn.
+    `text` is the text's name, `hits` its `hit_rates` of metrics.json; without them, only n-grams are drawn.
     """
 
     def bars(title: str, names: Sequence[str], values: Any, texts: Sequence[str], margin: float) -> Picture:
@@ -135,7 +135,7 @@ def ngram_bars(counts: Sequence[int], text: str, hits: Sequence[Mapping[str, Any
 def ngram_columns(
     metrics: Mapping[str, Any], hits: Sequence[Mapping[str, Any]]
 ) -> tuple[dict[str, list[str]], list[str]]:
-    """Return the columns of a table with a row per order, by title, and the facts that are no such columns."""
+    """Return the columns of a table with a row per order, by title, and the other facts."""
     orders, facts = range(1, len(metrics["ngrams"]) + 1), []
     columns = {"order": [f"{n}" for n in orders], "n-grams": [f"{count:,}" for count in metrics["ngrams"]]}
     if hits:
@@ -163,7 +163,7 @@ def ngram_columns(
 
 
 def reported_hits(metrics: Mapping[str, Any]) -> tuple[str, Sequence[Mapping[str, Any]]]:
-    """Return the name of a text with hit rates, preferably the test text, and its rates by order.
+    """Return the name of a text with hit rates, preferably the test text, and these by order.
 
     Both are empty without any. Orders emptied by pruning have zero rates.
     """
@@ -201,7 +201,7 @@ def model_card_files(
         name: name of the model.
         model: the model.
         tokenizer: kind of its tokenizer.
-        description: description of its checkpoint; missing metrics are omitted.
+        description: description of its checkpoint, without missing metrics.
         histories: learning curves by part.
     """
     metrics, provenance = description.metrics, description.provenance

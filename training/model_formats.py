@@ -1,6 +1,6 @@
-"""Import of ARPA files and pretrained models, which publishes them, and export of n-gram models as ARPA files.
+"""Publication of ARPA files and pretrained models, and export of n-gram models as ARPA files.
 
-The words of an ARPA file can be SentencePiece pieces: spelled as such, or each as the
+Words of ARPA files can be SentencePiece pieces: spelled as such, or each as the
 character of the code point piece id + 100, as NeMo's `train_kenlm.py` writes them.
 """
 
@@ -51,7 +51,7 @@ _WRITTEN_SENTENCES = (
 
 
 class _Import:
-    """Import of a model into a registry, evaluated on held-out files, if there are any."""
+    """Import of a model into a registry, evaluated on held-out files, if any."""
 
     def __init__(self, name: str, registry: Address, corpus: Sequence[Path]) -> None:
         self._began, self._name = time.monotonic(), name
@@ -116,7 +116,7 @@ def run_import_arpa(
         The new version's address, directory, figures, and notes on the file.
 
     Raises:
-        LanguageModelError: the input is invalid, or the registry cannot be written; nothing is published.
+        LanguageModelError: invalid input, or an unwritable registry; nothing is published.
     """
     _check_options(lowercase, encoding, prune_entropy, quantize_bits, has_pieces=pieces_of is not None)
     imported = _Import(name, registry, corpus)
@@ -176,7 +176,7 @@ def _check_options(
 
 
 def _piece_tokenizer(words: Vocabulary, path: Path, *, encoding: str) -> ListedPieceTokenizer:
-    """Return the tokenizer of an ARPA file whose words are SentencePiece pieces."""
+    """Return the tokenizer of an ARPA file of SentencePiece pieces."""
     try:
         model = path.read_bytes()
         if encoding == "nemo":
@@ -198,7 +198,7 @@ def _piece_tokenizer(words: Vocabulary, path: Path, *, encoding: str) -> ListedP
 
 
 def _golden_sequences(orders: Sequence[NGrams]) -> list[list[int]]:
-    """Return evenly spaced n-grams of the highest non-empty order, without control tokens, as golden inputs."""
+    """Return golden inputs: evenly spaced n-grams of the highest non-empty order, without control tokens."""
     highest = max(order for order, ngrams in enumerate(orders, start=1) if len(ngrams.words))
     rows = np.linspace(0, len(orders[highest - 1].words) - 1, GOLDEN_SENTENCES).astype(np.int64)
     columns = []
@@ -263,7 +263,7 @@ def run_import_hf(
         The new version's address, directory and figures.
 
     Raises:
-        LanguageModelError: the input is invalid, or the registry cannot be written; nothing is published.
+        LanguageModelError: invalid input, or an unwritable registry; nothing is published.
     """
     for package in ("torch", "transformers"):
         require_package(package, "a pretrained model")

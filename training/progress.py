@@ -6,20 +6,20 @@ from typing import NamedTuple
 
 
 class HistoryRecord(NamedTuple):
-    """Record of a training run at one step.
+    """Record of a run at one step.
 
     Attributes:
         step: number of updates.
         epoch: index of the pass over the text, from 0.
-        tokens: number of training tokens seen.
+        tokens: training tokens seen.
         seconds: seconds since the run began.
-        train_loss: nats per token, a moving average over about fifty updates.
+        train_loss: nats per token, a moving average of about fifty updates.
         valid_perplexity: validation perplexity per token, of the averaged weights once they exist, in the
             context `train.validate_context`; None if not measured or infinite.
         learning_rate: learning rate of the last update.
         grad_norm: gradient norm of the last update, before clipping.
         clipped_norm: gradient norm after clipping.
-        tokens_per_second: throughput since the last record, with validation time; None if no time passed.
+        tokens_per_second: since the last record, with validation time; None if no time passed.
     """
 
     step: int
@@ -35,20 +35,20 @@ class HistoryRecord(NamedTuple):
 
 
 class Progress:
-    """Receiver that ignores progress; subclasses of the command line draw a bar or log lines."""
+    """Receiver that ignores progress; the command line's draw a bar or log lines."""
 
     def start(self, description: str, total: float | None) -> None:
         """Begin a stage of `total` units of work; None if unknown."""
 
     def advance(self, amount: float = 1, note: str = "") -> None:
-        """Add `amount` finished units; `note`, such as the current loss, replaces the last note."""
+        """Add `amount` finished units; `note`, such as the current loss, replaces the last."""
 
     def finish(self) -> None:
         """End the stage."""
 
     @contextmanager
     def stage(self, description: str, total: float | None = None) -> Iterator[None]:
-        """Begin a stage, and end it after the block unless it raised an error."""
+        """Begin a stage, and end it after the block unless that raised."""
         self.start(description, total)
         yield
         self.finish()

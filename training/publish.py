@@ -46,7 +46,7 @@ class RunContext(NamedTuple):
         data: facts of the texts, by split; see `facts_by_split`.
         encoded: the texts as token ids.
         overlap: facts of `training.texts.overlaps`, by split.
-        token_counts: token counts of a training text that is not in memory [V], int64.
+        token_counts: those of a training text not in memory [V], int64.
     """
 
     tokenizer: Tokenizer
@@ -61,7 +61,7 @@ def publish(registry: Registry, name: str, trained: Trained, run: RunContext) ->
 
     The checkpoint embeds a dynamic mixture's parts, or the model inside a cache,
     but no parts of a static mixture. Parts are also published if `publish_parts`
-    is set. In an empty registry, the model becomes the default, not a part.
+    is set. In an empty registry, the model becomes default, not a part.
 
     Raises:
         InvalidInputError: a model name is invalid.
@@ -95,9 +95,9 @@ def publish(registry: Registry, name: str, trained: Trained, run: RunContext) ->
 def published_result(
     registry: Registry, version: Version, seconds: float, *, first_notes: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return a published version's address, directory, notes and figures, as commands print them.
+    """Return a version's address, directory, notes and figures, as commands print them.
 
-    The training took `seconds`; `first_notes` come before the notes on the figures.
+    The training took `seconds`; `first_notes` precede the notes on figures.
     """
     metrics = json.loads(registry.read_file(version, "metrics.json"))
     notes = [*first_notes, *filter(None, [fitted_note(metrics)]), *card_notes(metrics)]
@@ -109,7 +109,7 @@ def published_result(
 def describe_model(
     name: str, trained: Trained, run: RunContext, *, part_names: Sequence[str] = ()
 ) -> CheckpointDescription:
-    """Assemble figures, provenance and model card of a trained model.
+    """Assemble a trained model's figures, provenance and card.
 
     `part_names` replaces the titles or addresses of its parts.
     """
@@ -157,7 +157,7 @@ def describe_checkpoint(
     histories: Mapping[str, Sequence[HistoryRecord]] = MappingProxyType({}),
     extra_files: Mapping[str, bytes] = MappingProxyType({}),
 ) -> CheckpointDescription:
-    """Describe a model that this command creates: add card, command line and environment.
+    """Describe a model of this command: add card, command line and environment.
 
     See `CheckpointDescription` and `model_card_files` for the arguments.
     """
@@ -176,7 +176,7 @@ def describe_checkpoint(
 
 
 def golden_sentences(text: EncodedCorpus) -> list[list[int]]:
-    """Return the first sentences of a held-out text as inputs of the self-test."""
+    """Return a held-out text's first sentences as inputs of the self-test."""
     return [text.sentence(i).tolist() for i in range(min(GOLDEN_SENTENCES, text.num_sentences))]
 
 
@@ -195,7 +195,7 @@ def corpus_facts(corpus: Corpus) -> dict[str, Any]:
 
 
 def _part_figures(trained: Trained, names: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Return name, weight, cost and figures of every part, with nested entries for its parts."""
+    """Return every part's name, weight, cost and figures, with nested entries for its parts."""
     names = names or list(map(part_title, trained.parts))
     weights, found = trained.facts.get("weights", ()), list[dict[str, Any]]()
     rows = zip(trained.parts, names, weights, trained.part_figures, strict=True)
@@ -208,7 +208,7 @@ def _part_figures(trained: Trained, names: Sequence[str] = ()) -> list[dict[str,
 
 
 def _token_counts(run: RunContext) -> dict[str, bytes]:
-    """Return the file of the training text's token counts; empty if nothing was trained."""
+    """Return the file of the training text's token counts, if any."""
     train, counts = run.encoded.train, run.token_counts
     if counts is None and train.num_sentences:
         counts = token_counts(train, len(run.tokenizer.vocabulary))
@@ -220,7 +220,7 @@ def _token_counts(run: RunContext) -> dict[str, bytes]:
 
 
 def _fitted_keys(recipe: Recipe) -> Iterator[str]:
-    """Yield the metrics keys of quantities fitted on the validation text; their values are its files."""
+    """Yield metrics keys of quantities fitted on the validation text; their values are its files."""
     if recipe.family == "mixture":
         yield "weights_fitted_on"
     if recipe.family == "ngram" and recipe.ngram.discounts == "held-out":
@@ -236,9 +236,9 @@ def _has_embedded_parts(trained: Trained) -> bool:
 def _part_directory(
     registry: Registry | None, part: Trained | Checkpoint, run: RunContext, scratch: Path
 ) -> Path:
-    """Return the folder of a part's checkpoint, published to the registry or in a scratch folder.
+    """Return a part's checkpoint folder, published to the registry or in a scratch folder.
 
-    Intermediate stages, such as the mixture inside a cache, are not published.
+    Inner stages, such as the mixture in a cache, are not published.
     """
     if isinstance(part, Checkpoint):
         return part.path

@@ -22,13 +22,13 @@ _MIN_NETWORK_WORDS = 300_000
 _MIN_WORDS_FOR_MIN_COUNT = 1_000_000
 _NETWORK_MINUTES = 30
 _MIN_SHARE = 0.01
-"""Minimum share of words with a property, such as punctuation, if the text is written that way."""
+"""Minimum share of words with a property, such as punctuation, of a text written that way."""
 
 _PUNCTUATION = frozenset({"Po", "Pe", "Pf"})
 """Unicode categories of punctuation that follows a word."""
 
 _UNSPACED_PER_WORD = 2
-"""Assumed characters of a word in scripts without spaces: the average of Chinese."""
+"""Assumed word length in scripts without spaces: the average of Chinese."""
 
 
 class ChosenRecipe(NamedTuple):
@@ -36,7 +36,7 @@ class ChosenRecipe(NamedTuple):
 
     Attributes:
         recipe: name of the recipe.
-        settings: value of each key to set, by key, as for `--set`.
+        settings: values of keys to set, as for `--set`.
         reasons: reasons of recipe and keys, in sentences for users.
     """
 
@@ -49,11 +49,11 @@ class _TextStyle(NamedTuple):
     """Properties of a text, estimated on its first sentences.
 
     Attributes:
-        num_words: number of words of the whole text.
+        num_words: words of the whole text.
         is_spaced: true if spaces separate the words.
         is_cased: true if words have capitals.
         has_punctuation: true if it has punctuation, attached to words or not.
-        is_attached: true if punctuation is attached to words, as people write.
+        is_attached: true if it is attached, as people write.
         is_composed: true if the text has Unicode's composed form.
     """
 
@@ -72,7 +72,7 @@ def choose_recipe(
 
     Args:
         purpose: use of the model.
-        corpus: training files, of which the beginning is read; none for the default corpus.
+        corpus: training files, whose beginning is read; none for the default corpus.
         engine: engine of n-gram estimation, see `scale.options.ENGINES`.
         assignments: keys and values that the user sets, `KEY=VALUE`.
 

@@ -1,4 +1,4 @@
-"""Recipes: all settings of a training run, read from TOML and validated before any work.
+"""Recipes: all settings of a run, read from TOML and validated before any work.
 
 A key that has no effect is rejected. Errors name the key, its valid values and the given value.
 """
@@ -50,7 +50,7 @@ _LISTS = {"ngram.prune": "a list such as [0, 0, 1]", "mixture.recipes": 'a list 
 
 
 def _unused_keys(recipe: "Recipe") -> Iterator[tuple[str, str]]:
-    """Yield each key that is set but has no effect, with a message on its condition.
+    """Yield each set key without effect, with a message on its condition.
 
     The keys that a mixture sets for its parts are checked with each part.
     """
@@ -104,7 +104,7 @@ def _unused_smoothing_keys(ngram: "NGramSettings") -> Iterator[tuple[str, str]]:
 
 
 def _unused_part_keys(recipe: "Recipe") -> Iterator[tuple[str, str]]:
-    """Yield the n-gram settings that have no effect on published parts."""
+    """Yield n-gram settings without effect on published parts."""
     kind = recipe.mixture.kind
     unused = recipe.ngram.model_fields_set - (_STATIC_MIXTURE_KEYS if kind == "static" else set())
     for key in type(recipe.ngram).model_fields:
@@ -345,10 +345,10 @@ def load_recipe(name: str, assignments: Sequence[str] = ()) -> Recipe:
 
     Args:
         name: one of `recipe_names()`, or a path that ends in `.toml`.
-        assignments: overrides such as `ngram.order=3`; a value that is not TOML is plain text.
+        assignments: overrides such as `ngram.order=3`; values that are not TOML are plain text.
 
     Raises:
-        InvalidInputError: the recipe does not exist or is not TOML, or a key or value is invalid.
+        InvalidInputError: the recipe is missing or not TOML, or a key or value is invalid.
     """
     return parse_recipe(recipe_table(name), assignments, source=name)
 
@@ -357,7 +357,7 @@ def recipe_table(name: str) -> dict[str, Any]:
     """Read a recipe's TOML table without checking its keys.
 
     Raises:
-        InvalidInputError: the recipe does not exist or is not TOML.
+        InvalidInputError: the recipe is missing or not TOML.
     """
     try:
         if name.endswith(".toml"):
@@ -382,7 +382,7 @@ def parse_recipe(table: Mapping[str, Any], assignments: Sequence[str] = (), *, s
     """Validate a recipe's table.
 
     Raises:
-        InvalidInputError: a key or value is invalid, or a key has no effect; the message names the key.
+        InvalidInputError: a key or value is invalid or without effect; the message names the key.
     """
     for assignment in assignments:
         table = merge_tables(table, _parse_assignment(assignment))
@@ -410,7 +410,7 @@ def _parse_assignment(text: str) -> dict[str, Any]:
         raise InvalidInputError(f"--set takes key=value, given {text!r}", parameter="set")
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
-    except (ValueError, RecursionError):  # not TOML, or a number or nesting beyond the limits
+    except (ValueError, RecursionError):  # not TOML, or number or nesting beyond limits
         parsed = value
     table: Any = parsed
     for part in reversed(key.strip().split(".")):

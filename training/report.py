@@ -29,7 +29,7 @@ _STOP_REASONS = {
     "patience": "early stopping",
     "interrupted": "the user",
 }
-_MAX_NATS = 30.0  # of a training loss, whose perplexity would else overflow
+_MAX_NATS = 30.0  # of a training loss, lest its perplexity overflow
 
 _LISTS = {"top_1": "first of the list", "top_3": "first three"}
 _POSITIONS = {"next_word": "before a word", "any_letter": "before any letter"}
@@ -51,7 +51,7 @@ _NAMES = {
 def perplexity_picture(
     title: str, caption: str, history: Sequence[HistoryRecord], *, over_tokens: bool = False
 ) -> Picture:
-    """Draw training and validation perplexity over time or amount of text."""
+    """Draw training and validation perplexity over time or text."""
     along, along_what = _values(history, "seconds") / 60, "minutes of training"
     if over_tokens:
         along, along_what = _values(history, "tokens") / 1e6, "million tokens seen"
@@ -67,7 +67,7 @@ def perplexity_picture(
 
 
 def history_pictures(history: Sequence[HistoryRecord]) -> list[Picture]:
-    """Draw the records of the trainer, with gaps; without fields that all records lack."""
+    """Draw the trainer's records, with gaps; without fields that all lack."""
     if not history:
         return []
     minutes, pictures = _values(history, "seconds") / 60, list[Picture]()
@@ -117,11 +117,11 @@ def history_pictures(history: Sequence[HistoryRecord]) -> list[Picture]:
 
 def _values(history: Sequence[HistoryRecord], field: str) -> Float64s:
     """Return a field of every record, NaN where missing."""
-    return np.array([getattr(record, field, None) for record in history], dtype=np.float64)
+    return np.array([getattr(record, field, None) for record in history], np.float64)
 
 
 def gradient_picture(name: str, norms: Sequence[float | None]) -> Picture:
-    """Draw the gradient norm ‖∂L_T/∂s_{T−k}‖ of a late loss by lag k; None and 0 are omitted."""
+    """Draw a late loss's gradient norm ‖∂L_T/∂s_{T−k}‖ by lag k; None and 0 are omitted."""
     points = {lag: norm for lag, norm in enumerate(norms) if norm}
     return plot_lines(
         "Gradient norm by lag",
@@ -267,7 +267,7 @@ def _autocomplete_figures(result: Mapping[str, Any]) -> Table:
 
 
 def _with_interval(name: str, figure: Mapping[str, Any], *, signed: bool = False) -> tuple[str, str]:
-    """Format a figure and its interval: shares in per cent, other values with three decimals."""
+    """Format a figure and its interval: shares in per cent, others with three decimals."""
     sign, is_share = "+" if signed else "", not ("mrr" in name or "length" in name)
     value, low, high = (
         "none" if v is None else f"{100 * v:{sign}.1f} %" if is_share else f"{v:{sign}.3f}"
@@ -304,7 +304,7 @@ def _pictures(result: Mapping[str, Any]) -> list[Picture]:
             coverage, shares = ([100 * row[key] for row in rows] for key in ("coverage", "precision"))
             shown.append(("" if is_second else where, colour, coverage, shares, style))
         matched = [own["value"] for name, own in model["figures"].items() if name.startswith(_PHRASES)]
-        percent = 100 * np.array(matched, dtype=np.float64)  # without phrases of the length, a gap
+        percent = 100 * np.array(matched, np.float64)  # without phrases of the length, a gap
         matching.append(("", "third" if is_second else "accent", range(1, len(percent) + 1), percent, style))
     dashed = f" Dashed: {against['model']}." if against else ""
     return [

@@ -1,7 +1,7 @@
-"""Selection of the lines of a large text that resemble a small, in-domain text, by cross-entropy difference.
+"""Selection of a large text's lines that resemble a small, in-domain text, by cross-entropy difference.
 
 The score of a line is its cross-entropy per token under an n-gram model of the in-domain text,
-minus that under a model of as many tokens of the large text; the lowest are the best (Moore and
+minus that under a model of as many tokens of the large text; the lowest are best (Moore and
 Lewis 2010, "Intelligent selection of language model training data"). A model overrates its training
 lines, so a second such model scores these. The large text is in memory as token ids, 4 bytes each.
 """
@@ -28,7 +28,7 @@ from training.texts import encode_texts, read_texts
 from training.tokenizer import batches, encode_block, learn_tokenizer
 
 SHARES = tuple(2.0**-n for n in range(7, -1, -1))
-"""Tried shares of the lines of the large text, ascending."""
+"""Tried shares of the large text's lines, ascending."""
 
 MIN_SENTENCES = 100
 """Minimum in-domain text without its held-out part."""
@@ -44,13 +44,13 @@ def run_select(
     share: float | None = None,
     assignments: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Write lines of a large text that resemble an in-domain text to a file, in order.
+    """Write a large text's lines that resemble an in-domain text to a file, in order.
 
-    The end of the in-domain text, whose words are the vocabulary, is held out. Without a share, the one of
+    The in-domain text's words are the vocabulary; its end is held out. Without a share, the one of
     `SHARES` is selected with which an n-gram model predicts it best. See also `gramophone select`.
 
     Returns:
-        The output, the selected share, and each compared model's share, lines, tokens and held-out perplexity.
+        The output, the selected share, and each model's share, lines, tokens and held-out perplexity.
 
     Raises:
         InvalidInputError: the output exists, the share is out of range, the recipe has no n-gram model that reads
@@ -112,10 +112,10 @@ def _read(paths: Sequence[Path], recipe: Recipe, progress: Progress) -> Iterator
 def _score_lines(
     blocks: Sequence[EncodedCorpus], recipe: Recipe, inputs: TrainingInputs, progress: Progress
 ) -> Float64s:
-    """Return the cross-entropy difference of each line [S], in nats per token."""
+    """Return each line's cross-entropy difference [S], in nats per token."""
     sizes = np.concatenate([np.diff(block.offsets) + 1 for block in blocks])
     order = np.random.default_rng(recipe.seed).permutation(len(sizes))
-    sample = np.empty(len(sizes), dtype=np.int64)  # number of each line's random sample
+    sample = np.empty(len(sizes), np.int64)  # each line's random sample
     sample[order] = (np.cumsum(sizes[order]) - sizes[order]) // inputs.texts.train.num_tokens
     trained_on = [inputs.texts.train, *(_subset(blocks, sample == n) for n in range(2))]
     with progress.stage("scoring lines", len(trained_on) * len(sizes)):

@@ -1,7 +1,7 @@
 """Handling of Ctrl-C and SIGTERM in training commands.
 
-Signals act between two updates of a network, so saved states are complete. Ctrl-C ends the training;
-the model is then evaluated and published. SIGTERM, which orchestrators send, only saves the state:
+Signals act between two updates, so saved states are complete. Ctrl-C ends the training;
+the model is evaluated and published. SIGTERM, which orchestrators send, only saves the state:
 time may be short, and a half-trained model must not be served because a machine is drained.
 """
 
@@ -22,7 +22,7 @@ class Terminated(SystemExit):
     """Exit by SIGTERM that unwinds the stack and runs all cleanup.
 
     Args:
-        unsaved: reason why the run was not saved; empty if it was or there is none.
+        unsaved: why the run was not saved; empty if it was or there is none.
     """
 
     def __init__(self, unsaved: str = "") -> None:
@@ -34,8 +34,8 @@ class Interruption:
     """Requests to end a run.
 
     Attributes:
-        requested: True after Ctrl-C; a second Ctrl-C interrupts immediately, as usual.
-        terminated: True after SIGTERM; a second SIGTERM ends the process immediately.
+        requested: True after Ctrl-C; a second one interrupts immediately, as usual.
+        terminated: True after SIGTERM; a second one ends the process immediately.
     """
 
     requested = False
@@ -57,7 +57,7 @@ class Interruption:
 def catch_interruption() -> Iterator[Interruption]:
     """Record Ctrl-C inside the block, and SIGTERM inside an `exit_on_sigterm` block.
 
-    Signals with another handler, and all outside the main thread, are left unchanged.
+    Signals with another handler, and all outside the main thread, are unchanged.
     """
     interruption = Interruption()
     with (
@@ -69,9 +69,9 @@ def catch_interruption() -> Iterator[Interruption]:
 
 @contextmanager
 def exit_on_sigterm() -> Iterator[None]:
-    """Make SIGTERM raise `Terminated` inside the block; otherwise process 1 of a container ignores it.
+    """Make SIGTERM raise `Terminated` inside the block; else process 1 of a container ignores it.
 
-    An error of a library that SIGTERM interrupted, such as DuckDB, also becomes `Terminated`.
+    An error of a library that it interrupted, such as DuckDB, also becomes `Terminated`.
     """
     with _signal_handler(signal.SIGTERM, _raise_terminated, instead_of=signal.SIG_DFL):
         handler = signal.getsignal(signal.SIGTERM)
@@ -94,7 +94,7 @@ def _raise_terminated(_number: int, _frame: FrameType | None) -> NoReturn:
 def _signal_handler(
     number: signal.Signals, handler: Callable[..., Any], *, instead_of: object
 ) -> Iterator[None]:
-    """Handle a signal inside the block, if its current handler is `instead_of`."""
+    """Handle a signal inside the block, if its handler is `instead_of`."""
     before = signal.getsignal(number)
     if before != instead_of or threading.current_thread() is not threading.main_thread():
         yield

@@ -1,8 +1,8 @@
-"""Train a model of one family from a recipe, with its metrics, and resume an interrupted run.
+"""Train a model of one family from a recipe, with metrics, and resume an interrupted run.
 
 Rows of an n-gram model are checked to sum to 1.
 
-The registry's work folder holds the state of an unfinished run in `.runs/<model>/<recipe>/`. One
+The registry's work folder has an unfinished run's state in `.runs/<model>/<recipe>/`. One
 process at a time locks `.runs/<model>`; the system releases the lock when the process dies.
 """
 
@@ -66,7 +66,7 @@ Figures: TypeAlias = dict[str, dict[str, Any]]
 
 
 def row_sum_facts(model: NGramModel) -> dict[str, Any]:
-    """Sum next-token probabilities after the empty context, `<s>` and 100 contexts of each length.
+    """Sum next-token probabilities after the empty context, `<s>` and 100 of each length.
 
     Returns:
         For metrics.json: the number of `contexts`, the `largest_deviation` |Σp − 1|, and `normalised`, True if
@@ -98,7 +98,7 @@ class Trained(NamedTuple):
         history: records of the neural trainer; empty for other families.
         facts: results by family, such as discounts, n-grams by order, weights.
         figures: held-out figures by split, from `Evaluation.facts`.
-        seconds: wall seconds of training, without texts, tokenizer and figures.
+        seconds: wall time of training, without texts, tokenizer and figures.
         parts: parts of a mixture: newly trained or published models.
         part_figures: figures of each part on the same texts.
     """
@@ -125,14 +125,14 @@ def part_title(part: Trained | Checkpoint) -> str:
 
 
 def normalisation_facts(model: StorableModel[Any]) -> dict[str, Any]:
-    """Measure row sums of an unnormalised n-gram model; empty for other models."""
+    """Measure row sums of an unnormalised n-gram model; empty for others."""
     if not isinstance(model, NGramModel) or model.normalised:
         return {}
     return {"normalisation": row_sum_facts(model)}
 
 
 def held_out_figures(model: LanguageModel[Any], texts: EncodedTexts, *, progress: Progress) -> Figures:
-    """Compute sentence-context figures on the validation text and, if given, the test text."""
+    """Compute sentence-context figures on the validation and, if given, the test text."""
     return {
         split: evaluate(model, corpus, progress=progress).facts()
         for split, corpus in {"valid": texts.valid, "test": texts.test}.items()
@@ -142,7 +142,7 @@ def held_out_figures(model: LanguageModel[Any], texts: EncodedTexts, *, progress
 
 @contextlib.contextmanager
 def locked_folder(folder: Path, *, busy: InvalidInputError) -> Iterator[None]:
-    """Create a missing folder, and hold its lock, which the system releases when the process dies.
+    """Create a missing folder, and hold its lock; the system releases it when the process dies.
 
     Args:
         folder: folder to lock; the holder of the lock may remove it.
@@ -155,7 +155,7 @@ def locked_folder(folder: Path, *, busy: InvalidInputError) -> Iterator[None]:
     with contextlib.ExitStack() as locks:
         with report_write_errors(folder):
             is_current = False
-            while not is_current:  # the last holder may remove the folder after it was opened
+            while not is_current:  # the last holder may remove the opened folder
                 folder.mkdir(parents=True, exist_ok=True)
                 try:
                     descriptor = locks.enter_context(lock_folder(folder, wait=False))
@@ -166,7 +166,7 @@ def locked_folder(folder: Path, *, busy: InvalidInputError) -> Iterator[None]:
 
 
 class ResumableRuns:
-    """Saved training states of one model and, for a mixture, of its parts.
+    """Saved training states of a model and, for a mixture, its parts.
 
     Args:
         folder: the registry's work folder.
@@ -193,7 +193,7 @@ class ResumableRuns:
         return self.folder / title / _STATE_FILE
 
     def discard(self, title: str, reason: str) -> None:
-        """Remove the saved run with this title, if any, and note the reason."""
+        """Remove this title's saved run, if any, noting the reason."""
         if (state := self.state_file(title)).exists():
             shutil.rmtree(state.parent)
             self.notes.append(f"the training of {title} started from the beginning: {reason}")
@@ -203,7 +203,7 @@ class ResumableRuns:
         """Prevent other processes from training a model of this name.
 
         Raises:
-            InvalidInputError: another process is training a model of this name.
+            InvalidInputError: another process is training one.
             RegistryError: a file operation failed.
         """
         busy = InvalidInputError(
@@ -225,13 +225,13 @@ class ResumableRuns:
                     shutil.rmtree(self.folder, ignore_errors=True)
 
     def add(self, title: str, runs: "ResumableRuns") -> None:
-        """Add the end of a network's training in another process, parallel to others."""
+        """Add the end of a network's training in a parallel process."""
         self.interrupted |= runs.interrupted
         self.notes += [f"{title}: {note}" for note in runs.notes]
         self.seconds_before = max(self.seconds_before, runs.seconds_before)
 
     def close(self) -> None:
-        """Remove the saved states after publication, unless a training was interrupted."""
+        """Remove the states after publication, unless a training was interrupted."""
         if self.interrupted:
             self.notes.append("the training was interrupted; the same command with --resume continues it")
         else:
@@ -256,9 +256,9 @@ class TrainingInputs(NamedTuple):
         device: `cpu` or `cuda`; n-gram models are estimated on the CPU.
         progress: reports every stage.
         runs: saved states of networks, for resuming.
-        teachers: trained and published models by their names in `train.teacher`.
-        soft_targets: distributions of networks' teachers, by the network's title.
-        base: published model from which the training starts; None to begin anew.
+        teachers: trained and published models by name in `train.teacher`.
+        soft_targets: distributions of networks' teachers, by network title.
+        base: published model to start from; None to begin anew.
     """
 
     tokenizer: Tokenizer
@@ -272,9 +272,9 @@ class TrainingInputs(NamedTuple):
 
 
 def train_single(title: str, recipe: Recipe, inputs: TrainingInputs) -> Trained:
-    """Train a model except a mixture, and evaluate it on the validation and test texts.
+    """Train a model except a mixture, and evaluate it on validation and test texts.
 
-    A backward model is an ordinary model of reversed sentences, on which it is evaluated.
+    A backward model is an ordinary one of reversed sentences, on which it is evaluated.
     """
     inputs = inputs._replace(texts=in_model_direction(inputs.texts, recipe))
     train = _train_ngram if recipe.family == "ngram" else _train_neural
@@ -283,7 +283,7 @@ def train_single(title: str, recipe: Recipe, inputs: TrainingInputs) -> Trained:
 
 
 def _train_ngram(title: str, recipe: Recipe, inputs: TrainingInputs) -> Trained:
-    """Estimate an n-gram model; its smoothing's parameters are fitted on the validation text."""
+    """Estimate an n-gram model; smoothing parameters are fitted on the validation text."""
     began = time.monotonic()
     settings = recipe.ngram
     parameters = settings.model_dump(include={"k", "buckets", "discounts"})
@@ -327,7 +327,7 @@ def _train_neural(title: str, recipe: Recipe, inputs: TrainingInputs) -> Trained
 def fit_network(
     title: str, recipe: Recipe, inputs: TrainingInputs, *, embeddings: "Embeddings | None" = None
 ) -> "TrainingResult":
-    """Train a recipe's network without evaluating it; the texts are in reading order.
+    """Train a recipe's network, without evaluation; the texts are in reading order.
 
     In distributed training, only rank 0 needs embeddings: all start from its weights.
     """
@@ -355,7 +355,7 @@ def fit_network(
 
 
 def continue_from(recipe: Recipe, base: Checkpoint, *, source: str) -> Recipe:
-    """Complete a recipe with `train.from` by the values of the published model, the base; messages name `source`.
+    """Complete a recipe with `train.from` by the published model's values, the base; messages name `source`.
 
     Raises:
         InvalidInputError: the recipe sets another family, shape, direction or
@@ -395,7 +395,7 @@ def continue_from(recipe: Recipe, base: Checkpoint, *, source: str) -> Recipe:
 
 
 def _tokenizer_keys(base: Tokenizer, given: TokenizerSettings) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the keys that describe a base's tokenizer, and values of further keys that fit it."""
+    """Return the keys of a base's tokenizer, and values of further keys that fit it."""
     kind, size, form = base.kind, len(base.vocabulary), base.normaliser.form
     if isinstance(base, SentencePieceTokenizer):
         kind = given.kind if given.kind in {"bpe", "unigram"} else kind
@@ -411,13 +411,13 @@ def base_facts(base: Checkpoint) -> dict[str, Any]:
 
 
 def with_soft_targets(networks: Mapping[str, Recipe], inputs: TrainingInputs) -> TrainingInputs:
-    """Replace the teachers of networks by their soft targets for the training text.
+    """Replace networks' teachers by their soft targets for the training text.
 
-    Each combination of teachers reads it once. The files are removed with the saved states.
+    Each combination of teachers reads it once. Files are removed with saved states.
 
     Args:
         networks: recipes of the networks by title.
-        inputs: inputs of the run: texts in reading direction, and teachers of networks without soft targets.
+        inputs: the run's texts in reading direction, and teachers of networks without soft targets.
 
     Raises:
         FormatError: a file cannot be written.
@@ -452,7 +452,7 @@ def with_soft_targets(networks: Mapping[str, Recipe], inputs: TrainingInputs) ->
 
 
 def _model_hash(model: Trained | Checkpoint) -> str:
-    """Return the SHA-256 (hex) of a published model's manifest, or hashes of a trained one's files."""
+    """Return the SHA-256 (hex) of a published model's manifest, or a trained one's files."""
     if isinstance(model, Checkpoint):
         return sha256_of(model.path / MANIFEST_FILE)
     with tempfile.TemporaryDirectory() as folder:
@@ -461,5 +461,5 @@ def _model_hash(model: Trained | Checkpoint) -> str:
 
 
 def in_model_direction(texts: EncodedTexts, recipe: Recipe) -> EncodedTexts:
-    """Return the texts in the recipe's reading direction: reversed for a backward model."""
+    """Return texts in the recipe's reading direction: reversed for backward models."""
     return texts if recipe.reading_direction == "forward" else texts.map(EncodedCorpus.reversed)

@@ -44,11 +44,11 @@ def interpolate_models(
     """Mix back-off models over one vocabulary into one.
 
     For a word that no part lists after h, Σ_i λ_i p_i(w|h) is Σ_i λ_i α_i(h) p_i(w|h'). All such words
-    share one back-off weight: α(h) = Σ_i λ_i α_i(h) R_i(h) / Σ_i λ_i R_i(h), where R_i(h) is their
+    share a back-off weight: α(h) = Σ_i λ_i α_i(h) R_i(h) / Σ_i λ_i R_i(h), where R_i(h) is their
     total probability under part i after h'.
 
     Args:
-        parts: n-grams and weights of each model, by order from 1; the models' orders may differ.
+        parts: n-grams and weights of each model, by order from 1; orders may differ.
         weights: λ of each part; positive, summing to 1.
 
     Returns:
@@ -75,7 +75,7 @@ def interpolate_models(
             backoffs = np.ones(1)
             if length > 1:
                 own_lower = mixture.lower_probs(length)
-                # lower differs from own_lower if the mixture itself backs off for a suffix that no part lists
+                # lower differs from own_lower if the mixture backs off for a suffix that no part lists
                 unlisted_mass = lower_unlisted + np.bincount(
                     ngrams.prefixes, lower - own_lower, minlength=len(lower_unlisted)
                 )
@@ -90,7 +90,7 @@ def interpolate_models(
 def _unite(
     parts: Sequence[Orders], ids: Sequence[Int32s], vocab_size: int
 ) -> tuple[list[NGrams], list[list[Int32s]]]:
-    """Merge the parts' n-grams order by order, keyed by the prefix's index in the union and word.
+    """Merge the parts' n-grams by order, keyed by the prefix's index in the union and word.
 
     Args:
         parts: n-grams of each model, by order from 1.
@@ -100,7 +100,7 @@ def _unite(
     Returns:
         The union by order, and the indices of each part's n-grams in it, by part and order.
     """
-    nowhere = np.zeros(vocab_size, dtype=np.int32)
+    nowhere = np.zeros(vocab_size, np.int32)
     ngrams = [NGrams(np.arange(vocab_size, dtype=np.int32), nowhere, nowhere)]
     indices = [[own] for own in ids]
     for length in range(2, max(map(len, parts)) + 1):
@@ -110,8 +110,8 @@ def _unite(
             if len(part) >= length
         ]
         keys = [own[-1][n.prefixes].astype(np.int64) * vocab_size + own[0][n.words] for n, own in longer]
-        merged = np.unique(np.concatenate(keys))  # may be empty: pruning can remove a whole order
-        suffixes = np.full(len(merged), -1, dtype=np.int32)
+        merged = np.unique(np.concatenate(keys))  # may be empty: pruning can remove an order
+        suffixes = np.full(len(merged), -1, np.int32)
         for (part_ngrams, own), key in zip(longer, keys, strict=True):
             own.append(np.searchsorted(merged, key).astype(np.int32))
             listed = part_ngrams.suffixes >= 0
@@ -124,7 +124,7 @@ def _unite(
 def _score_part(
     rows: BackoffRows, ngrams: NGrams, length: int, part: Orders, indices: Sequence[Int32s]
 ) -> tuple[Float64s, Float64s, Float64s, Float64s]:
-    """Score the union's n-grams of one length with a part, and add them to its rows.
+    """Score the union's n-grams of one length with a part, adding them to its rows.
 
     Returns:
         Probabilities of the n-grams [n], and masses of their contexts; see `ContextMasses`.
@@ -141,13 +141,13 @@ def _score_part(
 
 
 def union_tokenizer(tokenizers: Sequence[tuple[str, Tokenizer]]) -> Tokenizer:
-    """Build the tokenizer of a static mixture: the parts' common tokenizer, or one with all words.
+    """Build a static mixture's tokenizer: the parts' common one, or one with all words.
 
     Args:
         tokenizers: at least one pair of part name, for messages, and tokenizer.
 
     Returns:
-        A tokenizer with the first part's words, then the new words of the others, in order.
+        One with the first part's words, then the others' new words, in order.
 
     Raises:
         InvalidInputError: two parts differ not only in words; the message names them.
@@ -184,7 +184,7 @@ def id_translation(source: Vocabulary, target: Vocabulary) -> Int32s:
 
 
 def remap(orders: Orders, ids: Int32s, vocab_size: int) -> list[tuple[NGrams, NGramWeights]]:
-    """Move a back-off model to a larger vocabulary; added words have the probability 0 and no n-grams.
+    """Move a back-off model to a larger vocabulary; added words have probability 0 and no n-grams.
 
     The context after an added word is empty.
 
@@ -196,11 +196,11 @@ def remap(orders: Orders, ids: Int32s, vocab_size: int) -> list[tuple[NGrams, NG
     ngrams_by_order, (indices,) = _unite([orders], [ids], vocab_size)
     remapped = []
     for ngrams, rows, (_, weights) in zip(ngrams_by_order, indices, orders, strict=True):
-        probs = np.full(len(ngrams.words), -np.inf, dtype=np.float32)
+        probs = np.full(len(ngrams.words), -np.inf, np.float32)
         probs[rows] = weights.log10_probs
         backoffs = weights.log10_backoffs
         if len(backoffs):  # the highest order has none
-            backoffs = np.zeros(len(ngrams.words), dtype=np.float32)
+            backoffs = np.zeros(len(ngrams.words), np.float32)
             backoffs[rows] = weights.log10_backoffs
         remapped.append((ngrams, NGramWeights(probs, backoffs)))
     return remapped
@@ -218,9 +218,9 @@ def mix_statically(
 
     Args:
         parts: the models; their vocabularies are subsets of `vocabulary`.
-        vocabulary: vocabulary of the mixture. Words that a part lacks have the probability 0 in it.
+        vocabulary: vocabulary of the mixture. Words that a part lacks have probability 0 in it.
         held_out: sentences in the mixture's vocabulary.
-        settings: entropy pruning and quantisation of the merged model; see `compress`.
+        settings: its entropy pruning and quantisation; see `compress`.
         progress: reports each stage.
 
     Returns:
@@ -228,7 +228,7 @@ def mix_statically(
         before pruning.
 
     Raises:
-        InvalidInputError: there is no held-out token, or the model cannot be compressed as requested.
+        InvalidInputError: no held-out token, or the model cannot be compressed as requested.
     """
     models = list(parts)
     for number, part in enumerate(parts):

@@ -2,11 +2,11 @@
 
 The default corpus is CPython's documentation: the language reference's topics
 (`pydoc_data.topics`) and the standard library's docstrings, some 300,000 words, read from
-the running interpreter without a download. A document is a topic or module; a hash of its
+the interpreter without download. A document is a topic or module; a hash of its
 name assigns it to train, valid or test, so the split is the same on every machine. Longer
 sentences that also occur in an earlier part are removed from held-out documents.
 
-Overlap is found in sentences of eight words or more, ignoring case and spacing; shorter ones may repeat by chance.
+Overlap is found in sentences of eight words or more, ignoring case and spacing; shorter ones repeat by chance.
 """
 
 import ast
@@ -28,7 +28,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 MIN_WORDS = 8
-"""Minimum length of a compared sentence, in words."""
+"""Minimum words of a compared sentence."""
 
 WARN_SHARE = 0.01
 """Share of sentences above which a text's figures are unreliable."""
@@ -52,10 +52,10 @@ _PARTS_OF_20 = {0: "valid", 1: "test"}
 
 
 def read_default_corpus(progress: Progress) -> tuple[Corpus, Corpus, Corpus]:
-    """Read CPython's documentation for training, validation and test; each document is in one part.
+    """Read CPython's documentation for training, validation and test, each document in one part.
 
     Raises:
-        FormatError: the interpreter was installed without its library sources.
+        FormatError: the interpreter has no library sources.
     """
     library = Path(sysconfig.get_paths()["stdlib"])
     sources = sorted(p for p in library.rglob("*.py") if not _SKIPPED & set(p.relative_to(library).parts))
@@ -143,7 +143,7 @@ def read_texts(
 
     Raises:
         FormatError: a file cannot be read as text.
-        InvalidInputError: validation or test files without training files, or too little text.
+        InvalidInputError: validation or test without training files, or too little text.
     """
     if not train:
         if valid or test:
@@ -169,7 +169,7 @@ def read_texts(
 def read_fitting_text(
     corpus: Sequence[Path], valid: Sequence[Path], test: Sequence[Path], *, unit: str, progress: Progress
 ) -> Texts:
-    """Read the files of a run that only fits weights, on one entire text.
+    """Read the files of a run that only fits weights, on one text.
 
     Without files, the text is the validation part of the default corpus.
 
@@ -196,7 +196,7 @@ def encode_texts(tokenizer: Tokenizer, texts: Texts, *, progress: Progress) -> E
 
 
 class OverlapCounter:
-    """Counter of held-out sentences that also occur in a training text, added in parts.
+    """Counter of held-out sentences that recur in a training text, added in parts.
 
     Attributes:
         counts: count of each compared held-out sentence, normalised.
@@ -213,7 +213,7 @@ class OverlapCounter:
         self._seen.update(filter(self.counts.__contains__, map(_normalised, sentences)))
 
     def facts(self) -> dict[str, Any]:
-        """Return `total`, `seen` and `share` of the `sentences` so far; `share` is None without sentences."""
+        """Return `total`, `seen` and `share` of the `sentences` so far; `share` is None without any."""
         total, seen = self.counts.total(), sum(self.counts[sentence] for sentence in self._seen)
         return {"sentences": {"total": total, "seen": seen, "share": seen / total if total else None}}
 
@@ -223,7 +223,7 @@ def _normalised(sentence: str) -> str:
 
 
 def overlaps(held_out: Mapping[str, Corpus | None], training: Corpus) -> dict[str, dict[str, Any]]:
-    """Return the texts' overlap facts by name; missing texts are omitted, all if nothing is trained."""
+    """Return texts' overlap facts by name, without missing texts; none if nothing is trained."""
     if not len(training.sentences):
         return {}
     counters = {name: OverlapCounter(text.sentences) for name, text in held_out.items() if text is not None}

@@ -29,15 +29,15 @@ _DEFAULT_PIECES = 8000
 _SAMPLE_SENTENCES = 1_000_000
 _SAMPLE_SEED = 1
 _LEXICON_SENTENCES = 4_000_000
-"""Maximum sample for the lexicon, whose word counts take several hundred megabytes of memory."""
+"""Maximum sample for the lexicon, whose word counts take several hundred megabytes."""
 _MAX_LEXICON = 200_000
 _MIN_WORDS_TO_DROP_RARE = 1_000_000
-"""Minimum size of a text to drop words of one occurrence: many are misspelled."""
+"""Minimum text to drop words of one occurrence: many are misspelled."""
 _FLAGS = re.compile(r"\A((?:\(\?[aiLmsux]+\))*)")  # of a regular expression, only at its start
 _UNSPACED_RUN = re.compile(f"({UNSPACED.pattern})(?:\\w|{UNSPACED.pattern})*")
 _REQUIRED = re.compile(r"required_chars\. \d+ vs (\d+)")
 _MAX_SEGMENT_CHARACTERS = 10_000
-"""Maximum length of a segment: SentencePiece takes quadratic time on repetitive ones."""
+"""Maximum segment: SentencePiece takes quadratic time on repetitive ones."""
 
 
 class TokenizerSettings(BaseModel):
@@ -102,7 +102,7 @@ class TokenizerSettings(BaseModel):
         return rf"{flags}(?:{marks})\b|{rest}"
 
     def word_splitter(self) -> WordSplitter:
-        """Create a splitter of texts into the words that the tokenizer will have."""
+        """Create a splitter of texts into the tokenizer's words."""
         return WordSplitter(self.words_pattern, unicode_spaces=self.unicode_spaces)
 
     @field_validator("pattern")
@@ -122,12 +122,12 @@ def learn_tokenizer(
     known: Iterable[str] = (),
     progress: Progress = SILENT,
 ) -> Tokenizer:
-    """Learn a tokenizer from training text; only word counts and a sample are in memory.
+    """Learn a tokenizer from text; only word counts and a sample are in memory.
 
     The vocabulary of words or characters begins with the `known` ones.
 
     Raises:
-        InvalidInputError: the text is too small for the settings; the message names the limit.
+        InvalidInputError: too little text for the settings; the message names the limit.
     """
     if settings.kind == "word":
         words = _count_tokens(settings, sentences, progress)
@@ -196,7 +196,7 @@ def mark_members(
 
 
 def learn_lexicon(tokenizer: Tokenizer, sentences: Sentences, progress: Progress) -> tuple[str, ...]:
-    """Return the words that completions may offer, the most frequent first.
+    """Return words that completions may offer, the most frequent first.
 
     A run of a script without spaces is cut after its first character of the script.
     """
@@ -239,14 +239,14 @@ def encode_block(tokenizer: Tokenizer, block: list[str]) -> EncodedCorpus:
 
 
 def batches(items: Iterable[Item], size: int = 8192) -> Iterator[list[Item]]:
-    """Yield items, such as sentences, in batches, by default large enough to amortise a call."""
+    """Yield items, such as sentences, in batches that by default amortise a call."""
     rest = iter(items)
     while batch := list(islice(rest, size)):
         yield batch
 
 
 def _shorten_runs(lines: Sequence[str]) -> Sequence[str]:
-    """Reduce the runs of scripts without spaces, almost all different, to bound memory."""
+    """Reduce runs of scripts without spaces, almost all different, to bound memory."""
     return [line if line.isascii() else _UNSPACED_RUN.sub(r"\1 ", line) for line in lines]
 
 
@@ -284,12 +284,12 @@ def _count_tokens(
 
 
 def _most_frequent(counts: Mapping[str, int], settings: TokenizerSettings, known: Iterable[str]) -> list[str]:
-    """Sort by descending count, then spelling, so equal texts give equal ids; known tokens come first."""
+    """Sort by descending count, then spelling, so equal texts give equal ids; known tokens first."""
     tokens = sorted((t for t, n in counts.items() if n >= settings.min_count), key=lambda t: (-counts[t], t))
     if not tokens:
-        raise InvalidInputError(
-            f"tokenizer.min_count is {settings.min_count}; no {settings.kind} of the training text occurs that often",
-            parameter="tokenizer.min_count",
+        raise InvalidInputError.of(
+            "tokenizer.min_count",
+            f"is {settings.min_count}; no {settings.kind} of the training text occurs that often",
         )
     max_tokens = None if settings.vocab_size is None else settings.vocab_size - len(CONTROL_TOKENS)
     return list(dict.fromkeys((*known, *tokens)))[:max_tokens]
@@ -300,7 +300,7 @@ def _learn_pieces(settings: TokenizerSettings, sentences: Sentences, progress: P
     model = io.BytesIO()
     normalised = partial(map, Normaliser(settings.normalise, lowercase=False), sentences)
     with progress.stage(f"learning {size} {settings.kind} pieces"):
-        # SentencePiece's default maximum of 4,192 bytes would silently drop longer lines
+        # SentencePiece's default of 4,192 bytes would silently drop longer lines
         num_segments = longest = 0
         for segment in chain.from_iterable(map(_segments, normalised())):
             num_segments += 1
@@ -325,16 +325,16 @@ def _learn_pieces(settings: TokenizerSettings, sentences: Sentences, progress: P
                 shuffle_input_sentence=num_segments > _SAMPLE_SENTENCES,
                 max_sentence_length=max(longest, 10),  # SentencePiece accepts no less
                 user_defined_symbols=list(map(class_mark, settings.slots)),
-                num_threads=1,  # the result must not depend on the number of cores
+                num_threads=1,  # whatever the number of cores
                 minloglevel=2,
             )
         except (RuntimeError, OSError) as error:
             reason = str(error).rsplit("] ", maxsplit=1)[-1].strip() or str(error)
-            if needed := _REQUIRED.search(reason):  # the library names its own program's option
+            if needed := _REQUIRED.search(reason):  # the library names its program's option
                 what = "characters and bytes" if settings.byte_fallback else "characters"
                 reason = f"its {what} need {needed[1]} pieces; set tokenizer.vocab_size={needed[1]} or more"
-            problem = f"tokenizer.vocab_size is {size}, which does not fit the training text: {reason}"
-            raise InvalidInputError(problem, parameter="tokenizer.vocab_size") from None
+            problem = f"is {size}, which does not fit the training text: {reason}"
+            raise InvalidInputError.of("tokenizer.vocab_size", problem) from None
     return SentencePieceTokenizer(model.getvalue(), normalise=settings.normalise, classes=[*settings.slots])
 
 

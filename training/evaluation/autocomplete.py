@@ -1,6 +1,6 @@
-"""Simulated typist: types held-out lines letter by letter with the completions that the service would rank.
+"""Simulated typist: types held-out lines letter by letter with the service's ranked completions.
 
-Completions are ranked before each character except spaces, in the case and form typed, and as the settings say with
+Completions are ranked before each character but spaces, in the case and form typed, and as the settings say with
 corrections of the typed prefix and with the words of the lines typed before. Calls of several lines are answered
 together. `gramophone evaluate --task autocomplete` evaluates one model, or compares two on the same lines.
 """
@@ -58,21 +58,21 @@ _NOT_SPACE = re.compile(r"\S+")
 _SEED = 1
 
 _BATCH_LINES = 32
-"""Number of lines typed in parallel, so model calls have many rows."""
+"""Lines typed in parallel, so model calls have many rows."""
 
 _NO_LIMITS = Limits(max_texts=1, max_tokens_per_sequence=sys.maxsize, max_new_tokens=1)
 DEFAULTS = RankingSettings()
 """Settings of a request that sets none."""
 
 DEFAULT_WORDS = 2_000
-"""Minimum number of typed words: measures keystroke savings to about a percentage point."""
+"""Minimum typed words: measures keystroke savings to about a percentage point."""
 
 _TIMED_KEYSTROKES = 400
 _WARMUP_KEYSTROKES = 20  # caches are cold at first
 
 
 class TypingContexts:
-    """Model states of several texts, and the next-token distribution of each.
+    """Model states and next-token distributions of several texts.
 
     Args:
         model: model of any family.
@@ -84,8 +84,8 @@ class TypingContexts:
         self._model = model
         self._start = start
         self._ids: list[Sequence[int] | None] = [None] * batch
-        self._state: Any = start.select(np.zeros(batch, dtype=np.int64))
-        self._log_probs: list[FloatArray] = [np.zeros((1, 0), dtype=np.float32)] * batch
+        self._state: Any = start.select(np.zeros(batch, np.int64))
+        self._log_probs: list[FloatArray] = [np.zeros((1, 0), np.float32)] * batch
 
     def read(self, wanted: Mapping[int, Sequence[int]]) -> None:
         """Advance texts, by index, to the given ids; only new ids are computed.
@@ -125,7 +125,7 @@ class TypingContexts:
 def typing_line(tokenizer: Tokenizer, text: str) -> TypingLine:
     """Split a line into the model's own words.
 
-    They are the words of a word tokenizer, else runs of word characters; `<unk>` marks are none. The line has the
+    These are the words of a word tokenizer, else runs of word characters, not `<unk>` marks. The line has the
     tokenizer's Unicode form.
     """
     text = tokenizer.normaliser.compose(text)
@@ -175,7 +175,7 @@ class Typist:
         settings: limits and order of the completions.
         carries_state: continue each line from the state after the previous one, like
             `stream` in `training.evaluation.evaluate`; else start from the initial state.
-        learns: offer the words of earlier lines as a user's words; those of recent lines weigh more.
+        learns: offer the words of earlier lines as a user's words; recent ones weigh more.
     """
 
     def __init__(
@@ -243,7 +243,7 @@ class Typist:
     def _rank_completions(
         self, contexts: TypingContexts, places: Mapping[int, tuple[TypingLine, int]]
     ) -> dict[int, CompletionRank]:
-        """Rank the completions at one place of each line, by index; a place is a line and an offset."""
+        """Rank completions at one place of each line, by index; a place is a line and an offset."""
         texts = {n: line.text[:offset] for n, (line, offset) in places.items()}
         read = {n: split_prefix(self._tokenizer, text).context for n, text in texts.items()}
         ids = {n: self._tokenizer.encode(context) for n, context in read.items()}
@@ -307,7 +307,7 @@ def autocomplete_figures(
     Args:
         checkpoint: the model.
         texts: held-out lines.
-        words: minimum number of words to type; fewer if the text has fewer.
+        words: minimum words to type; fewer if the text has fewer.
         context: `sentence` types random lines, each from its start; `stream`, the first lines as one text.
         against: second model for the same lines; its tokenizer may differ.
         settings: limits and order of the completions.
@@ -390,7 +390,7 @@ def _model_figures(
 
 
 def _keystroke_ms(typist: Typist, lines: Sequence[TypingLine], progress: Progress) -> dict[str, Any]:
-    """Measure wall-clock time per keystroke in this process, one text at a time: percentiles in ms.
+    """Measure wall time per keystroke in this process, one text at a time: percentiles in ms.
 
     As in the service, state and distribution before a word are reused while it is typed.
     """

@@ -13,7 +13,7 @@ case if it lower-cases; the key also ends the line, and writes only wanted space
 
 Recall: the share of words in the list. MRR: the mean of 1 / rank, 0 beyond the tenth;
 before the first letter, and over all positions before a letter. Recoverable length: the
-number of a word's last letters that need no typing, back to the last position where the
+number of a word's last letters not to type, back to the last position where the
 list lacks it (Kim 2019). A phrase of n words matches if the most probable word, the most
 probable word after it, … are the next n words of the text (ExactMatch of Chen et al. 2019,
 greedy). Acceptance: a service that shows its first completion only above a probability
@@ -46,7 +46,7 @@ Punctuation replaces it in `autocomplete.js`.
 """
 
 MAX_PHRASE_WORDS = 5
-"""Maximum number of words of a compared phrase."""
+"""Maximum words of a compared phrase."""
 COVERAGES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0)
 _MAX_LETTERS = 10
 
@@ -128,7 +128,7 @@ class TypingLine(NamedTuple):
     Attributes:
         text: the line.
         spelled: the line as the model's own words spell it: lower-cased if the tokenizer lower-cases.
-        num_keys: keys without completions: one per code point, and one for the line's end; without `<unk>` marks.
+        num_keys: keys without completions: one per code point and for the line's end; without `<unk>` marks.
         words: the model's own words, in order.
     """
 
@@ -142,7 +142,7 @@ class CompletionRank(NamedTuple):
     """Completion list before one keystroke.
 
     Attributes:
-        rank: rank of the model's own word in the list, from 1; 0 if it is not listed.
+        rank: rank of the model's own word in the list, from 1; 0 if not listed.
         probability: probability of the first completion; 0 without completions.
         ends: for each of `LIST_LENGTHS`, the furthest offset in the line
             to which a right completion spells it; 0 if none is right.
@@ -166,7 +166,7 @@ class TypedLine(NamedTuple):
 
     @property
     def completion_ranks(self) -> list[list[CompletionRank]]:
-        """Ranks of each word after 0, 1, 2, … letters, until one letter is left."""
+        """Ranks of each word after 0, 1, 2, … letters, until one is left."""
         spans = [range(word.begin, word.end) for word in self.line.words]
         return [[self.ranks.get(offset, CompletionRank(0, 0.0)) for offset in span] for span in spans]
 
@@ -192,7 +192,7 @@ class Ranks(NamedTuple):
         joined: True if a single space separates the word from the line's previous one [N].
         lines: line index of each word [N].
         num_keys: `TypingLine.num_keys` of each line [L].
-        keys: keys for each line without completions, and with lists of each of `LIST_LENGTHS` [L, 3].
+        keys: keys for each line without completions and with each of `LIST_LENGTHS` [L, 3].
     """
 
     table: Int64s
@@ -210,7 +210,7 @@ class Ranks(NamedTuple):
         words = np.array([word for line in typed for word in line.line.words], np.int64).reshape(-1, 4)
         begins, ends, spaced, joined = words.T
         letters = ends - begins
-        table = np.full((len(words), letters.max(initial=0)), -1, dtype=np.int64)
+        table = np.full((len(words), letters.max(initial=0)), -1, np.int64)
         word_ranks = (ranks for line in typed for ranks in line.completion_ranks)
         for row, ranks in enumerate(word_ranks):
             table[row, : len(ranks)] = [rank.rank for rank in ranks]
@@ -220,7 +220,7 @@ class Ranks(NamedTuple):
             spaced=spaced.astype(np.bool_),
             joined=joined.astype(np.bool_),
             lines=np.repeat(np.arange(len(typed)), [len(line.line.words) for line in typed]),
-            num_keys=np.array([line.line.num_keys for line in typed], dtype=np.float64),
+            num_keys=np.array([line.line.num_keys for line in typed], np.float64),
             keys=np.array(
                 [[len(one.line.text) + 1, *map(one.keys_pressed, numbers)] for one in typed], float
             ),
@@ -291,7 +291,7 @@ def acceptance(typed: list[TypedLine], *, first_only: bool) -> list[dict[str, fl
 
     Args:
         typed: the lines.
-        first_only: count only positions before first letters of words; else before every letter.
+        first_only: count only before first letters of words; else before every letter.
 
     Returns:
         Coverage, threshold (lowest probability shown), mean probability
@@ -315,13 +315,13 @@ def acceptance(typed: list[TypedLine], *, first_only: bool) -> list[dict[str, fl
 
 
 def _phrase_matches(ranks: Ranks) -> Sequence[tuple[Bools, Bools]]:
-    """Return, for n = 1, 2, …, masks of the words where n greedy words match, and where n words exist [N]."""
+    """Return masks of the words where n = 1, 2, … greedy words match, and where n words exist [N]."""
     is_first = ranks.table[:, 0] == 1
     matches, phrases = is_first, np.ones_like(is_first)
     rows = [(matches, phrases)]
     for count in range(2, MAX_PHRASE_WORDS + 1):
         begins = max(len(is_first) - count + 1, 0)
-        exists, right = np.zeros((2, len(is_first)), dtype=np.bool_)
+        exists, right = np.zeros((2, len(is_first)), np.bool_)
         exists[:begins] = phrases[:begins] & ranks.joined[count - 1 :]
         right[:begins] = matches[:begins] & is_first[count - 1 :] & exists[:begins]
         matches, phrases = right, exists

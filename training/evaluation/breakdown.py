@@ -46,7 +46,7 @@ _SampledText: TypeAlias = tuple[TokenIds, TokenIds, TokenIds]
 """Context tokens before a text, at least one; its tokens; number of tokens read before each sampled prediction [n]."""
 
 DEFAULT_SAMPLE = 4096
-"""Number of sampled positions: measures a mean of a few bits to a few hundredths."""
+"""Sampled positions: measure a mean of a few bits to a few hundredths."""
 
 _BATCH_ROWS = 64
 _MAX_BATCH_VALUES = 1 << 20  # in a batch of rows
@@ -60,7 +60,7 @@ COUNTS_FILE = "token_counts.npy"
 """Checkpoint file of token counts in the training text [V], int64."""
 
 INT8_TOKENS = 20_000
-"""Maximum number of compared tokens: measures a ratio of perplexities to a few in ten thousand."""
+"""Maximum compared tokens: measure a ratio of perplexities to a few in ten thousand."""
 
 _STEPS, _FIRST_STEPS = 20, 3
 
@@ -124,7 +124,7 @@ class EvaluationOptions(NamedTuple):
     Attributes:
         context: context of the tokens; see `training.evaluation.evaluate`.
         window: tokens per window, for `document`.
-        sample: maximum number of predictions with full distributions.
+        sample: maximum predictions with full distributions.
     """
 
     context: Context = "sentence"
@@ -147,7 +147,7 @@ def sampled_distributions(
 ) -> Iterator[Float64s]:
     """Compute the model's distributions over tokens at positions, given the tokens before.
 
-    The positions are ascending indices of predicted tokens, in the order of `score_corpus`.
+    Positions are ascending indices of predicted tokens, in the order of `score_corpus`.
 
     Yields:
         Batches of natural-log probabilities [b, V] of normalised rows; their order depends on the text,
@@ -179,7 +179,7 @@ def _sampled_texts(
 
 
 def _states_at_stops(model: LanguageModel[Any], texts: Sequence[_SampledText]) -> Iterator[Any]:
-    """Yield the states at the first stops of all texts, at their second stops, …; most stops first."""
+    """Yield states at all texts' first stops, second stops, …; most stops first."""
     before = pad_sequences([context for context, _, _ in texts])
     state = prefill_sequences(model, model.empty_state(len(texts)), *before)
     for number in range(len(texts[0][2])):
@@ -207,11 +207,11 @@ def mean_over_positions(
     options: EvaluationOptions,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Average a quantity of the models' predictions over sampled positions of a text.
+    """Average a quantity of predictions over sampled positions of a text.
 
     Args:
         title: title of the quantity, for progress.
-        quantity: function from the models' distributions [n, V] to values [n]: `entropies_of` or `divergences_of`.
+        quantity: maps the models' distributions [n, V] to values [n]: `entropies_of` or `divergences_of`.
         models: models of any family with one vocabulary.
         corpus: text encoded with their tokenizer.
         options: options of the evaluation.
@@ -302,7 +302,7 @@ def evaluation_details(
     with_entropy: bool,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Compute the predictions' entropy, if requested, and figures by frequency and position, by name.
+    """Compute predictions' entropy, if requested, and figures by frequency and position, by name.
 
     Frequencies are of the training text if the checkpoint has its counts, else of the evaluated text.
     """
@@ -406,7 +406,7 @@ def int8_facts(
 
 
 def step_milliseconds(model: LanguageModel[Any]) -> float:
-    """Measure one step of one text: the next distribution and the state after a token.
+    """Measure one text's step: the next distribution and the state after a token.
 
     Networks are in int8 if possible.
 

@@ -76,14 +76,14 @@ def score_corpus(
 def _score_sentences(model: LanguageModel[Any], corpus: EncodedCorpus, progress: Progress) -> CorpusScores:
     lengths = np.diff(corpus.offsets) + 1  # with </s>
     starts = np.concatenate([[0], np.cumsum(lengths)])
-    log_probs = np.zeros(starts[-1], dtype=np.float32)
-    matched = None if ngram_order(model) is None else np.zeros(starts[-1], dtype=np.uint8)
+    log_probs = np.zeros(starts[-1], np.float32)
+    matched = None if ngram_order(model) is None else np.zeros(starts[-1], np.uint8)
     tokens = np.insert(corpus.tokens.astype(np.int64), corpus.offsets[1:], EOS)
     for rows in _batches_of_similar_length(lengths):
         width = int(lengths[rows].max())
         inside = np.arange(width) < lengths[rows, None]  # [B, T]
         indices = (starts[rows, None] + np.arange(width))[inside]  # flat, of the row's tokens
-        batch = np.full((len(rows), width), EOS, dtype=np.int64)
+        batch = np.full((len(rows), width), EOS, np.int64)
         batch[inside] = tokens[indices]
         scores, orders, _ = _read(model, model.initial_state(len(rows)), batch, lengths[rows], SCORES)
         log_probs[indices] = scores[inside]
@@ -148,7 +148,7 @@ def chunks(text: TokenIds, progress: Progress) -> Iterator[TokenIds]:
 def context_texts(
     corpus: EncodedCorpus, context: Context, window: int
 ) -> Iterator[tuple[TokenIds, TokenIds]]:
-    """Yield the texts of a corpus whose states are independent, each after the tokens before it.
+    """Yield a corpus's texts with independent states, each after the tokens before it.
 
     Context and window of a document have `window` + 1 tokens together, except in the first window.
     """
@@ -170,7 +170,7 @@ def _score_long(
     model: LanguageModel[Any], texts: Iterable[tuple[TokenIds, TokenIds]], progress: Progress
 ) -> CorpusScores:
     """Score texts in turn, each in chunks with carried state."""
-    log_probs, targets = [np.zeros(0, dtype=np.float32)], [np.zeros(0, dtype=np.int64)]
+    log_probs, targets = [np.zeros(0, np.float32)], [np.zeros(0, np.int64)]
     matched: list[npt.NDArray[np.integer[Any]]] = []
     for before, text in texts:
         state = prefill_sequences(model, model.empty_state(1), *pad_sequences([before]))
@@ -188,12 +188,12 @@ def _score_long(
 class Evaluation(NamedTuple):
     """Figures over a text.
 
-    Figures per token depend on the tokenizer. Those per word and byte do
+    Figures per token depend on the tokenizer; those per word and byte do
     not, so they compare models with different tokenizers on one text.
 
     Attributes:
         context: context of the tokens.
-        tokens: number of predicted tokens, including `</s>` and `<unk>`.
+        tokens: predicted tokens, including `</s>` and `<unk>`.
         oov: number of predicted `<unk>` tokens.
         logprob: natural-log probability of the tokens.
         nats_per_token: cross-entropy, −logprob / tokens; None if a probability is zero.

@@ -7,7 +7,7 @@ non_word    one or two random edits make a non-word: four in five have one (Dame
 space       a word is split, or joined with the next word
 misspelling a word, known or not, becomes one of its misspellings in a list
 
-Every line is corrupted and checked once per kind. Precision, recall and F0.5 use a threshold
+Every line is corrupted and checked per kind. Precision, recall and F0.5 use a threshold
 chosen on every other line and applied to the rest, for the checker and two baselines: the
 surprisal of a word given the text before it, and the checker without the text after a word.
 """
@@ -53,7 +53,7 @@ Misspellings: TypeAlias = Mapping[str, Sequence[str]]
 """Misspellings by correct word."""
 
 WordReplacement: TypeAlias = tuple[str, int]
-"""Replacement text and the number of words that it replaces."""
+"""Replacement text and number of words replaced."""
 
 _BETA_SQUARED = 0.25
 """β² of F0.5, which weights precision twice as much as recall to avoid false alarms (Ng et al. 2014)."""
@@ -70,7 +70,7 @@ ERROR_RATE = 0.05
 """Share of the eligible words to corrupt."""
 
 DEFAULT_CHECK_WORDS = 5_000
-"""Number of words to check per kind of error."""
+"""Words to check per kind of error."""
 
 _BATCH_LINES = 32
 _MIN_LINES = 2
@@ -80,7 +80,7 @@ THRESHOLDS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.9
 
 
 def read_misspellings(path: Path, digest: "hashlib._Hash | None" = None) -> Misspellings:
-    """Read misspellings: wrong and right word with a tab or `->` between them on each line.
+    """Read misspellings: on each line, wrong and right word with a tab or `->` between.
 
     After `->`, several right words and a comment may follow, each after a comma, as in codespell's format.
 
@@ -150,7 +150,7 @@ class ErrorInjector:
     ) -> None:
         self._misspellings = {} if isinstance(kind, str) else kind
         self._words = [word for word in counts if is_alphabetic(word)]
-        self._counts = np.array([counts[word] for word in self._words], dtype=np.float64)
+        self._counts = np.array([counts[word] for word in self._words], np.float64)
         self._known_words = frozenset(counts)
         self._lexicon = FuzzyLexicon(self._words)
         self._letters = "".join(sorted(filter(str.isalpha, {*chain.from_iterable(self._words)})))
@@ -163,7 +163,7 @@ class ErrorInjector:
         self._replacement_of = replacements[kind] if isinstance(kind, str) else self._misspelling
 
     def inject_errors(self, sentence: Sentence) -> CorruptedLine:
-        """Corrupt some words of a line that are known or listed, never two adjacent ones."""
+        """Corrupt some known or listed words of a line, never two adjacent ones."""
         text, errors, copied, following = "", [], 0, 0
         for number, word in enumerate(words := sentence.words):
             eligible = self._misspellings or (self._known_words if word.known else ())
@@ -283,7 +283,7 @@ def f_score(precision: float, recall: float) -> float:
 
 
 class LineDetections(NamedTuple):
-    """Detections by the checker, by the checker without right context, and by surprisal alone."""
+    """Detections by the checker, also without right context, and by surprisal alone."""
 
     method: Detections
     left_only: Detections
@@ -335,7 +335,7 @@ def _match_errors(line: CorruptedLine, offset: int, detections: Sequence[_Detect
             scores[index] = score
             error = errors[index]
             corrected[index] = (start, stop) == (error.start, error.end) and first == error.meant
-    return Detections(np.array(scores), np.array(corrected, dtype=bool), np.array(alarms))
+    return Detections(np.array(scores), np.array(corrected, bool), np.array(alarms))
 
 
 def run_check_task(
@@ -357,7 +357,7 @@ def run_check_task(
     has fewer.
 
     Raises:
-        LanguageModelError: the model, a file or an option is invalid.
+        LanguageModelError: the model, a file or option is invalid.
     """
     if kinds is None:
         kinds = () if misspellings else KINDS
@@ -440,11 +440,11 @@ def _sample_lines(sentences: Sequence[str], words: int, random: np.random.Genera
 
 
 def _word_counts(checkpoint: Checkpoint, sentences: Sequence[str]) -> Mapping[str, int]:
-    """Return training counts of a word tokenizer's vocabulary, else word counts in the text itself."""
+    """Return training counts of a word tokenizer's vocabulary, else word counts of the text."""
     tokenizer = checkpoint.tokenizer
     if isinstance(tokenizer, WordTokenizer):
         counts = training_counts(checkpoint.path, len(tokenizer.vocabulary))
-        numbers = np.ones(len(tokenizer.vocabulary), dtype=np.int64) if counts is None else counts + 1
+        numbers = np.ones(len(tokenizer.vocabulary), np.int64) if counts is None else counts + 1
         words = tokenizer.vocabulary.tokens
         return {words[i]: int(numbers[i]) for i in tokenizer.vocabulary.ids.values()}
     splitter = Checker(tokenizer).splitter
@@ -462,7 +462,7 @@ def _detect_in_halves(
     progress: Progress,
     title: str,
 ) -> tuple[list[LineDetections], int]:
-    """Return the detections in even and in odd lines, and the number of words."""
+    """Return detections in even and in odd lines, and the number of words."""
     parts: tuple[list[LineDetections], list[LineDetections]] = ([], [])
     words, size = 0, sum(len(line.split()) for line in lines)
     with progress.stage(f"finding {title.replace('_', ' ')} errors", size):

@@ -26,7 +26,7 @@ from training.neural.settings import TrainSettings
 from training.progress import HistoryRecord
 
 LAGS = 64
-"""Largest distance in tokens over which gradients are measured."""
+"""Largest lag, in tokens, of measured gradients."""
 
 _ROWS = 32
 _NEARLY_CLOSED, _NEARLY_OPEN = 0.1, 0.9
@@ -38,7 +38,7 @@ _TOKENS = 20_000  # enough for two significant digits
 
 
 def gradient_by_lag(network: Network, tokens: Tensor) -> list[float]:
-    """Compute the gradient norm of a late loss with respect to the state at earlier tokens.
+    """Compute the gradient norm of a late loss by the state at earlier tokens.
 
     The norm is ‖∂L_T/∂s_{T−k}‖ for k = 0, 1, …, averaged over rows. L_T is the loss
     of the last token, and s the complete state, for an LSTM including the cell. On
@@ -74,7 +74,7 @@ def gradient_by_lag(network: Network, tokens: Tensor) -> list[float]:
 
 
 def gate_saturation(network: Network, tokens: Tensor) -> list[dict[str, Any]]:
-    """Compute the shares of gate values near the ends of their range, where little gradient passes.
+    """Compute the shares of gate values near their range's ends, where little gradient passes.
 
     Args:
         network: network of any family, run in evaluation mode. Cells without known gates have no entry.
@@ -114,7 +114,7 @@ def gate_saturation(network: Network, tokens: Tensor) -> list[dict[str, Any]]:
 
 
 def diagnose(network: Network, text: EncodedCorpus) -> dict[str, Any]:
-    """Compute gradients by lag and gate saturation on a text's segments, for metrics.json; empty for tiny texts."""
+    """Compute gradients by lag and gate saturation on a text, for metrics.json; empty for tiny texts."""
     segments = sample_segments(text, length=LAGS + 1, rows=_ROWS)
     if segments is None:
         return {}
@@ -172,7 +172,7 @@ def _evaluation_mode(network: Network) -> Iterator[None]:
 
 @torch.no_grad()
 def worst_row(network: Network, outputs: Tensor, targets: Tensor, vocabulary: Vocabulary) -> str:
-    """Return the text of the row with the highest loss, shortened; outputs of the body are [T, B, W]."""
+    """Return the text of the row with the highest loss, shortened; outputs are [T, B, W]."""
     losses = []
     with _evaluation_mode(network):
         for row in range(targets.shape[1]):
@@ -194,7 +194,7 @@ def display_text(ids: list[int], vocabulary: Vocabulary) -> str:
 
 @contextmanager
 def memory_advice(settings: TrainSettings) -> Iterator[None]:
-    """Make an out-of-memory error name the settings to lower.
+    """Make out-of-memory errors name the settings to lower.
 
     Raises:
         InvalidInputError: memory ran out.
@@ -220,7 +220,7 @@ def log_normalisers(model: NeuralModel, corpus: EncodedCorpus) -> dict[str, floa
 
     Args:
         model: source of the logits.
-        corpus: text of at least one sentence; about 20,000 of its tokens are used.
+        corpus: text of at least one sentence, of which about 20,000 tokens are used.
     """
     every = max(1, corpus.num_tokens // _TOKENS)
     indices = range(0, corpus.num_sentences, every)
@@ -245,10 +245,10 @@ class TensorBoardWriter:
         step: updates already done; the folder's records of later ones are hidden.
 
     Attributes:
-        failure: reason why writing stopped; empty without a failure.
+        failure: why writing stopped; empty if it did not.
 
     Raises:
-        InvalidInputError: the package is not installed, or the folder cannot be written.
+        InvalidInputError: the package is missing, or the folder cannot be written.
     """
 
     def __init__(self, folder: str, *, step: int = 0) -> None:
@@ -263,8 +263,8 @@ class TensorBoardWriter:
         try:
             self._writer = SummaryWriter(folder, purge_step=step + 1)
         except OSError as error:
-            problem = f"train.tensorboard is {folder!r}, which cannot be written: {error.strerror}"
-            raise InvalidInputError(problem, parameter="train.tensorboard") from None
+            problem = f"is {folder!r}, which cannot be written: {error.strerror}"
+            raise InvalidInputError.of("train.tensorboard", problem) from None
 
     def close(self) -> None:
         """Flush and close the writer."""
@@ -277,7 +277,7 @@ class TensorBoardWriter:
                 self._write("add_scalar", f"training/{name}", value, record.step)
 
     def _write(self, method: str, *arguments: object) -> None:
-        """Call a writer's method; stop writing after a file error, which must not end the run."""
+        """Call a writer's method; a file error ends writing, but must not end the run."""
         try:
             if self._writer is not None:
                 getattr(self._writer, method)(*arguments)

@@ -1,7 +1,7 @@
 """Data-parallel training in several processes, and liveness of the processes.
 
-Each process has a share of the streams, and all make the same updates. Each draws the
-random numbers, such as dropout masks, for the entire batch and uses its rows, so the result
+Each process has a share of the streams; all make the same updates. Each draws the
+random numbers, such as dropout masks, for the entire batch and uses its rows; the result
 equals that of one process except for rounding. Rank 0 makes all decisions that depend on
 clock or signals. Processes may run on several machines; only rank 0 writes to disk.
 
@@ -37,11 +37,11 @@ from training.signals import Terminated
 from training.texts import EncodedTexts, Texts
 
 PATIENCE_S = 300.0
-"""Seconds without a heartbeat, or of an exchange, after which a process counts as lost."""
+"""Seconds without heartbeat, or of an exchange, after which a process is lost."""
 
 _HEARTBEAT_S = 1.0
 _FIRST_PAUSE_S = 0.001
-_SILENCE_S = 3.5  # maximum time without a heartbeat after a failed exchange: three missed
+_SILENCE_S = 3.5  # without a heartbeat after a failed exchange: three missed
 _ADVICE = "restart all processes; with --resume, the training continues from the saved state"
 
 
@@ -50,9 +50,9 @@ class _Peer:
 
     Attributes:
         name: rank and machine of the process.
-        barriers: number of barriers that it has reached.
-        exit_reason: reason for its end; empty after a normal end, None while it runs.
-        heard: time of its last new message, by this process's clock.
+        barriers: number of barriers reached.
+        exit_reason: reason for its end; empty if normal, None while it runs.
+        heard: time of its last new message, by the own clock.
     """
 
     def __init__(self, rank: int) -> None:
@@ -77,10 +77,10 @@ class PeerMonitor:
     """Heartbeats between the processes of a run, and detection of lost processes.
 
     Args:
-        store: store of all processes; only this object uses the handle.
+        store: all processes' store; only this object uses the handle.
         rank: rank of this process.
         count: number of processes.
-        patience_s: seconds without a heartbeat after which a process counts as lost.
+        patience_s: seconds without a heartbeat after which a process is lost.
     """
 
     def __init__(self, store: Store, rank: int, count: int, *, patience_s: float) -> None:
@@ -98,7 +98,7 @@ class PeerMonitor:
         self._thread.start()
 
     def barrier(self) -> None:
-        """Wait until all processes have reached this barrier; no timeout while they are alive.
+        """Wait until all processes reach this barrier; no timeout while they are alive.
 
         Raises:
             ProcessLostError: another process was lost.
@@ -114,7 +114,7 @@ class PeerMonitor:
             pause = min(2 * pause, 0.1)
 
     def lost_peer_error(self, problem: str) -> ProcessLostError:
-        """Build the error for a failed exchange; it names the lost process and reason if found in time."""
+        """Build a failed exchange's error, with the lost process and reason if found in time."""
         until = time.monotonic() + 2 * _SILENCE_S
         while not (reason := self._problem(self._peers.values(), silent_s=_SILENCE_S)):
             if time.monotonic() > until:
@@ -124,13 +124,13 @@ class PeerMonitor:
         return ProcessLostError(f"{reason}; {_ADVICE}")
 
     def leave(self, farewell: str) -> None:
-        """Report this process's end to its peers, with the reason unless it is normal."""
+        """Report this process's end to its peers, with the reason unless normal."""
         self._exit_reason = farewell
         self._wake.set()
         self._thread.join(timeout=2 * _HEARTBEAT_S)
 
     def _problem(self, peers: Iterable[_Peer], *, silent_s: float) -> str:
-        """Describe a lost process among `peers`; empty if none is known to be lost."""
+        """Describe a lost process among `peers`; empty if none is known."""
         now = time.monotonic()
         if self._failure:
             return f"torchrun on the machine of process 0 was lost: {self._failure}"
@@ -140,7 +140,7 @@ class PeerMonitor:
             if peer.exit_reason:
                 return f"{peer.name} ended: {peer.exit_reason}"
         for peer in peers:
-            # until the store's last answer: a silent store tells nothing of a process
+            # until the store's last answer: a silent store tells nothing
             if peer.exit_reason is None and (silence_s := self._heard - peer.heard) > silent_s:
                 return f"{peer.name} was lost: no heartbeat for {silence_s:.0f} s"
         return ""
@@ -174,12 +174,12 @@ def _key(rank: int) -> str:
 
 
 class ExchangeStatus(NamedTuple):
-    """State of an update in one process before an exchange, or in all processes after it.
+    """State of an update in one process before an exchange, in all after it.
 
     Attributes:
-        loss: mean loss over the rows of the process, or over all rows.
-        seconds: seconds of the run, by the clock of the process, or of rank 0.
-        interrupted: True if the process, or any process, received Ctrl-C.
+        loss: mean loss over the process's rows, or all rows.
+        seconds: seconds of the run, by the process's clock, or rank 0's.
+        interrupted: True if the process, or any, received Ctrl-C.
         terminated: True if it received SIGTERM: end and publish nothing.
     """
 
@@ -222,21 +222,21 @@ class Processes:
             InvalidInputError: the number of processes does not divide the batch.
         """
         if batch % self.count:
-            raise InvalidInputError(
-                f"train.batch_size is {batch} for this text; it must be a multiple of the {self.count} processes",
-                parameter="train.batch_size",
+            raise InvalidInputError.of(
+                "train.batch_size",
+                f"is {batch} for this text; it must be a multiple of the {self.count} processes",
             )
         share = batch // self.count
         return slice(self.rank * share, (self.rank + 1) * share)
 
     def divide_dropout(self, network: nn.Module) -> None:
-        """Make the network's dropout draw masks for the entire batch and use this process's rows."""
+        """Make the network's dropout draw masks for the entire batch and use own rows."""
         for module in network.modules():
             if isinstance(module, Dropout):
                 module.shard = (self.rank, self.count)
 
     def barrier(self) -> None:
-        """Wait for all processes; required before an exchange that one may reach much later.
+        """Wait for all processes; required before exchanges that one may reach much later.
 
         Raises:
             ProcessLostError: another process was lost; the methods below also raise it.
@@ -252,7 +252,7 @@ class Processes:
         Args:
             parameters: parameters with gradients of a mean loss.
             own: status of this process.
-            weight: this process's share of the predicted tokens; shares sum to 1.
+            weight: its share of the predicted tokens; shares sum to 1.
         """
         if self.count == 1:
             return own
@@ -274,7 +274,7 @@ class Processes:
         return float(np.frombuffer(self.broadcast_bytes(np.float64(value).tobytes()) or b"")[0])
 
     def broadcast_bytes(self, content: bytes | None, *, source: int = 0) -> bytes | None:
-        """Broadcast the bytes, or None, of one process, by default rank 0; those of others are ignored."""
+        """Broadcast one process's bytes, or None, by default rank 0's; others' are ignored."""
         if self.count == 1:
             return content
         length = torch.tensor([-1 if content is None else len(content)])
@@ -316,7 +316,7 @@ class Processes:
 
     @contextmanager
     def _detect_lost_peer(self) -> Iterator[None]:
-        """Turn a failed exchange into an error that names the lost process."""
+        """Make a failed exchange an error that names the lost process."""
         try:
             yield
         except RuntimeError as error:  # torch's connection and timeout errors are subclasses
@@ -330,7 +330,7 @@ def join_processes(device: torch.device) -> Iterator[torch.device]:
     """Join the processes that torchrun started, and leave them at the end; without torchrun, do nothing.
 
     Args:
-        device: compute device; `cuda` becomes the device of this process.
+        device: compute device; `cuda` becomes this process's device.
 
     Yields:
         The compute device.
@@ -373,7 +373,7 @@ def check_same_command(
         Notes on permitted differences.
 
     Raises:
-        InvalidInputError: the commands differ, with processes, setting and both
+        InvalidInputError: commands differ, with processes, setting and both
             values in the message; or a network of several processes has teachers.
         ProcessLostError: another process was lost.
     """
@@ -391,8 +391,8 @@ def check_same_command(
     facts_by_rank = _gather_facts(facts, torch=torch.__version__)
     check_agreement(facts_by_rank)
     if len(facts_by_rank) > 1 and any(part.train.teacher for part in parts.values()):
-        problem = f"train.teacher requires one process, but torchrun started {len(facts_by_rank)}"
-        raise InvalidInputError(problem, parameter="train.teacher")
+        problem = f"requires one process, but torchrun started {len(facts_by_rank)}"
+        raise InvalidInputError.of("train.teacher", problem)
     versions = sorted({str(process["torch"]) for process in facts_by_rank})
     note = f"the processes have different versions of torch: {', '.join(versions)}"
     return [note] if len(versions) > 1 else []
@@ -402,7 +402,7 @@ def check_same_text(texts: Texts, encoded: EncodedTexts, tokenizer: Tokenizer) -
     """Check that all processes train on the same text and tokens.
 
     Raises:
-        InvalidInputError: the texts differ; the message names processes, text and both hashes.
+        InvalidInputError: texts differ; the message names processes, text and both hashes.
         ProcessLostError: another process was lost.
     """
     hashes = {
@@ -420,7 +420,7 @@ def check_agreement(facts_by_rank: Sequence[Mapping[str, Any]], *, shown: int = 
     """Compare the facts of each process, by rank, with those of rank 0.
 
     Raises:
-        InvalidInputError: the facts differ; the message lists the first `shown` differences.
+        InvalidInputError: facts differ; the message has the first `shown` differences.
     """
     first = facts_by_rank[0]
     for rank, process in enumerate(facts_by_rank):

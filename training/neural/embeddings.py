@@ -1,6 +1,6 @@
 """Pre-trained word vectors as the initial embeddings of a network.
 
-Each line of these text files has a word and its numbers. The first line
+Each line of these files has a word and its numbers. The first line
 of word2vec and fastText files has the numbers of words and dimensions;
 GloVe files have none. Files may be compressed (.gz, .xz, .zst, .bz2).
 """
@@ -36,9 +36,9 @@ class Embeddings(NamedTuple):
 
 
 def read_embeddings(path: Path, vocabulary: Vocabulary, *, size: int) -> Embeddings:
-    """Read vectors of a vocabulary's tokens from a file; the first entry of a repeated word counts.
+    """Read vectors of a vocabulary's tokens from a file; a repeated word's first entry counts.
 
-    The lookup is case-sensitive and never finds control tokens. The numbers of words outside the
+    The lookup is case-sensitive, never of control tokens. The numbers of words outside the
     vocabulary are counted but not parsed.
 
     Args:
@@ -47,7 +47,7 @@ def read_embeddings(path: Path, vocabulary: Vocabulary, *, size: int) -> Embeddi
         size: required size of the vectors, E.
 
     Raises:
-        FormatError: the file cannot be read, a line is not a word and E numbers, lines are missing, or
+        FormatError: a file cannot be read, a line is not a word and E numbers, lines are missing, or
             no word is a token of the vocabulary.
     """
     missing_ids = dict(vocabulary.ids)
@@ -64,23 +64,23 @@ def read_embeddings(path: Path, vocabulary: Vocabulary, *, size: int) -> Embeddi
     if not rows:
         problem = f"has none of the vocabulary's {len(vocabulary.ids)} tokens"
         raise FormatError(path, problem, hint="use tokenizer.kind=word, and check tokenizer.lowercase")
-    return Embeddings(np.array(rows, dtype=np.int64), np.stack(vectors))
+    return Embeddings(np.array(rows, np.int64), np.stack(vectors))
 
 
 def initialise_embeddings(network: Network, embeddings: Embeddings) -> None:
-    """Initialise a network's embeddings of the tokens found in a file.
+    """Initialise a network's embeddings of tokens found in a file.
 
-    One factor scales all vectors to the root mean square of the network's initial
-    values: pre-trained ones are up to ten times as long, too long for a tied output.
+    One factor scales all vectors to the root mean square of the initial
+    ones: pre-trained ones are up to ten times as long, too long for a tied output.
 
     Raises:
         InvalidInputError: the network's vectors have several widths.
     """
     if not isinstance(network.embedding, nn.Embedding):
-        raise InvalidInputError(
-            "train.embeddings cannot initialise a tied adaptive softmax, whose vectors have several widths; "
+        raise InvalidInputError.of(
+            "train.embeddings",
+            "cannot initialise a tied adaptive softmax, whose vectors have several widths; "
             "set neural.output=softmax or neural.tied=false",
-            parameter="train.embeddings",
         )
     weight = network.embedding.weight
     given = torch.from_numpy(embeddings.vectors).to(weight.device)
@@ -90,7 +90,7 @@ def initialise_embeddings(network: Network, embeddings: Embeddings) -> None:
 
 
 def _word_lines(path: Path, size: int) -> Iterator[tuple[int, str]]:
-    """Yield non-blank lines, right-stripped, with numbers from 1; check a first line with counts."""
+    """Yield non-blank lines, right-stripped, numbered from 1; check a first line with counts."""
     expected: int | None = None
     num_words = 0
     for number, line in enumerate(read_lines(path), start=1):
@@ -108,7 +108,7 @@ def _word_lines(path: Path, size: int) -> Iterator[tuple[int, str]]:
 
 
 def _split_line(path: Path, number: int, line: str, size: int) -> tuple[str, str]:
-    """Split a line into a word with spaces, which must not end in a number, and its numbers."""
+    """Split a line into a word with spaces, not ending in a number, and its numbers."""
     fields, width = line.split(" "), 0
     with suppress(ValueError):
         for field in reversed(fields[1:]):
@@ -131,7 +131,7 @@ def _check_width(path: Path, width: int, size: int) -> None:
 def _vector(path: Path, number: int, numbers: str) -> FloatArray:
     try:
         with np.errstate(over="ignore"):  # reported below
-            vector = np.array([float(text) for text in numbers.split(" ")], dtype=np.float32)
+            vector = np.array([float(text) for text in numbers.split(" ")], np.float32)
     except ValueError as error:
         raise FormatError(path, f"line {number}: {error}", hint="give the file in text format") from None
     if not np.isfinite(vector).all():

@@ -1,6 +1,6 @@
 """State of an interrupted run in one file, replaced atomically.
 
-The file is a SHA-256 followed by tensors, numbers and text in
+The file is a SHA-256, then tensors, numbers and text in
 torch's format. It is read with `weights_only`, which runs no code.
 """
 
@@ -28,7 +28,7 @@ _RESTART_HINT = "without --resume, the training starts from the beginning"
 
 
 def write_state(path: Path, state: Mapping[str, Any]) -> None:
-    """Replace a run's state file atomically: after a crash, the old or the new one exists.
+    """Replace a run's state file atomically: a crash leaves the old or the new one.
 
     The first write creates the folder.
 
@@ -74,7 +74,7 @@ def changed_bounds(state: Mapping[str, Any], identity: Mapping[str, Any], *, fol
     """Describe each changed limit of a resumed run.
 
     Raises:
-        InvalidInputError: anything but limits differs; the message lists the differences.
+        InvalidInputError: anything else differs; the message lists the differences.
     """
     before: Mapping[str, Any] = state["identity"]
     names = [name for name in {**identity, **before} if before.get(name) != identity.get(name)]
@@ -88,9 +88,9 @@ def changed_bounds(state: Mapping[str, Any], identity: Mapping[str, Any], *, fol
 
 
 def check_same_structure(given: Any, own: Any, name: str) -> None:
-    """Check that a part of a saved state has the types and shapes of a new run's part.
+    """Check that part of a saved state has the types and shapes of a new run's.
 
-    Parts still empty in the new run, an empty list or None, are not compared; a tensor may be None.
+    Parts empty in the new run, an empty list or None, are not compared; a tensor may be None.
 
     Raises:
         TypeError: a type differs; the message names the part.
@@ -134,7 +134,7 @@ def _read_bytes(path: Path) -> bytes | None:
 
 
 def _check_fits(run: TrainingRun, state: Mapping[str, Any]) -> None:
-    """Check that a state fits a run; every process must call it, and an error says that it does not."""
+    """Check that a state fits a run; every process calls it, and an error says that it does not."""
     own = run.state()
     check_same_structure(state, own, "state")
     if (weights := state["best"]["weights"]) is not None:
@@ -154,7 +154,7 @@ class Saver:
         path: path of the state file; None saves nothing.
 
     Attributes:
-        failure: error of the last attempt to save; empty if it succeeded.
+        failure: error of the last save; empty if it succeeded.
     """
 
     def __init__(self, run: TrainingRun, path: Path | None) -> None:
@@ -164,14 +164,14 @@ class Saver:
         self.failure = ""
 
     def resume(self) -> float:
-        """Resume the run from the state file, if it exists; all processes use rank 0's.
+        """Resume from the state file, if it exists; all processes use rank 0's.
 
         Returns:
             The seconds of the run before it was saved.
 
         Raises:
-            InvalidInputError: the state belongs to another run, with the differences
-                in the message; or another process has a state file and rank 0 none.
+            InvalidInputError: the state is another run's, with the differences
+                in the message; or another process has one and rank 0 none.
             FormatError: the file is damaged.
         """
         run, path = self._run, self._path
@@ -201,7 +201,7 @@ class Saver:
         return self._saved_at
 
     def save_if_due(self, seconds: float) -> None:
-        """Save if the last save was `save_minutes` ago; `seconds` are equal in all processes, so all save or none."""
+        """Save if the last save was `save_minutes` ago; `seconds` are equal in all processes: all save or none."""
         if seconds - self._saved_at >= 60 * self._run.settings.save_minutes:
             self._saved_at = seconds
             self.save()
@@ -223,7 +223,7 @@ class Saver:
             self.failure = ""
 
     def _check_no_stale_state(self, path: Path) -> None:
-        """Raise if another process has a state file, as machines were started in another order."""
+        """Raise if another process has a state file: machines were started in another order."""
         paths = self._run.processes.gather_texts(str(path.absolute()) if path.exists() else "")
         for rank, found in enumerate(paths):
             if found:

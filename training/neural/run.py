@@ -1,6 +1,6 @@
 """Components of a training run, and their state for resuming.
 
-They are the optimiser, schedules of learning rate and dropout, averages of weights, penalties of
+These are optimiser, schedules of learning rate and dropout, averages of weights, penalties of
 outputs, validation and best weights. Weights averaged over many updates predict better than those
 of one. The penalties are AR and TAR (Merity et al. 2017, "Revisiting activation regularization").
 """
@@ -42,7 +42,7 @@ _NUM_ROWS = 16
 _MIN_ROW_TOKENS = 256  # in shorter rows, tokens with little context would dominate
 
 STOP_REQUESTED = ("interrupted", "terminated")
-"""Stop reasons from outside the run, which continues when it is resumed."""
+"""Stop reasons from outside the run, which resuming continues."""
 
 
 class Schedule:
@@ -50,7 +50,7 @@ class Schedule:
 
     Args:
         settings: limits of the run and learning-rate schedule.
-        steps_per_epoch: number of updates per pass over the text.
+        steps_per_epoch: updates per pass over the text.
         clock: monotonic clock in seconds.
     """
 
@@ -71,7 +71,7 @@ class Schedule:
         return self._clock() - self._started
 
     def done(self, step: int, *, seconds: float | None = None) -> float:
-        """Return the completed share after `step` updates, by updates or time, whichever is larger."""
+        """Return the completed share after `step` updates: of updates or time, the larger."""
         share = step / self._steps
         if self._settings.max_minutes is not None:
             seconds = self.seconds if seconds is None else seconds
@@ -105,10 +105,10 @@ class Schedule:
 
 
 def make_optimizer(network: nn.Module, settings: TrainSettings) -> Optimizer:
-    """Create the optimiser of the settings for all parameters.
+    """Create the settings' optimiser for all parameters.
 
-    Weight decay applies to matrices only. Biases, gains of norms and
-    learned initial states set levels; their decay would only shift outputs.
+    Weight decay is for matrices only. Biases, gains of norms and
+    learned initial states set levels; decay would only shift outputs.
     """
     groups = [
         {"params": parameters, "weight_decay": decay}
@@ -128,12 +128,12 @@ class WeightAverage:
     """Average of the weights over updates, as the settings select.
 
     `ema` is an exponential moving average (Polyak and Juditsky 1992, with decay). Its decay
-    is at most (1 + t) / (10 + t) after t updates, to discount the random start. `nt-asgd`
+    is at most (1 + t) / (10 + t) after t updates, as the start is random. `nt-asgd`
     is the plain mean of all updates since the first validation worse than the best one more
     than `nonmonotone` validations before it (Merity et al. 2018, algorithm 1).
 
     Args:
-        network: network with the parameters; averages except `none` copy them.
+        network: its parameters are copied except by `none`.
         settings: selects the average.
 
     Attributes:
@@ -143,7 +143,7 @@ class WeightAverage:
     def __init__(self, network: nn.Module, settings: TrainSettings) -> None:
         self.updates = 0
         self._settings = settings
-        # not their `data`: a module of cuDNN gives its parameters new memory whenever it is moved
+        # not their `data`: cuDNN's modules give parameters new memory whenever moved
         self._parameters: list[Tensor] = list(network.parameters())
         self._averages: list[Tensor] = []
         self._validations: list[float] = []
@@ -151,12 +151,12 @@ class WeightAverage:
 
     @property
     def is_pending(self) -> bool:
-        """True until `nt-asgd` begins, which a worse validation starts instead of ending the run."""
+        """True until `nt-asgd` begins, which a worse validation starts, not ending the run."""
         return self._settings.average == "nt-asgd" and not self.updates
 
     @torch.no_grad()
     def add(self, done: float) -> None:
-        """Add the weights after an update; `done` is the completed share of the run."""
+        """Add the weights after an update; `done` is the run's completed share."""
         is_ema = self._settings.average == "ema"
         if not (done >= self._settings.average_start if is_ema else self._triggered):
             return
@@ -179,7 +179,7 @@ class WeightAverage:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Replace the network's weights inside the block by the average, if begun."""
+        """Use the average, if begun, as the network's weights inside the block."""
         if not self.updates:
             yield
             return
@@ -215,14 +215,14 @@ class WeightAverage:
 class OutputPenalties:
     """Penalty α · mean(d²) + β · mean((h_t − h_{t−1})²) on outputs h, where d is h after dropout.
 
-    Backward hooks add the closed-form gradients to that of the loss, whose reported value excludes them.
+    Backward hooks add closed-form gradients to the loss's, whose reported value excludes them.
 
     Args:
         network: network with the penalised outputs [T, B, W].
         settings: α, `activation_penalty`, and β, `slowness_penalty`.
 
     Attributes:
-        scale: factor of both terms; 1, except in a process with part of the batch.
+        scale: factor of both terms; 1 unless the process has part of the batch.
     """
 
     def __init__(self, network: Network, settings: TrainSettings) -> None:
@@ -262,7 +262,7 @@ class BestWeights:
 
     Attributes:
         perplexity: lowest perplexity.
-        failures: number of consecutive validations without improvement.
+        failures: consecutive validations without improvement.
         weights: the network's weights by name; None before the first validation.
     """
 
@@ -280,13 +280,13 @@ class BestWeights:
             self.failures += counts
 
     def apply(self, network: Network) -> None:
-        """Load the best weights into the network; without validation, leave it unchanged."""
+        """Load the best weights, if any, into the network."""
         if self.weights is not None:
             network.load_state_dict(self.weights)
 
 
 def training_precision(settings: TrainSettings, device: torch.device) -> torch.dtype:
-    """Return the type of the settings; for `auto`, bfloat16 if the device has instructions for it.
+    """Return the settings' type; for `auto`, bfloat16 if the device has instructions for it.
 
     Raises:
         InvalidInputError: bfloat16 on a CPU without AVX-512, where torch has no bfloat16 LSTM.
@@ -301,11 +301,11 @@ def training_precision(settings: TrainSettings, device: torch.device) -> torch.d
         return torch.bfloat16 if is_native else torch.float32
     if settings.precision == "float32":
         return torch.float32
-    # missing in builds without oneDNN, where torch computes LSTMs itself
+    # missing without oneDNN, where torch computes LSTMs itself
     onednn = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
     if device.type == "cpu" and onednn is not None and not onednn():
-        problem = "train.precision is bfloat16, but this CPU lacks AVX-512; use auto or float32"
-        raise InvalidInputError(problem, parameter="train.precision")
+        problem = "is bfloat16, but this CPU lacks AVX-512; use auto or float32"
+        raise InvalidInputError.of("train.precision", problem)
     return torch.bfloat16
 
 
@@ -317,7 +317,7 @@ def autocast(precision: torch.dtype, device: torch.device) -> torch.autocast:
 class Validation:
     """Perplexity of a fixed sample of the validation text.
 
-    In sentence context, the sample consists of sentences spread over the text; in stream context,
+    In sentence context, the sample is sentences spread over the text; in stream context,
     of a few rows of running text, read in parallel: one row would be slow, many would lack context.
 
     Args:
@@ -344,7 +344,7 @@ class Validation:
 
 
 def sample_sentences(corpus: EncodedCorpus, tokens: int) -> EncodedCorpus:
-    """Sample sentences spread over a corpus, at least one, with about `tokens` predicted tokens."""
+    """Sample sentences spread over a corpus, at least one, of about `tokens` predicted tokens."""
     every = -(-corpus.num_tokens // tokens)
     return EncodedCorpus.from_sentences(
         corpus.sentence(i).tolist() for i in range(0, corpus.num_sentences, every)
@@ -365,15 +365,15 @@ class TrainingRun:
 
     Attributes:
         identity: hashes and recipe keys, by the names used in messages.
-        rows: rows of each batch that belong to this process.
+        rows: this process's rows of each batch.
         hidden: recurrent state carried from segment to segment.
         step: number of updates.
-        tokens: number of training tokens seen.
+        tokens: training tokens seen.
         done: completed share of the run.
-        loss: smoothed loss of the last updates; NaN before the first update.
+        loss: smoothed loss of the last updates; NaN before the first.
         stopped: reason for the end; empty while the run continues.
         notes: messages for the user.
-        soft_targets: distributions of the teachers; None without teachers.
+        soft_targets: the teachers' distributions; None without any.
     """
 
     def __init__(
@@ -444,13 +444,13 @@ class TrainingRun:
         self.soft_targets = soft_targets
 
     def raise_dropout(self) -> None:
-        """Set the dropout of values, which rises linearly over the run (Morerio et al. 2017, "curriculum dropout")."""
+        """Set the dropout of values, rising linearly over the run (Morerio et al. 2017, "curriculum dropout")."""
         start = self.settings.dropout_start
         for module, share in self._dropouts:
             module.share = share * (start + (1 - start) * self.done)
 
     def state(self) -> dict[str, Any]:
-        """Return the state for resuming; all processes must call it, to gather hidden states."""
+        """Return the state for resuming; all processes call it, to gather hidden states."""
         cuda = torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None
         return {
             "step": self.step,

@@ -1,8 +1,8 @@
-"""Soft targets for knowledge distillation: teachers' distributions at every position of a text.
+"""Soft targets for distillation: teachers' distributions at every position of a text.
 
 Source: Hinton, Vinyals and Dean 2015. Before the training, the teachers read the text once. The most
 probable tokens of their mean distribution, and some drawn from the rest, are stored in a file that the
-trainer maps into memory. Without the latter, a network would learn that all other tokens are improbable.
+trainer maps into memory. Without the latter, the network would learn that all others are improbable.
 """
 
 import io
@@ -29,10 +29,10 @@ from training.neural.streams import StreamSegment
 from training.progress import Progress
 
 TARGET_TOKENS = 32
-"""Stored tokens of each distribution, the most probable ones."""
+"""Stored most probable tokens of each distribution."""
 
 DRAWN_TOKENS = 16
-"""Tokens drawn from the rest of each distribution; each stands for an equal part of it."""
+"""Tokens drawn from each distribution's rest; each stands for an equal part of it."""
 
 _CONTEXT = 200  # tokens that a row reads before its own part of the text
 _ROWS, _ROWS_OF_CACHE = 64, 16  # per thread; a cache stores a vector for each token of its rows
@@ -44,7 +44,7 @@ class SoftTargets(NamedTuple):
 
     Attributes:
         path: file of records [L, R]: the text is cut into R rows of L positions. A record has `ids` of the most
-            probable and of drawn tokens, `probabilities` of the former, and `of_drawn`, that of each drawn token. The
+            probable and drawn tokens, `probabilities` of the former, and `of_drawn`, of each drawn token. The
             name is a hash of the teachers and the text.
         teachers: titles or addresses of the teachers.
     """
@@ -55,7 +55,7 @@ class SoftTargets(NamedTuple):
     def changes(
         self, segment: StreamSegment, *, weight: float, device: torch.device
     ) -> tuple[Tensor, Tensor]:
-        """Return the changes of a segment's target distributions, from y, the text's token, to (1 − α) y + α q.
+        """Return a segment's changes of target distributions, from y, the text's token, to (1 − α) y + α q.
 
         Args:
             segment: segment with N predicted tokens.
@@ -63,7 +63,7 @@ class SoftTargets(NamedTuple):
             device: device of the results.
 
         Returns:
-            Ids with changed probabilities, of which two may be equal [N, K], and amounts to add [N, K].
+            Ids with changed probabilities, two may be equal [N, K], and amounts to add [N, K].
         """
         tokens, positions = (part[segment.targets != BOS] for part in (segment.targets, segment.positions))
         records = np.load(self.path, mmap_mode="r", allow_pickle=False)
@@ -83,7 +83,7 @@ def write_soft_targets(
     precision: torch.dtype,
     progress: Progress,
 ) -> None:
-    """Write the mean distribution of teachers at every position of a text, for `SoftTargets`.
+    """Write teachers' mean distribution at every position of a text, for `SoftTargets`.
 
     The text is one cyclic stream, as in `Streams`. It is read in parallel rows,
     on a CPU in threads, which wait for each other less often than torch's.
@@ -142,7 +142,7 @@ def _most_rows(model: LanguageModel[Any]) -> int:
 
 def _record(probabilities: Tensor, record: np.dtype[Any], generator: torch.Generator) -> AnyArray:
     """Return the records [R] of distributions [R, V]; the distributions are overwritten."""
-    probabilities = probabilities.to(generator.device)  # a cache computes on the host, whatever the device
+    probabilities = probabilities.to(generator.device)  # a cache computes on the host
     records = np.empty(len(probabilities), record)
     kept = records["probabilities"].shape[1]
     if probabilities.is_cuda:

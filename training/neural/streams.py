@@ -22,10 +22,10 @@ class StreamSegment(NamedTuple):
 
     Attributes:
         epoch: index of the pass over the text, from 0.
-        first: True for the first segment of an epoch, which starts without carried state.
+        first: True for an epoch's first segment, which starts without carried state.
         inputs: input ids [T, B].
         targets: next ids [T, B]; `<s>` is not predicted.
-        positions: positions of the targets in the text with boundaries [T, B].
+        positions: the targets' positions in the text with boundaries [T, B].
     """
 
     epoch: int
@@ -38,14 +38,14 @@ class StreamSegment(NamedTuple):
 class Streams:
     """Text cut into parallel streams.
 
-    The text is cyclic, and each epoch cuts it at other tokens. An epoch depends only
-    on the seed and its index, so a resumed run needs only the number of updates.
+    The text is cyclic; each epoch cuts it at other tokens. An epoch depends only
+    on seed and index, so a resumed run needs only the number of updates.
 
     Args:
         corpus: the text.
-        settings: number of streams, B, fewer if the text cannot fill them;
+        settings: streams, B, fewer if the text cannot fill them;
             tokens per segment, T; order of the text and share of unknown words.
-        seed: random seed of the offsets, the lengths and the order.
+        seed: random seed of offsets, lengths and order.
 
     Raises:
         InvalidInputError: the text has no tokens.
@@ -66,7 +66,7 @@ class Streams:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Number of updates per pass; the remainder of the streams is omitted."""
+        """Updates per pass; the remainder of the streams is omitted."""
         if self._variable:
             return max(1, int(self._length / (_MEAN * self.bptt_length)))
         return self._length // self.bptt_length
@@ -80,7 +80,7 @@ class Streams:
             ends = np.cumsum(self._lengths(generator))  # [steps_per_epoch]
             order = self._order(generator)
             text = self._text
-            if self._once is not None:  # some words of one occurrence are unknown in this epoch
+            if self._once is not None:  # some words of one occurrence are unknown
                 text = text.copy()
                 text[self._once[generator.random(len(self._once)) < self._settings.unknown_share]] = UNK
             for step in range(first_step if epoch == first_epoch else 0, len(ends)):
@@ -90,7 +90,7 @@ class Streams:
                 yield StreamSegment(epoch, step == 0, tokens[:-1], tokens[1:], positions[1:])
 
     def _order(self, generator: np.random.Generator) -> Int64s:
-        """Return positions of the text in an epoch's order; blocks begin with a sentence (Press 2019)."""
+        """Return text positions in an epoch's order; blocks begin with a sentence (Press 2019)."""
         order = np.arange(len(self._text))
         block = self._settings.shuffle_block
         if not block:
@@ -109,4 +109,4 @@ class Streams:
         spread = min(_LENGTH_DEVIATION, mean / 7)
         lengths = generator.normal(np.where(halved, mean / 2, mean), spread)
         lengths = lengths.clip(mean / 2 - 2 * spread, mean + 2 * spread)
-        return np.asarray(lengths * min(1.0, self._length / lengths.sum()), dtype=np.int64)
+        return np.asarray(lengths * min(1.0, self._length / lengths.sum()), np.int64)

@@ -1,7 +1,7 @@
 """Training loop of neural networks: truncated back-propagation over streams with carried state.
 
-A run stores the weights of its best validation and returns them at the end, also after
-Ctrl-C; SIGTERM only saves the state, which is also saved every few minutes for resuming.
+A run keeps the weights of its best validation and returns them at the end, also after
+Ctrl-C; SIGTERM only saves the state, also saved every few minutes, for resuming.
 """
 
 import ctypes
@@ -42,8 +42,8 @@ _SMOOTHING = 0.98
 def keep_freed_memory() -> None:
     """Make glibc reuse large freed blocks, not return them to the system.
 
-    Otherwise it returns each block and gets it back page by page, zeroed:
-    an eighth of an update's time on a CPU. Other allocators are unchanged.
+    Else it returns each block and gets it back page by page, zeroed:
+    an eighth of an update's time on CPUs. Other allocators are unchanged.
     """
     if sys.platform.startswith("linux") and (tune := getattr(ctypes.CDLL(None), "mallopt", None)):
         tune(_MMAP_THRESHOLD, _MAX_THRESHOLD >> 1)
@@ -63,9 +63,9 @@ def backward(
         precision: type of the matrix products.
 
     Returns:
-        The mean loss per predicted token; 0 without predicted tokens.
+        The mean loss per predicted token; 0 without any.
     """
-    predicted = (targets != BOS).nonzero(as_tuple=True)  # a mask would make the host wait at each use
+    predicted = (targets != BOS).nonzero(as_tuple=True)  # a mask makes the host wait at each use
     ids = targets[predicted]
     if not len(ids):
         return 0.0
@@ -84,7 +84,7 @@ class TrainingResult(NamedTuple):
         history: records from the first update to the last.
         stopped: reason for the end: `max_minutes`, `max_steps`, `epochs`, `patience` or `interrupted`.
         notes: messages for the user, such as changes on resume.
-        seconds_before: seconds of the run before it was resumed.
+        seconds_before: seconds of the run before resuming.
     """
 
     model: NeuralModel
@@ -109,29 +109,29 @@ def train_network(
     state_file: Path | None = None,
     resume: bool = False,
 ) -> TrainingResult:
-    """Train a network, together with the other processes of the run.
+    """Train a network, with the run's other processes.
 
-    Equal seeds and numbers of updates give bit-identical weights on the same CPU
-    with the same number of threads, also after a resume. A limit in minutes varies
+    Equal seeds and updates give bit-identical weights on the same CPU
+    with the same number of threads, also after resuming. A limit in minutes varies
     the number of updates: set `max_steps` or `epochs` for reproducible runs.
 
     Args:
         train: training text.
         valid: validation text, which selects the best weights.
         vocabulary: vocabulary of both texts.
-        recipe: network shape, training settings, and random seed of weights, dropout and the text's order.
+        recipe: network shape, training settings, and seed of weights, dropout and text order.
         device: `cpu`, `cuda`, `cuda:1`, … or `auto`.
         progress: display of the percentage.
         clock: monotonic clock in seconds.
-        embeddings: initial vectors of tokens; None for random vectors.
-        base: network of the same shape, with the initial weights; `vocabulary` begins with its
-            vocabulary. The result's validation perplexity is at most the base's. None for random weights.
-        soft_targets: distributions of the teachers of the settings; None without teachers.
-        state_file: file of the state for resuming; None saves none.
+        embeddings: initial vectors of tokens; None for random ones.
+        base: network of the same shape with the initial weights; `vocabulary` begins with its
+            own. The result's validation perplexity is at most the base's. None for random weights.
+        soft_targets: distributions of the settings' teachers; None without any.
+        state_file: file of the saved state; None saves none.
         resume: continue from `state_file`, if it exists.
 
     Raises:
-        InvalidInputError: a text is empty, the device does not exist, the training diverged or ran
+        InvalidInputError: an empty text, no such device, the training diverged or ran
             out of memory, or the saved state belongs to another run.
         FormatError: the saved state is damaged.
         ProcessLostError: another process was lost.
@@ -141,7 +141,7 @@ def train_network(
         raise InvalidInputError("the validation text has no sentences", parameter="valid")
     torch_device = resolve_device(device)
     keep_freed_memory()
-    Processes.current().barrier()  # rank 0 may have estimated n-grams for a long time
+    Processes.current().barrier()  # rank 0 may have estimated n-grams for long
     forked = torch.random.fork_rng(devices=[torch_device] if torch_device.type == "cuda" else [])
     with forked, memory_advice(recipe.train), catch_interruption() as interrupted:
         torch.manual_seed(recipe.seed)
@@ -181,11 +181,11 @@ def train_network(
 def _train_until_stop(
     run: TrainingRun, saver: Saver, interrupted: Interruption, board: TensorBoardWriter, progress: Progress
 ) -> None:
-    """Update until a limit, patience or the user ends the run; store the reason in it."""
+    """Update until a limit, patience or the user ends the run; store the reason."""
     if run.stopped:
         return
     validations = run.settings.validations
-    consistent = True  # all parts of the state are at the same update
+    consistent = True  # all parts of the state are of one update
     try:
         for segment in run.streams.segments(run.settings.epochs, skip=run.step):
             if run.done >= 1:
@@ -209,7 +209,7 @@ def _train_until_stop(
             saver.save_if_due(status.seconds)
         run.stopped = run.stopped or run.schedule.reached(run.step)
     except KeyboardInterrupt:
-        if run.processes.count > 1:  # the other processes are in the middle of an exchange
+        if run.processes.count > 1:  # others are in the middle of an exchange
             raise
         run.stopped = "interrupted"
     if consistent:
@@ -219,9 +219,9 @@ def _train_until_stop(
 def _update(
     run: TrainingRun, segment: StreamSegment, interrupted: Interruption
 ) -> tuple[float, float, ExchangeStatus]:
-    """Run one optimiser step on a segment; return its learning rate, gradient norm and status."""
+    """Run an optimiser step on a segment; return its learning rate, gradient norm and status."""
     settings, network = run.settings, run.network
-    # the carried state is reset at the start of an epoch, and random rows before each update
+    # carried state is reset at an epoch's start, and random rows before each update
     keep_probability = 0.0 if segment.first else 1 - settings.reset
     keep = torch.bernoulli(torch.full((run.streams.batch_size,), keep_probability)).bool()[run.rows]
     run.hidden = network.detach_and_reset(run.hidden, keep.to(run.device))

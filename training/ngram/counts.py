@@ -1,8 +1,8 @@
-"""N-gram counts of all orders from one sort, count pruning, and matches of held-out text with the counts.
+"""N-gram counts of all orders from one sort, count pruning, and matches of held-out text.
 
-The positions of the text are sorted once by the N words that start at each, as in a suffix array
-cut at depth N, with one partition of first words per core. The n-grams of every order k ≤ N are
-then runs of equal k-word prefixes in this list, already in lexicographic order. The index of an
+The text's positions are sorted once by the N words that start at each, as in a suffix array
+cut at depth N, in a partition of first words per core. The n-grams of every order k ≤ N are
+runs of equal k-word prefixes in this list, in lexicographic order. The index of an
 n-gram's prefix is that of the (k−1)-gram at its position; its suffix is at the next position.
 
 Count pruning: rare n-grams are counted, but not listed. Totals of contexts include
@@ -31,23 +31,23 @@ _BLOCK = 1024
 """Positions that a kernel reads at once."""
 
 MAX_ORDER = 255
-"""Maximum n-gram length: one byte while counting."""
+"""Maximum n-gram length: a byte in counting."""
 
 MAX_POSITIONS = 2**31 - 1 - MAX_ORDER
-"""Maximum number of positions in the text, of four bytes each."""
+"""Maximum positions in the text, of four bytes each."""
 
 MAX_COUNT_OF_COUNTS = 7
 """Highest count with a count of counts."""
 
 
 class SortedText(NamedTuple):
-    """Positions of a partition, sorted by the N words that start at each; equal ones in text order.
+    """A partition's positions, sorted by the N words that start at each; equal ones in text order.
 
     Attributes:
         text: all words [L + N], int32.
         positions: sorted positions [l], int32.
-        shared: words shared with the previous position, up to the sentence's end [l], uint8.
-        extents: words left in the sentence, at most N [l], uint8.
+        shared: words shared with the previous position in the sentence [l], uint8.
+        extents: words left in it, at most N [l], uint8.
     """
 
     text: Int32s
@@ -57,7 +57,7 @@ class SortedText(NamedTuple):
 
 
 def sort_text(text: Int32s, vocab_size: int, *, order: int, progress: Progress) -> list[SortedText]:
-    """Sort all positions but the last `order` by their first `order` words, in partitions of first words.
+    """Sort positions but the last `order` by their first `order` words, in partitions of first words.
 
     Args:
         text: words [L + order], each in [0, V).
@@ -66,7 +66,7 @@ def sort_text(text: Int32s, vocab_size: int, *, order: int, progress: Progress) 
         progress: advanced by `order` steps.
     """
     length = len(text) - order
-    # first words that split positions into similar partitions, one per core
+    # first words of similar partitions, one per core
     smaller = np.concatenate([[0], np.cumsum(np.bincount(text[:length], minlength=vocab_size))])
     targets = np.linspace(0, length, (os.cpu_count() or 1) + 1)
     bounds = np.unique([0, *np.searchsorted(smaller, targets[1:-1]), vocab_size])
@@ -93,7 +93,7 @@ def sort_text(text: Int32s, vocab_size: int, *, order: int, progress: Progress) 
 def _share_prefixes(text: Int32s, positions: Int32s, order: int) -> tuple[UInt8s, UInt8s]:
     """Return `shared` and `extents` of the sorted positions [l]; see `SortedText`.
 
-    A block's words are read by offset, in their own loop, so the scattered reads overlap.
+    A block's words are read by offset in their own loop, so scattered reads overlap.
     """
     shared, extents = np.empty(len(positions), np.uint8), np.empty(len(positions), np.uint8)
     words = np.empty(_BLOCK + 1, np.int32)  # at one offset, from the position before the block
@@ -134,7 +134,7 @@ def count_ngrams(
 ) -> Sequence[CountedNGrams]:
     """Count the n-grams of orders 1 to `order`, with `<s>` before and `</s>` after every sentence.
 
-    No n-gram crosses the end of a sentence, and only the first word of an n-gram can be `<s>`.
+    No n-gram crosses a sentence's end, and only the first word of an n-gram can be `<s>`.
 
     Args:
         corpus: sentences of ids in [0, V), without `<s>` and `</s>`.
@@ -143,8 +143,8 @@ def count_ngrams(
         progress: advanced after each pass over the text.
 
     Raises:
-        InvalidInputError: the order is out of range; the corpus is empty or too
-            large, or has an id outside the vocabulary or of `<s>` or `</s>`.
+        InvalidInputError: the order is out of range; the corpus is empty, too
+            large, or has an id beyond the vocabulary or of `<s>` or `</s>`.
     """
     check_range("ngram.order", order, 1, MAX_ORDER)
     if corpus.num_sentences == 0:
@@ -157,14 +157,14 @@ def count_ngrams(
         )
     check_ids(corpus, vocab_size, what="the corpus", parameter="corpus")
     # padded with </s>, so every position has `order` words after it
-    text = np.append(corpus.with_boundaries(), np.full(order, EOS, dtype=np.int32))  # [L + N]
+    text = np.append(corpus.with_boundaries(), np.full(order, EOS, np.int32))  # [L + N]
     with progress.stage("counting n-grams", 2 * order - 1):
         parts = sort_text(text, vocab_size, order=order, progress=progress)
-        nowhere = np.zeros(vocab_size, dtype=np.int32)
+        nowhere = np.zeros(vocab_size, np.int32)
         unigrams = NGrams(np.arange(vocab_size, dtype=np.int32), prefixes=nowhere, suffixes=nowhere)
         counts = np.bincount(text[:-order], minlength=vocab_size).astype(np.int32)
         counted = [CountedNGrams(unigrams, counts)]
-        numbers = text  # by position: index of the n-gram that starts there; for a unigram, its word
+        numbers = text  # by position: index of the n-gram that starts there; a unigram's is its word
         for k in range(2, order + 1):
             longer, numbers = _count_order(parts, k, numbers)
             counted.append(longer)
@@ -213,10 +213,10 @@ def _count_distinct(shared: UInt8s, extents: UInt8s, order: int) -> int:
 def _list_ngrams(
     part: SortedText, order: int, shorter: Int32s, number: int, counted: CountedNGrams, numbers: Int32s
 ) -> None:
-    """Write one order's n-grams and counts [n] from index `number`, and indices by position [L].
+    """Write an order's n-grams and counts [n] from index `number`, and indices by position [L].
 
-    Equal n-grams are adjacent, so one pass numbers them in order. Positions with fewer than `order` words
-    left in their sentence have no n-gram. A block is numbered first, so scattered reads and writes overlap.
+    Equal n-grams are adjacent: one pass numbers them in order. Positions with fewer than `order` words
+    left in the sentence have none. A block is numbered first, so scattered reads and writes overlap.
     """
     text, positions, shared, extents = part
     (words, prefixes, suffixes), counts = counted
@@ -241,10 +241,10 @@ def _list_ngrams(
 
 
 def thresholds_by_order(prune: Sequence[int], *, order: int) -> tuple[int, ...]:
-    """Return one threshold per order; n-grams with counts up to it are dropped.
+    """Return a threshold per order; n-grams with counts up to it are dropped.
 
     Args:
-        prune: thresholds of the orders 1, 2, …, without a `threshold_problem`; the last applies to all higher
+        prune: thresholds of orders 1, 2, …, without a `threshold_problem`; the last is for all higher
             orders; empty means 0.
         order: length of the longest n-grams.
     """
@@ -265,17 +265,17 @@ def threshold_problem(prune: Sequence[int], *, order: int) -> str | None:
 
 
 class OrderCounts(NamedTuple):
-    """The counts of one order, and statistics of its contexts, the n-grams of the order below.
+    """One order's counts, and statistics of its contexts, the n-grams of the order below.
 
     `totals`, `types` and `counts_of_counts`
     describe the text: they include pruned n-grams.
 
     Attributes:
         ngrams: the listed n-grams [n].
-        counts: counts of the listed n-grams [n], int32; 0 for the unigram `<s>`, which is never predicted.
+        counts: their counts [n], int32; 0 for `<s>`, never predicted.
         totals: sum of the counts after each context [m], int32.
-        types: number of distinct words after each context [m], int32.
-        counts_of_counts: number of n-grams with counts 0, 1, … 7 [8], int64.
+        types: distinct words after each context [m], int32.
+        counts_of_counts: n-grams with counts 0, 1, … 7 [8], int64.
     """
 
     ngrams: NGrams
@@ -286,7 +286,7 @@ class OrderCounts(NamedTuple):
 
 
 class Observations:
-    """A counted text as input of smoothing; each iteration is a fresh pass, to save memory.
+    """A counted text for smoothing; each iteration is a fresh pass, to save memory.
 
     Args:
         counted: n-grams by order from 1.
@@ -303,11 +303,11 @@ class Observations:
         self.thresholds = thresholds_by_order(prune, order=len(counted))
 
     def occurrences(self) -> Iterator[OrderCounts]:
-        """Yield the occurrence counts of each order, from 1."""
+        """Yield each order's occurrence counts, from 1."""
         return self._orders(lambda k: self._counted[k - 1].counts)
 
     def continuations(self) -> Iterator[OrderCounts]:
-        """Yield the continuation counts of each order, from 1: numbers of distinct preceding words.
+        """Yield each order's continuation counts, from 1: numbers of distinct preceding words.
 
         N-grams of the highest order, and those that start with
         `<s>`, as no word precedes, have occurrence counts.
@@ -348,9 +348,9 @@ class Observations:
 
 @kernel()
 def _count_predecessors(occurrences: Int32s, suffixes: Int32s) -> Int32s:
-    """Count the n-grams whose suffix is each shorter n-gram [n]; its occurrences without any."""
+    """Count n-grams by their suffix, a shorter n-gram [n]; without any, its occurrences."""
     counts = np.zeros_like(occurrences)  # [n]
-    for suffix in suffixes:  # each longer n-gram is one distinct word before its suffix
+    for suffix in suffixes:  # each is one distinct word before its suffix
         counts[suffix] += 1
     for i in range(len(counts)):
         if counts[i] == 0:
@@ -373,13 +373,13 @@ def _by_context(prefixes: Int32s, counts: Int32s, num_contexts: int) -> tuple[In
 
 
 class Matches(NamedTuple):
-    """Counts of one order for every held-out token, including `</s>`; 0 for unseen n-grams and contexts.
+    """One order's counts for held-out tokens, including `</s>`; 0 for unseen n-grams and contexts.
 
     Attributes:
         counts: count of the n-gram that ends in the token [T], int32.
         totals: sum of the counts after its context [T], int32.
         pruned: part of `totals` due to unlisted n-grams [T], int32.
-        types: number of listed words after the context with counts of 1, 2, and 3 or more [T, 3], int32.
+        types: listed words after the context with counts of 1, 2, and 3 or more [T, 3], int32.
     """
 
     counts: Int32s
@@ -399,7 +399,7 @@ def match_counts(
         vocab_size: V.
 
     Raises:
-        InvalidInputError: the held-out text has ids outside the vocabulary, or of `<s>` or `</s>`.
+        InvalidInputError: the held-out text has ids beyond the vocabulary, or of `<s>` or `</s>`.
     """
     check_ids(held_out, vocab_size, what="the held-out text", parameter="valid")
     text = held_out.with_boundaries()
@@ -416,12 +416,12 @@ def match_counts(
             pruned=_values_at(at, order.totals - listed),
             types=_values_at(at, types),
         )
-        contexts = np.roll(numbers, 1)  # the first value is wrong, but unused: `<s>` is not predicted
+        contexts = np.roll(numbers, 1)  # the first is wrong, but unused: `<s>` is not predicted
 
 
 def _values_at(indices: Int32s, values: Int32s) -> Int32s:
     """Return values of n-grams or contexts [T, …]; 0 for an index of −1."""
-    found = np.zeros((len(indices), *values.shape[1:]), dtype=np.int32)
+    found = np.zeros((len(indices), *values.shape[1:]), np.int32)
     known = indices >= 0
     found[known] = values[indices[known]]
     return found
@@ -429,9 +429,9 @@ def _values_at(indices: Int32s, values: Int32s) -> Int32s:
 
 @kernel()
 def _find_ngrams(words: Int32s, prefixes: Int32s, contexts: Int32s, text: Int32s) -> Int32s:
-    """Find the n-gram that ends at each position by bisection; −1 if none ends there.
+    """Find the n-gram that ends at each position by bisection; −1 if none does.
 
-    `contexts` has the n-gram of the order below that ends at the previous position [T].
+    `contexts` has the one of the order below that ends at the previous position [T].
     """
     numbers = np.full(len(text), -1, np.int32)  # [T]
     for position in range(len(text)):

@@ -1,4 +1,4 @@
-"""Estimation of an n-gram model from an encoded corpus: count, smooth, prune, build; smoothing by name."""
+"""Estimation of an n-gram model from a corpus: count, smooth, prune, build; smoothing by name."""
 
 import ctypes
 import gc
@@ -46,7 +46,7 @@ def make_smoothing(
     Args:
         name: name of the smoothing.
         k: constant that `add-k` adds to every count.
-        buckets: number of weights that `jelinek-mercer` fits per order.
+        buckets: weights that `jelinek-mercer` fits per order.
         discounts: source of the discounts of `absolute`, `kneser-ney` and `modified-kneser-ney`.
     """
     smoothings: dict[SmoothingName, Smoothing] = {
@@ -64,7 +64,7 @@ def make_smoothing(
 
 
 def release_memory() -> None:
-    """Return freed memory to the system if the allocator does not do so automatically."""
+    """Return freed memory to the system if the allocator does not."""
     gc.collect()
     if sys.platform.startswith("linux") and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):
         trim(0)
@@ -75,10 +75,10 @@ class NGramEstimate(NamedTuple):
 
     Attributes:
         model: the model.
-        facts: for metrics.json, lists by order from 1: number of listed `ngrams`, 0 for orders
+        facts: for metrics.json, lists by order from 1: listed `ngrams`, 0 for orders
             that pruning emptied, which the model may lack; `ngrams_before_pruning` by entropy;
             `discounts` for counts of 1, 2, and 3 or more; `fallback_orders`, with constant
-            parameters as their counts allow no estimate; and fitted parameters of the smoothing.
+            parameters as their counts allow no estimate; and the smoothing's fitted parameters.
     """
 
     model: NGramModel
@@ -99,23 +99,23 @@ def estimate(
 ) -> NGramEstimate:
     """Estimate an n-gram model.
 
-    Words of the vocabulary that never occur get the probability of `<unk>`.
+    Words that never occur get the probability of `<unk>`.
 
     Args:
         corpus: sentences, without `<s>` and `</s>`.
         vocabulary: maps ids to words.
         order: length of the longest n-grams, at least 1.
-        smoothing: smoothing method; by default, modified Kneser–Ney.
-        prune: count thresholds by order from 1; n-grams with a count up to the threshold are dropped.
+        smoothing: by default, modified Kneser–Ney.
+        prune: count thresholds by order from 1; n-grams with counts up to it are dropped.
             The last threshold applies to all higher orders.
         prune_entropy: relative increase in perplexity below which an n-gram is dropped.
         quantise: store probabilities and back-off weights in eight bits each.
-        held_out: other sentences, to fit the parameters of the smoothing.
+        held_out: other sentences, to fit the smoothing's parameters.
         progress: display of the stages.
 
     Raises:
         InvalidInputError: the order is out of range, a text is empty or does not
-            match the vocabulary, or the held-out text is required but missing.
+            match the vocabulary, or required held-out text is missing.
     """
     counted = count_ngrams(corpus, len(vocabulary), order=order, progress=progress)
     with progress.stage("smoothing n-grams"):

@@ -1,10 +1,10 @@
 """Rows p(·|h) of back-off models over a trie of their n-grams; relative-entropy pruning, eight-bit quantisation.
 
-Estimators and files provide n-grams order by order. Pruning or mixing finished
+Estimators and files give n-grams order by order. Pruning or mixing finished
 models also needs probabilities after a *shorter* context, possibly several
 orders down: in place of an unlisted suffix, the next shorter one is used.
 
-A row lists some words; the probability of an unlisted word is the back-off weight times its probability
+A row lists some words; an unlisted word's probability is the back-off weight times its probability
 in the shorter context's row. So the mass of a row's unlisted words is that weight times their mass in
 the shorter context's row. Both follow from the listed words, even if a row does not sum to 1.
 
@@ -45,7 +45,7 @@ Orders: TypeAlias = Sequence[tuple[NGrams, NGramWeights]]
 """A back-off model as n-grams and weights, by order from 1."""
 
 MIN_LOWER_MASS = 1e-9
-"""Minimum lower-order mass; less is rounding error of stored float32 probabilities."""
+"""Minimum lower-order mass; less is rounding error of float32 probabilities."""
 
 
 class Trie(NamedTuple):
@@ -55,7 +55,7 @@ class Trie(NamedTuple):
 
     Attributes:
         starts: first node of each length from 0, then the number of nodes [order + 2], int64.
-        first_arcs: first arc of each node below the highest order, then their end [starts[order] + 1], uint32.
+        first_arcs: first arc of nodes below the highest order, then their end [starts[order] + 1], uint32.
         suffixes: node of the longest listed proper suffix [nodes], int32.
     """
 
@@ -90,7 +90,7 @@ def suffixes_by_order(trie: Trie) -> list[Int32s]:
 
 @kernel()
 def _lower_probs(trie: Trie, length: int, probs: Float64s, backoffs: Float64s) -> Float64s:
-    """Back off from the shortened context to the context of each n-gram's longest listed suffix."""
+    """Back off from the shortened context to that of each n-gram's longest listed suffix."""
     first = trie.starts[length]
     out = np.empty(trie.starts[length + 1] - first, np.float64)  # [n], by node
     for parent in range(trie.starts[length - 1], first):
@@ -111,8 +111,8 @@ class ContextMasses(NamedTuple):
     """Lower-order and unlisted masses at the contexts [m] of one order's n-grams [n].
 
     Attributes:
-        lower: probability of each n-gram's last word after its context without the first word [n].
-        lower_unlisted: mass of a context's unlisted words after the context without its first word [m].
+        lower: each n-gram's last word's probability after its context without the first word [n].
+        lower_unlisted: a context's unlisted words' mass after it without its first word [m].
         unlisted: mass of the unlisted words after the context itself [m].
     """
 
@@ -125,7 +125,7 @@ class BackoffRows:
     """Probabilities, back-off weights and row sums of a model, by node below the trie's highest order.
 
     Args:
-        trie: the n-grams; those that the model does not list have the back-off weight 1.
+        trie: the n-grams; those that the model lacks have the back-off weight 1.
     """
 
     def __init__(self, trie: Trie) -> None:
@@ -136,7 +136,7 @@ class BackoffRows:
         self.sums = np.ones(size)
 
     def lower_probs(self, length: int) -> Float64s:
-        """Compute the probability of each n-gram's last word after its context without the first word [n].
+        """Compute each n-gram's last word's probability after its context without the first word [n].
 
         The n-grams have at least 2 words.
         """
@@ -161,7 +161,7 @@ class BackoffRows:
 
         Args:
             ngrams: all n-grams of this length in the trie.
-            length: their length; shorter n-grams must have been added.
+            length: their length; shorter n-grams are already added.
             probs: probabilities of their last words [n].
             left: mass of the unlisted words in the rows of their contexts [m].
         """
@@ -182,14 +182,14 @@ class BackoffRows:
 
 
 def from_log10(log10: Float32s) -> Float64s:
-    """Convert decimal logarithms to probabilities or weights in double precision."""
+    """Convert decimal logarithms to probabilities or weights in float64."""
     return np.power(10.0, log10, dtype=np.float64)
 
 
 def prune_by_entropy(
     orders: Orders, threshold: float, *, history_probs: Sequence[Float64s] | None = None
 ) -> list[tuple[NGrams, NGramWeights]]:
-    """Remove n-grams whose removal raises the perplexity by a share below the threshold.
+    """Remove n-grams that raise the perplexity by a share below the threshold.
 
     Unigrams and prefixes of kept n-grams stay. Kept probabilities do not
     change; back-off weights change to preserve the sum of every row.
@@ -203,7 +203,7 @@ def prune_by_entropy(
 
     Args:
         orders: n-grams and weights of any back-off model, by order from 1.
-        threshold: minimum relative increase in perplexity, at least 0; 0 keeps all. Usual: 1e-8 to 1e-6.
+        threshold: minimum relative increase in perplexity; 0 keeps all. Usual: 1e-8 to 1e-6.
         history_probs: probability of each n-gram as a word's
             context [n], for all orders except the highest.
 
@@ -214,8 +214,8 @@ def prune_by_entropy(
         InvalidInputError: the threshold is negative or not finite.
     """
     if not 0 <= threshold < math.inf:
-        problem = f"ngram.prune_entropy is {threshold}; it must be at least 0 and finite"
-        raise InvalidInputError(problem, parameter="ngram.prune_entropy")
+        problem = f"is {threshold}; it must be at least 0 and finite"
+        raise InvalidInputError.of("ngram.prune_entropy", problem)
     if threshold == 0 or len(orders) == 1:
         return list(orders)
     if history_probs is None:
@@ -231,7 +231,7 @@ def prune_by_entropy(
 
 
 def history_frequencies(counts: Sequence[npt.NDArray[np.integer]]) -> list[Float64s]:
-    """Compute the frequency of each n-gram as a context, as a share of a text's words.
+    """Compute each n-gram's frequency as a context, as a share of a text's words.
 
     `<s>` gets the frequency of `</s>`, regardless of its own count.
 
@@ -263,8 +263,8 @@ def _context_masses(trie: Trie, orders: Orders) -> list[ContextMasses]:
 def _kept_masks(
     orders: Orders, contexts: Sequence[ContextMasses], history_probs: Sequence[Float64s], threshold: float
 ) -> list[Bools]:
-    """Compute the masks of n-grams to keep, by order up to the highest non-empty order."""
-    masks = [np.ones(len(orders[0][0].words), dtype=np.bool_)]
+    """Compute masks of n-grams to keep, by order up to the highest non-empty one."""
+    masks = [np.ones(len(orders[0][0].words), np.bool_)]
     for (ngrams, weights), context, history in zip(orders[1:], contexts, history_probs, strict=False):
         probs = from_log10(weights.log10_probs)
         masks.append(_reaches_threshold(ngrams.prefixes, probs, context, history, threshold))
@@ -288,7 +288,7 @@ def _reaches_threshold(
         entropy = 0.0
         if p > 0:
             if lower * scale == 0:
-                continue  # without its n-gram, the word would get the probability 0
+                continue  # without it, the word would get the probability 0
             entropy += p * math.log(p / (lower * scale))
         if left > 0:
             entropy += left * math.log(left / lower_left / scale)
@@ -330,16 +330,16 @@ def _reweighted(
             answer[-1] = answer[-1]._replace(log10_backoffs=log10(backoffs))
         log10_probs = weights.log10_probs[keep]
         rows.set_probs(length, from_log10(log10_probs))
-        answer.append(NGramWeights(log10_probs, np.zeros(0, dtype=np.float32)))
+        answer.append(NGramWeights(log10_probs, np.zeros(0, np.float32)))
     return answer
 
 
 def _new_backoffs(
     prefixes: Int32s, keep: Bools, probs: Float64s, contexts: ContextMasses, lower: Float64s
 ) -> Float64s:
-    """Compute back-off weights of contexts [m] whose n-grams [n] are only partly kept.
+    """Compute back-off weights of contexts [m] whose n-grams [n] are partly kept.
 
-    The unlisted masses of the context and the shorter one grow by the removed
+    Unlisted masses of the context and the shorter one grow by the removed
     words, the latter also by the losses of kept words in its row. Changes are
     summed, not 1 minus sums, so an unchanged context's weight stays bit-identical.
     """
@@ -374,15 +374,15 @@ def compress(
         vocabulary: maps ids to words.
         prune_entropy: relative increase in perplexity below which an n-gram is dropped; 0 drops none.
         quantise: store probabilities and back-off weights in eight bits each.
-        normalised: True if every distribution sums to 1 before compression.
+        normalised: True if distributions sum to 1 before compression.
         history_probs: context probabilities; see `prune_by_entropy`.
         progress: display of the stages.
 
     Returns:
-        The model; the remaining n-grams by order from 1; facts: their numbers by order, also before pruning.
+        The model; the n-grams left by order from 1; facts: their numbers, also before pruning.
 
     Raises:
-        InvalidInputError: the threshold is out of range, or there are too many words for eight-bit models.
+        InvalidInputError: the threshold is out of range, or too many words for eight-bit models.
     """
     before = [len(ngrams.words) for ngrams, _ in orders]
     facts: dict[str, Any] = {"ngrams": before}

@@ -1,8 +1,8 @@
 """Assembly of an automaton from sorted tables, batch by batch, into memory-mapped files.
 
-N-grams are sorted in the automaton's order, so words and probabilities are
-written sequentially, and contexts of consecutive n-grams are close together.
-The arrays are memory-mapped files: the system caches what fits into memory.
+N-grams are in the automaton's order, so words and probabilities are
+written sequentially, and contexts of consecutive n-grams are close.
+The arrays are mapped files: the system caches what fits into memory.
 """
 
 import os
@@ -26,10 +26,10 @@ _BATCH = 1 << 17
 
 
 def assemble(tables: Sequence[Path], folder: Path, progress: Progress) -> None:
-    """Write an automaton's arrays into an empty folder, from folders of the sorted tables, by order from 1.
+    """Write an automaton's arrays into an empty folder, from the sorted tables' folders, by order from 1.
 
     Raises:
-        InvalidInputError: there are more n-grams than the file format can index.
+        InvalidInputError: more n-grams than the file format can index.
         FormatError: a table is damaged.
     """
     import pyarrow.parquet as pq
@@ -110,14 +110,14 @@ class _AutomatonBuilder:
         _append(self._folder, "ranked_starts", np.array([ranked_arcs], np.uint32))
 
     def _array(self, name: str, size: int) -> AnyArray:
-        """Map a file of zeros, allocated now: a full disk raises an error here, not a signal later."""
+        """Map a file of zeros, allocated now: a full disk is an error here, not a signal later."""
         with (self._folder / name).open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, size * np.dtype(EXACT_TYPES[name][0]).itemsize)
         return _map(self._folder, name, "r+")
 
 
 def _map(folder: Path, name: str, mode: Literal["r", "r+"]) -> AnyArray:
-    """Map an array's file as a plain array, for which kernels are compiled."""
+    """Map an array's file as a plain array, as kernels require."""
     path, dtype = folder / name, np.dtype(EXACT_TYPES[name][0])
     if path.stat().st_size == 0:  # an empty file cannot be mapped
         array = np.zeros(0, dtype)
@@ -132,7 +132,7 @@ def _append(folder: Path, name: str, array: AnyArray) -> None:
 
 
 def _batches(table: Path, k: int) -> Iterator[tuple[Int32s, Float64s, Float64s]]:
-    """Yield words [n, k], probabilities [n] and back-off weights of the contexts [n] from a sorted k-gram table."""
+    """Yield words [n, k], probabilities [n] and contexts' back-off weights [n] of a sorted k-gram table."""
     import pyarrow.parquet as pq
 
     for path in sorted(table.glob("*.parquet")):
@@ -146,18 +146,18 @@ def _batches(table: Path, k: int) -> Iterator[tuple[Int32s, Float64s, Float64s]]
 def _find_contexts(
     first_arcs: UInt32s, words: Int32s, rows: Int32s, last: Int32s, path: Int64s, contexts: Int64s
 ) -> int:
-    """Find the state of each row's [n, k] context, its first k − 1 words; return the first bad row, or −1.
+    """Find each row's [n, k] context's state, its first k − 1 words; return the first bad row, or −1.
 
     Args:
         first_arcs: see `Automaton`; complete for contexts shorter than k − 1 words.
         words: see `Automaton`; complete for the same contexts.
         rows: sorted n-grams of one length [n, k].
         last: n-gram before the first row, −1 if none; updated to the last row.
-        path: states of the prefixes of `last` with 0, 1, … words; updated with it.
+        path: states of its prefixes with 0, 1, … words; updated with it.
         contexts: output, the states [n].
     """
     k = rows.shape[1]
-    # rows are sorted, so only the path after the prefix shared with the previous row is searched
+    # rows are sorted: only the path after the prefix shared with the previous is searched
     for i in range(len(rows)):
         shared = 0
         while shared < k and rows[i, shared] == last[shared]:

@@ -1,4 +1,4 @@
-"""DuckDB engine: runs the plan in this process, and spills to disk beyond the memory limit."""
+"""DuckDB engine: runs the plan in this process, spilling to disk beyond the memory limit."""
 
 import glob
 from collections.abc import Sequence
@@ -83,11 +83,11 @@ class DuckDBEngine:
                     self._connection.interrupt()
 
     def rows(self, sql: str) -> Sequence[Sequence[Any]]:
-        """Return the rows of a query with a small result."""
+        """Return the rows of a small query."""
         return self._connection.execute(sql).fetchall()
 
     def close(self) -> None:
-        """Close the connection and release its memory."""
+        """Close the connection, releasing memory."""
         self._connection.close()
 
 

@@ -12,16 +12,16 @@ from training.recipe import Recipe
 
 EngineName: TypeAlias = Literal["duckdb", "spark"]
 ENGINES: tuple[str, ...] = ("memory", *get_args(EngineName))
-"""Values of `--engine`; `memory` is the in-memory estimator, which needs no engine."""
+"""Values of `--engine`; `memory` is the in-memory estimator, without engine."""
 
 DEFAULT_LIMIT_BYTES = 2 * 1024**3
 _MAX_BYTES = 1024**5
-"""Maximum memory limit, more than any machine has; engines cannot parse far larger ones."""
+"""Maximum memory limit, beyond any machine's; engines cannot parse far larger ones."""
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 _RESERVE_BYTES = 64 * 1024**2
-"""Memory reserved for an engine's unaccounted allocations and reading and writing tables."""
+"""Memory for an engine's unaccounted allocations and reading and writing tables."""
 
 _ENGINE_SHARE = 0.8
 """Share of remaining memory given to DuckDB, which exceeds its limit by up to 15 %."""
@@ -37,8 +37,8 @@ class ScaleOptions(NamedTuple):
 
     Attributes:
         engine: engine that runs the plan.
-        memory_limit_bytes: memory limit of this process without mapped files; for Spark, of the driver's heap.
-        work_dir: folder of the stages until the model is published; None for the registry's work folder.
+        memory_limit_bytes: limit of this process without mapped files; for Spark, of the driver's heap.
+        work_dir: folder of the stages until publication; None for the registry's work folder.
     """
 
     engine: EngineName
@@ -50,7 +50,7 @@ def scale_options(engine: str, *, memory_limit: str | None, work_dir: Path | Non
     """Parse the three options; return None for the in-memory estimator.
 
     Raises:
-        InvalidInputError: the engine is unknown, the limit is not a size, or an option has no effect.
+        InvalidInputError: unknown engine, the limit is no size, or an option has no effect.
     """
     if engine == "memory":
         for name, value in {"memory-limit": memory_limit, "work-dir": work_dir}.items():
@@ -69,7 +69,7 @@ def require_engine(engine: EngineName) -> None:
     """Check that an engine's packages are installed.
 
     Raises:
-        InvalidInputError: a package is missing; the message gives the command that installs it.
+        InvalidInputError: one is missing; the message gives the command that installs it.
     """
     for package in ("duckdb" if engine == "duckdb" else "pyspark", "pyarrow"):
         require_package(package, f"--engine {engine}", parameter="engine")
@@ -79,7 +79,7 @@ def check_relational(recipe: Recipe, engine: EngineName, *, name: str) -> None:
     """Check that the relational plan, run by an engine, supports a recipe.
 
     Raises:
-        InvalidInputError: the plan does not support it; the message names the key, its possible values and its value.
+        InvalidInputError: it does not; the message names the key, its possible values and its value.
     """
     ngram, slots = recipe.ngram, recipe.tokenizer.slots
     *some, last = WITH_DISCOUNTS
@@ -114,7 +114,7 @@ def _bytes_of(size: str) -> int:
 
 
 def own_memory_bytes() -> int:
-    """Return the memory of this process without file pages; if unknown, its peak memory."""
+    """Return this process's memory without file pages; if unknown, its peak."""
     if _STATUS.is_file() and (found := re.search(r"RssAnon:\s+(\d+) kB", _STATUS.read_text("ascii"))):
         return int(found[1]) * 1024
     unit = 1 if sys.platform == "darwin" else 1024
@@ -122,7 +122,7 @@ def own_memory_bytes() -> int:
 
 
 def engine_memory_bytes(limit_bytes: int) -> int:
-    """Compute an engine's memory budget to keep the entire process below a limit.
+    """Compute an engine's memory budget to keep the process below a limit.
 
     Raises:
         InvalidInputError: the remaining memory is too small.
@@ -140,7 +140,7 @@ def engine_memory_bytes(limit_bytes: int) -> int:
 
 
 def out_of_memory_error(limit_bytes: int, purpose: str, engine: str) -> InvalidInputError:
-    """Build the error for an engine that ran out of memory; `purpose` describes the stage."""
+    """Build an engine's out-of-memory error; `purpose` describes the stage."""
     return InvalidInputError(
         f"--memory-limit {limit_bytes // 10**6} MB is too little for {purpose} with {engine}; "
         "raise it: the same command continues after the last finished stage",

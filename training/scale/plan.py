@@ -26,7 +26,7 @@ ABSENT = -1
 """Filler of a window after `</s>`."""
 
 PLAN_VERSION = 1
-"""Incremented when the tables of a text change: stages of another version are not reused."""
+"""Incremented when a text's tables change: stages of another version are not reused."""
 
 
 class Stage(NamedTuple):
@@ -34,8 +34,8 @@ class Stage(NamedTuple):
 
     Attributes:
         name: name of the table.
-        sql: SELECT that creates the table.
-        inputs: names of the tables that it reads.
+        sql: SELECT that creates it.
+        inputs: names of the tables it reads.
         purpose: description for progress and messages.
     """
 
@@ -51,11 +51,11 @@ def word_columns(first: int, last: int, table: str = "") -> str:
 
 
 def counting_stages(order: int, *, continuations: bool) -> list[Stage]:
-    """Return the stages that count the n-grams of all orders, the highest first.
+    """Return the stages that count n-grams of all orders, the highest first.
 
     Args:
         order: N, the length of the longest n-grams.
-        continuations: True if `a` of lower orders is the number of distinct words before an n-gram.
+        continuations: True if lower orders' `a` is the number of distinct words before an n-gram.
     """
     columns = word_columns(1, order)
     starts = Stage(
@@ -75,11 +75,11 @@ def counts_of_counts(k: int) -> str:
 
 
 def estimation_stages(k: int, *, threshold: int, discounts: Discounts, vocab_size: int) -> list[Stage]:
-    """Return the stages that estimate the probabilities of k-grams from those of order k − 1.
+    """Return the stages that estimate k-grams' probabilities from those of order k − 1.
 
     Args:
         k: length of the n-grams.
-        threshold: k-grams with a count up to the threshold are dropped.
+        threshold: k-grams with counts up to it are dropped.
         discounts: discounts of the counts.
         vocab_size: V.
     """
@@ -130,7 +130,7 @@ def _unigram_counts(order: int, *, continuations: bool) -> Stage:
 
 
 def _shares(k: int, threshold: int, discounts: Discounts) -> Stage:
-    """Compute each listed k-gram's discounted share, and γ of its context: the pruned and discounted mass.
+    """Compute listed k-grams' discounted shares, and γ of contexts: the pruned and discounted mass.
 
     γ is a quotient, not 1 minus a sum, so it is exactly 0 if no mass is freed.
     """
@@ -160,7 +160,7 @@ def _shares(k: int, threshold: int, discounts: Discounts) -> Stage:
 
 
 def _probs(k: int, vocab_size: int) -> Stage:
-    """Interpolate k-grams with the (k−1)-gram of the last k − 1 words, or words with the uniform distribution."""
+    """Interpolate k-grams with the (k−1)-gram of the last k − 1 words, words with the uniform distribution."""
     if k == 1:
         uniform = _double_literal(1.0 / (vocab_size - 1))
         probability = f"CASE WHEN w1 = {BOS} THEN {_double_literal(0)} ELSE own + g * {uniform} END"

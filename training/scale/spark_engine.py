@@ -30,7 +30,7 @@ class SparkEngine:
     """`QueryEngine` of Spark.
 
     Args:
-        memory_limit_bytes: heap of the driver, which is the only process without a cluster.
+        memory_limit_bytes: heap of the driver, the only process without a cluster.
         spill: folder for data beyond the limit.
 
     Raises:
@@ -53,7 +53,7 @@ class SparkEngine:
                 .config("spark.local.dir", str(spill))
                 .config("spark.sql.warehouse.dir", str(spill / "warehouse"))
                 .config("spark.ui.showConsoleProgress", "false")
-                .config("spark.log.level", "OFF")  # failures raise errors with a one-line message
+                .config("spark.log.level", "OFF")  # errors with a one-line message
                 .getOrCreate()
             )
         except (PySparkException, RuntimeError) as error:
@@ -74,7 +74,7 @@ class SparkEngine:
         try:
             table = self._session.sql(stage.sql)
             table.write.option("compression", "zstd").parquet(_hadoop_path(target))
-        except Exception as error:  # noqa: BLE001 - py4j has its own error types for Java exceptions
+        except Exception as error:  # noqa: BLE001 - py4j has own types of Java exceptions
             message = str(error)
             if "OutOfMemoryError" in message:
                 raise out_of_memory_error(self._limit_bytes, stage.purpose, "Spark") from None
@@ -86,7 +86,7 @@ class SparkEngine:
         shutil.rmtree(target)
 
     def rows(self, sql: str) -> Sequence[Sequence[Any]]:
-        """Return the rows of a query with a small result."""
+        """Return the rows of a small query."""
         return [tuple(row) for row in self._session.sql(sql).collect()]
 
     def close(self) -> None:
@@ -100,7 +100,7 @@ def _hadoop_path(folder: Path) -> str:
 
 
 def _root_cause(message: str) -> str:
-    """Return the root cause of a Java trace, the last one listed."""
+    """Return a Java trace's root cause, the last listed."""
     lines = [line for line in message.splitlines() if line.startswith((": ", "Caused by: "))]
     return (lines[-1] if lines else message.partition("\n")[0]).removeprefix("Caused by").removeprefix(": ")
 

@@ -8,9 +8,9 @@ A killed estimation continues from its completed stages:
 <folder>/.tmp-…            an incomplete stage
 <folder>/spill/            data of an engine beyond its memory limit
 
-Texts larger than memory are read again for every pass. The text's table has a
-row of N words for every position at which an n-gram of the highest order starts.
-Lower orders are sums over these rows, so only beginnings of sentences are added.
+Texts beyond memory are read again for every pass. The text's table has a
+row of N words for every position where an n-gram of the highest order starts.
+Lower orders are sums over these rows; only beginnings of sentences are added.
 """
 
 import contextlib
@@ -55,7 +55,7 @@ class Workspace:
         folder: folder of the stages.
         spill: folder for data beyond an engine's memory limit.
         keys: keys of all completed stages, by name.
-        reused: number of stages that were already complete.
+        reused: number of stages already complete.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -72,7 +72,7 @@ class Workspace:
     def claim(self, key: str) -> None:
         """Record the hash of text, recipe and program.
 
-        The stages of another, whose input tables may be missing, are removed.
+        Stages of another, whose inputs may be missing, are removed.
 
         Raises:
             RegistryError: a file operation failed.
@@ -81,19 +81,19 @@ class Workspace:
         with report_write_errors(self.folder):
             if mark.read_text(encoding="utf-8") == key:
                 return
-            mark.write_text("", encoding="utf-8")  # if killed here, the next claim removes the stages
+            mark.write_text("", encoding="utf-8")  # if killed here, the next claim removes them
             for path in list(self.folder.glob(f"{_STAGE}*")):
                 self._removed = True
                 _discard(path)
             mark.write_text(key, encoding="utf-8")
 
     def stage(self, name: str, key: str, write: Callable[[Path], Mapping[str, Any] | None]) -> dict[str, Any]:
-        """Return a stage's results; run it unless it is complete for the same key.
+        """Return a stage's results; run it unless complete for the same key.
 
         Args:
             name: name of the stage.
             key: hash of all its inputs.
-            write: fills an empty folder, and returns further results as JSON values.
+            write: fills an empty folder, and returns more results as JSON values.
 
         Raises:
             RegistryError: a file operation failed.
@@ -117,7 +117,7 @@ class Workspace:
         return facts
 
     def drop(self, name: str) -> None:
-        """Remove a stage's table, which no later stage reads; the stage stays recorded as complete."""
+        """Remove a stage's table, which no later one reads; it stays recorded as complete."""
         with report_write_errors(self.folder):
             for path in self.path(name).glob("*.parquet"):
                 path.unlink()
@@ -142,7 +142,7 @@ class Workspace:
 
 @contextlib.contextmanager
 def workspace(folder: Path) -> Iterator[Workspace]:
-    """Open or create a folder of stages, and lock it against other processes.
+    """Open or create a folder of stages, locked against other processes.
 
     Raises:
         InvalidInputError: another process uses the folder, or it has other contents.
@@ -170,7 +170,7 @@ def workspace(folder: Path) -> Iterator[Workspace]:
 
 
 def _discard(stage: Path) -> None:
-    """Remove a stage by one rename: a partly removed table would be read as complete."""
+    """Remove a stage by one rename: a partial table would be read as complete."""
     discarded = stage.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
     stage.rename(discarded)
     shutil.rmtree(discarded)
@@ -188,7 +188,7 @@ def write_windows(
 ) -> dict[str, Any]:
     """Encode a text and write its windows, in one pass and bounded memory.
 
-    `token_counts.npy` in the same folder has the count of each token [V], int64.
+    `token_counts.npy` beside it has each token's count [V], int64.
 
     Args:
         folder: an empty folder.
@@ -196,11 +196,11 @@ def write_windows(
         sentences: the text.
         order: N.
         backward: reverse each sentence.
-        held_out: held-out texts, by name, to count their overlap with the text.
+        held_out: held-out texts, by name, to count their overlap.
         progress: counts sentences.
 
     Returns:
-        Number of `tokens`, including one `</s>` per sentence, and `overlap` with the held-out texts, by name.
+        Number of `tokens`, including one `</s>` per sentence, and `overlap` with held-out texts, by name.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -232,9 +232,9 @@ def write_vocabulary(folder: Path, vocab_size: int) -> None:
 
 
 def text_windows(encoded: EncodedCorpus, order: int) -> Int32s:
-    """Return the N words that start at every position [N, rows], one array row per table column.
+    """Return the N words from every position [N, rows], an array row per table column.
 
-    Positions with fewer words left in their sentence are included only at its start.
+    Positions with fewer words left in the sentence are included only at its start.
     """
     text = np.append(encoded.with_boundaries(), np.full(order, ABSENT, np.int32))
     size = len(text) - order

@@ -39,7 +39,7 @@ class QueryEngine(Protocol):
         """
 
     def write(self, stage: Stage, folder: Path, progress: Progress) -> None:
-        """Write a stage's table into an existing, empty folder; sorted tables in order of the file names.
+        """Write a stage's table into an empty folder; sorted tables in order of file names.
 
         Raises:
             InvalidInputError: the memory limit is too small.
@@ -47,14 +47,14 @@ class QueryEngine(Protocol):
         """
 
     def rows(self, sql: str) -> Sequence[Sequence[Any]]:
-        """Return the rows of a query with a small result."""
+        """Return the rows of a small query."""
 
     def close(self) -> None:
         """Release memory and processes."""
 
 
 def start_engine(options: ScaleOptions, spill: Path) -> QueryEngine:
-    """Start the options' engine, whose packages are installed; `spill` is for data beyond the limit.
+    """Start the options' engine, which is installed; `spill` is for data beyond the limit.
 
     Raises:
         InvalidInputError: the memory limit is too small.
@@ -73,8 +73,8 @@ class PlanRunner(NamedTuple):
 
     Attributes:
         work: workspace with the stages `windows` and `vocabulary`.
-        start: starts the engine; called if a stage has to run.
-        engine_name: part of each stage's key: engines may differ in the last bits.
+        start: starts the engine if a stage has to run.
+        engine_name: part of stages' keys: engines may differ in the last bits.
         progress: reports every stage.
     """
 
@@ -93,8 +93,8 @@ class PlanRunner(NamedTuple):
             vocab_size: V.
 
         Returns:
-            By order from 1, the folders of the sorted n-grams with their weights, and the
-            discounts; and the orders with constant discounts, as their counts allow no estimate.
+            By order from 1, the folders of sorted n-grams with weights, and the
+            discounts; and orders with constant discounts, as counts allow no estimate.
 
         Raises:
             InvalidInputError: the memory limit is too small.
@@ -159,7 +159,7 @@ def train_out_of_core(
     work: Workspace,
     progress: Progress,
 ) -> tuple[Trained, RunContext, list[str]]:
-    """Estimate by the relational plan; complete stages of the same inputs are reused.
+    """Estimate by the relational plan; complete stages of these inputs are reused.
 
     The model's arrays are mapped from the workspace.
 
@@ -176,7 +176,7 @@ def train_out_of_core(
 
     Raises:
         FormatError: a file cannot be read as text.
-        InvalidInputError: there is too little text, or the memory limit is too small.
+        InvalidInputError: too little text, or the memory limit is too small.
         RegistryError: a file operation failed, or the disk is full.
     """
     texts = read_texts(*files, unit=recipe.corpus.unit, stream=True, progress=progress)
@@ -224,7 +224,7 @@ def train_out_of_core(
     seconds = time.monotonic() - began
     valid = encode_corpus(tokenizer, texts.valid.sentences, progress=progress)
     test = None if texts.test is None else encode_corpus(tokenizer, texts.test.sentences, progress=progress)
-    # the training text stays empty: it may exceed memory
+    # no training text: it may exceed memory
     encoded = EncodedTexts(EncodedCorpus.from_sentences([]), valid, test)
     figures = held_out_figures(model, in_model_direction(encoded, recipe), progress=progress)
     facts = {

@@ -43,11 +43,11 @@ R = TypeVar("R")
 _RETRIED_STATUSES = frozenset({429, 503})
 _MAX_RETRY_DELAY_S = 30.0
 MAX_LINE_BYTES = 64 << 20
-"""Maximum bytes of a line of a reply; a line with more is an error."""
+"""Maximum bytes of a reply's line; more are an error."""
 MAX_REPLY_BYTES = 2 << 30
-"""Maximum bytes of a reply without lines; one with more is an error."""
+"""Maximum bytes of a reply without lines; more are an error."""
 MAX_ERROR_BYTES = 1 << 16
-"""Bytes that are read of an unsuccessful reply."""
+"""Bytes read of an unsuccessful reply."""
 LAST_EVENT = b"data: [DONE]"
 """Last line of an event stream, unless an error precedes it."""
 
@@ -74,9 +74,9 @@ class GramophoneError(Exception):
     Attributes:
         status: HTTP status; 0 without a response.
         type: kind of error, such as `invalid_request_error`.
-        param: name of the invalid field; None if the error concerns no field.
-        code: stable, machine-readable name of the error; None without one.
-        request_id: identifier of the request in the service's log; None if unknown.
+        param: name of the invalid field, if any.
+        code: stable, machine-readable name of the error, if any.
+        request_id: identifier of the request in the service's log, if known.
     """
 
     def __init__(self, error: ErrorBody, *, status: int, request_id: str | None = None) -> None:
@@ -169,7 +169,7 @@ def _error(error: ErrorBody, status: int, request_id: str | None = None) -> Gram
 
 
 def _client_error(message: str, kind: str, param: str | None = None) -> ErrorBody:
-    """Return an error that the service did not report."""
+    """Return an error not reported by the service."""
     return ErrorBody(message=message, type=kind, param=param, code=None)
 
 
@@ -185,7 +185,7 @@ def reply_error(message: str) -> ServerError:
 
 @contextmanager
 def transport_errors(request: httpx.Request) -> Iterator[None]:
-    """Convert errors of sending a request and receiving its reply in the context to `UnreachableError`."""
+    """Convert errors of sending and receiving in the context to `UnreachableError`."""
     try:
         yield
     except (httpx.RequestError, httpx.InvalidURL, ValueError) as error:  # the last two by redirects
@@ -196,7 +196,7 @@ def transport_errors(request: httpx.Request) -> Iterator[None]:
 
 
 def check_version(response: httpx.Response) -> None:
-    """Check that the service has the client's major version; a service that reports no version is accepted.
+    """Check that the service has the client's major version, if it reports one.
 
     Raises:
         VersionError: the service has another major version.
@@ -218,11 +218,11 @@ class Call(Generic[R]):
     Attributes:
         method: HTTP method.
         path: path below the base URL.
-        read: parser of the reply into one result, or of each line into any number of results, given the headers.
+        read: parser, given the headers, of the reply into one result, or of each line into any number.
         body: body, sent as JSON unless it is bytes.
         headers: additional headers.
         query: query string of the URL.
-        last_line: last line of a complete reply; empty if it can be any, None if the reply is parsed as a whole.
+        last_line: last line of a complete reply; empty for any, None if it is parsed as a whole.
     """
 
     method: str
@@ -283,7 +283,7 @@ def line_reply(kind: type[R]) -> Callable[[bytes, object], list[R | ErrorBody]]:
 
 
 def retry_delay_s(response: httpx.Response, content: bytes, attempt: int, max_retries: int) -> float:
-    """Return the delay before the next attempt, given an unsuccessful response and its content.
+    """Return the delay between an unsuccessful response and the next attempt.
 
     Raises:
         GramophoneError: this attempt is the last.
@@ -295,7 +295,7 @@ def retry_delay_s(response: httpx.Response, content: bytes, attempt: int, max_re
 
 
 def _retry_after_s(value: str) -> float | None:
-    """Parse a `Retry-After` header, a number of seconds or a date; return None for others."""
+    """Parse a `Retry-After` header, seconds or a date; return None for others."""
     if value.isdecimal():
         return float(value)
     try:
@@ -322,7 +322,7 @@ class ReplyReader(Generic[R]):
         """Yield the results in the lines that this chunk completes.
 
         Raises:
-            ServerError: a line, or the whole reply, cannot be parsed or has too many bytes.
+            ServerError: a line or the reply cannot be parsed or has too many bytes.
         """
         is_whole = self._call.last_line is None
         begin, *others = [chunk] if is_whole else chunk.split(b"\n")
@@ -335,7 +335,7 @@ class ReplyReader(Generic[R]):
             yield from self._call.parse(line, self._headers)
 
     def finish(self) -> list[R]:
-        """Return the result of a whole reply; check that the last line is complete: a proxy may hide a lost connection.
+        """Return a whole reply's result; check that the last line is complete: a proxy may hide a lost connection.
 
         Raises:
             httpx.RemoteProtocolError: the reply ends in a line, or without its last line.

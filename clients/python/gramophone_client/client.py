@@ -1,6 +1,6 @@
 """Synchronous and asynchronous client of the service, with common method definitions.
 
-A method is a function that builds its request; the descriptor `Method` turns it into a method, plain or awaitable,
+A method is a function that builds its request; the descriptor `Method` makes it a method, plain or awaitable,
 that returns the parsed reply.
 """
 
@@ -141,7 +141,7 @@ def _user_path(user: str) -> str:
 
 
 def _count(context: Contexts) -> int:
-    """Return the number of contexts: one text, one list of token ids, or a list of either."""
+    """Count contexts: one text, one list of token ids, or a list of either."""
     return 1 if isinstance(context, str) or not context or isinstance(context[0], int) else len(context)
 
 
@@ -166,7 +166,7 @@ def _lines(
 
 
 def _query_options(options: RerankOptions) -> dict[str, Any]:
-    """Convert options to a query string; mappings and lists are written as pairs."""
+    """Convert options to a query string, mappings and lists to pairs."""
     query: dict[str, Any] = dict(options)
     models = options.get("models", ())
     weights = {f"lm:{model['name']}": model["weight"] for model in models if "weight" in model}
@@ -236,7 +236,7 @@ class States(MethodGroup[C_co]):
 
     @Method
     def free(self, states: Iterable[str]) -> Call[int]:
-        """Free states; return the number of states freed."""
+        """Free states; return the number freed."""
         return Call("POST", "/v1/states/free", _field(FreeReply, "freed"), {"states": list(states)})
 
 
@@ -446,10 +446,10 @@ class Client(_HttpClient[httpx.Client, httpx.BaseTransport]):
 
     Args:
         base_url: URL of the service, such as `http://localhost:8000`.
-        api_key: API key sent with every request, if the service requires one.
-        headers: further headers, such as `X-Gramophone-Session`, by which a proxy routes a session to one process.
-        timeout_s: seconds to wait for a response, or for its next part.
-        max_retries: maximum retries of a request rejected by an overloaded or unready service.
+        api_key: API key, if the service requires one.
+        headers: more headers, such as `X-Gramophone-Session`, by which a proxy routes a session to one process.
+        timeout_s: seconds to wait for a response or its next part.
+        max_retries: retries of a request that an overloaded or unready service rejects.
         transport: httpx transport, for tests.
 
     Every method raises GramophoneError.
@@ -473,7 +473,7 @@ class Client(_HttpClient[httpx.Client, httpx.BaseTransport]):
         return result
 
     def fetch_lines(self, call: Call[R]) -> Iterator[R]:
-        """Send a call and yield the results in the lines of its reply."""
+        """Send a call and yield the results in its reply's lines."""
         with self._reply(call) as response:
             reader = ReplyReader(call, response.headers)
             for chunk in response.iter_bytes():
@@ -482,7 +482,7 @@ class Client(_HttpClient[httpx.Client, httpx.BaseTransport]):
 
     @contextmanager
     def _reply(self, call: Call[Any]) -> Iterator[httpx.Response]:
-        """Send a call and yield its successful reply, to be read in the context."""
+        """Send a call and yield its successful reply, to read in the context."""
         request = call.request(self._http)
         with transport_errors(request):
             for attempt in itertools.count():
@@ -516,7 +516,7 @@ class AsyncClient(_HttpClient[httpx.AsyncClient, httpx.AsyncBaseTransport]):
         return result
 
     async def fetch_lines(self, call: Call[R]) -> AsyncIterator[R]:
-        """Send a call and yield the results in the lines of its reply."""
+        """Send a call and yield the results in its reply's lines."""
         async with self._reply(call) as response:
             reader = ReplyReader(call, response.headers)
             async for chunk in response.aiter_bytes():
@@ -527,7 +527,7 @@ class AsyncClient(_HttpClient[httpx.AsyncClient, httpx.AsyncBaseTransport]):
 
     @asynccontextmanager
     async def _reply(self, call: Call[Any]) -> AsyncIterator[httpx.Response]:
-        """Send a call and yield its successful reply, to be read in the context."""
+        """Send a call and yield its successful reply, to read in the context."""
         request = call.request(self._http)
         with transport_errors(request):
             for attempt in itertools.count():

@@ -10,7 +10,7 @@ A decoder that imports `kenlm` itself finds this module if it is registered firs
     sys.modules["kenlm"] = gramophone_client.kenlm
 
 `score`, `full_scores` and `perplexity` send one request per sentence. `BaseScore` sends one per word that was not yet
-scored in its context; the same request scores `</s>` after the word, and recently used words in the same context.
+scored in its context; the same request scores `</s>` after the word, and recently used words in the context.
 The service stores nothing: a state is the words that the next score depends on.
 """
 
@@ -39,17 +39,17 @@ _EOS_ID, _FIRST_WORD_ID = 2, 3
 _UNBOUNDED_ORDER = 100
 """Order reported for models that read the complete history."""
 _MAX_VOCABULARY = 10_000_000
-"""Number of words up to which all words of a model are requested."""
+"""Maximum words of a model that are all requested."""
 _MAX_SCORES = 100_000
-"""Number of stored scores at which all are dropped; about 50 MB."""
+"""Stored scores at which all are dropped; about 50 MB."""
 
 
 class FullScoreReturn(NamedTuple):
     """Score of a word.
 
     Attributes:
-        log_prob: base-10 logarithm of its probability.
-        ngram_length: length of the n-gram found in the model; with other models, length of the complete history.
+        log_prob: its base-10 log-probability.
+        ngram_length: length of the n-gram found; with other models, of the complete history.
         oov: true if the word is unknown.
     """
 
@@ -59,7 +59,7 @@ class FullScoreReturn(NamedTuple):
 
 
 class _Scored(NamedTuple):
-    """Scores of a text's words, and the number of last tokens that matter after each token, if the service tells it."""
+    """Scores of a text's words, and the number of last tokens that matter after each, if the service tells."""
 
     words: list[FullScoreReturn]
     reaches: list[int]
@@ -70,7 +70,7 @@ class Context(NamedTuple):
 
     Attributes:
         bos: true if `<s>` precedes the words.
-        words: the last words that matter, at most order − 1, or all words if the model has no order.
+        words: the last words that matter, at most order − 1, or all if the model has no order.
     """
 
     bos: bool = False
@@ -121,15 +121,15 @@ class Config:
 
 
 class Model:
-    """Language model of a service, with the methods of `kenlm.Model`; for any number of threads and forked processes.
+    """Language model of a service, with the methods of `kenlm.Model`; for any threads and forked processes.
 
     Args:
-        path: URL of a service; or an ARPA file or a registry folder, which a service in a process of its own serves.
+        path: URL of a service, or ARPA file or registry folder, served in a process of its own.
         config: accepted and ignored.
-        model: address of the model, such as `lm@3`; None for the service's default, or the fragment of the URL.
+        model: address of the model, such as `lm@3`; None for the URL's fragment or the default.
         api_key: API key, if the service requires one.
         timeout_s: seconds to wait for a reply.
-        companions: maximum number of recently used words scored with each new word.
+        companions: maximum recently used words scored with each new word.
 
     Every method raises GramophoneError.
 
@@ -180,7 +180,7 @@ class Model:
         return self._order or _UNBOUNDED_ORDER
 
     def score(self, sentence: str | bytes, bos: bool = True, eos: bool = True) -> float:
-        """Return the base-10 logarithm of a sentence's probability, after `<s>` if `bos`, with `</s>` if `eos`."""
+        """Return a sentence's base-10 log-probability, after `<s>` if `bos`, with `</s>` if `eos`."""
         return sum(score.log_prob for score in self.full_scores(sentence, bos, eos))
 
     def perplexity(self, sentence: str | bytes) -> float:
@@ -208,7 +208,7 @@ class Model:
         _checked(state).context = _EMPTY
 
     def BaseScore(self, in_state: State, word: str, out_state: State) -> float:
-        """Return the base-10 logarithm of a word's probability after a state; write the state after the word."""
+        """Return a word's base-10 log-probability after a state; write the state after the word."""
         return self.BaseFullScore(in_state, word, out_state).log_prob
 
     def BaseFullScore(self, in_state: State, word: str, out_state: State) -> FullScoreReturn:
@@ -333,7 +333,7 @@ class Model:
         return {"model": self._model} if self._model else {}
 
     def _name(self, word: str) -> str:
-        """Return a word, or `<unk>` instead of any word that the vocabulary of a word model lacks."""
+        """Return a word, or `<unk>` for any that a word model's vocabulary lacks."""
         if not self._has_vocabulary:
             self._load_vocabulary()
         return _UNKNOWN if self._is_closed and not self._known.get(word) else word
@@ -378,7 +378,7 @@ def _checked(state: State) -> State:
 
 
 def _words(sentence: str | bytes) -> list[str]:
-    """Return the words of a sentence, which are separated by ASCII white space only."""
+    """Return a sentence's words, separated by ASCII white space only."""
     encoded = sentence.encode() if isinstance(sentence, str) else sentence
     return list(map(_decoded, encoded.split()))
 
@@ -389,7 +389,7 @@ def _decoded(word: str | bytes) -> str:
 
 
 def _spelling(word: str) -> str:
-    """Return a word, or the unknown word instead of an empty word or one with spaces."""
+    """Return a word, or the unknown word for an empty one or one with spaces."""
     return word if _words(word) == [word] else _UNKNOWN
 
 
@@ -409,7 +409,7 @@ def _word_scores(result: SequenceScoreResult, context: Context) -> list[FullScor
 
 
 def _word_and_end(scores: list[FullScoreReturn]) -> tuple[FullScoreReturn, FullScoreReturn]:
-    """Return the score of one word, which a tokenizer may have split, and the score of `</s>` after it."""
+    """Return the scores of one word, which a tokenizer may have split, and of `</s>` after it."""
     *parts, end = scores
     word = FullScoreReturn(
         sum(part.log_prob for part in parts),

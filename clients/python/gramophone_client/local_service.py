@@ -24,7 +24,7 @@ _POLL_S = 0.02
 
 
 class LocalService:
-    """Service of one file or folder on a free port of this machine; ends with this object or the program.
+    """Service of a file or folder on a free local port; ends with this object or the program.
 
     Args:
         path: registry folder, or ARPA file, also .gz, .xz, .zst or .bz2.
@@ -121,7 +121,7 @@ def _stop(keeper: subprocess.Popen[bytes], log: IO[bytes]) -> None:
 
 
 def _keep(folder: str, *command: str) -> int:
-    """Run a service until standard input ends; then delete a folder, and return the service's exit status."""
+    """Run a service until standard input ends; delete a folder, and return the service's exit status."""
     service = subprocess.Popen(command, stdin=subprocess.DEVNULL)
 
     def wait_for_end() -> None:

@@ -33,7 +33,7 @@ from training.neural.losses.softmax import (
 from training.neural.settings import TrainSettings
 
 MAX_SAMPLED_LOGITS = 1 << 22
-"""Maximum number of logits in memory."""
+"""Maximum logits in memory."""
 
 
 _POWER = 0.75
@@ -41,7 +41,7 @@ _POWER = 0.75
 
 
 class NoiseSampler:
-    """Sampler of a fixed number of tokens without replacement, in proportion to weights.
+    """Sampler of a fixed number of tokens without replacement, by weight.
 
     Systematic sampling (Madow 1949): inclusion probabilities, which sum to S,
     are accumulated in shuffled order, and points u, u + 1, u + 2, … for a
@@ -49,8 +49,8 @@ class NoiseSampler:
     probabilities, and always includes tokens whose probability would exceed 1.
 
     Args:
-        weights: relative frequency of tokens in samples [V], not all 0; 0 for `<s>`.
-        samples: number of tokens per sample, S; lowered to the number of tokens with a weight.
+        weights: tokens' relative frequency in samples [V], not all 0; 0 for `<s>`.
+        samples: tokens per sample, S; lowered to the number of tokens with a weight.
         seed: random seed of the draws.
         device: device of the samples.
 
@@ -77,7 +77,7 @@ class NoiseSampler:
         """Draw the next sample: distinct ids in ascending order [S]."""
         points = self.generator.random() + np.arange(self.samples)
         slots = np.searchsorted(self._ends, points, side="right")
-        # rounding may put two points into one token, or the last point past the end
+        # rounding may put two points into one token, or the last past the end
         ids = np.unique(self._order[np.minimum(slots, len(self._order) - 1)])
         return torch.as_tensor(ids, device=self._device)
 
@@ -86,11 +86,11 @@ def noise_weights(counts: npt.ArrayLike, kind: Literal["unigram", "log-uniform"]
     """Compute the relative frequency of tokens in noise samples [V].
 
     Args:
-        counts: count of each token in the training text [V].
+        counts: each token's count in the training text [V].
         kind: `unigram`, the counts to the power of 3/4; `log-uniform`, log((r + 2) / (r + 1)) of the
             rank r by frequency, which follows Zipf's law.
     """
-    weights = np.array(counts, dtype=np.float64)
+    weights = np.array(counts, np.float64)
     if kind == "unigram":
         weights **= _POWER
     else:
@@ -109,19 +109,19 @@ def inclusion_probabilities(weights: Float64s, samples: int) -> Float64s:
     """
     samples = min(samples, int(np.count_nonzero(weights)))
     expected = np.zeros(len(weights))
-    certain = np.zeros(len(weights), dtype=bool)
+    certain = np.zeros(len(weights), bool)
     while True:
         open_ = ~certain
         expected[open_] = weights[open_] * ((samples - certain.sum()) / max(weights[open_].sum(), 1e-300))
         over = open_ & (expected >= 1)
         expected[over] = 1
-        certain |= over  # they are always drawn; the rest is scaled again
+        certain |= over  # always drawn; the rest is scaled again
         if not over.any():
             return expected
 
 
 class _SampledLoss(Loss):
-    """Mean loss over each position's target and sampled tokens, which all positions share.
+    """Mean loss over each position's target and sampled tokens, shared by all positions.
 
     Args:
         layer: the output layer.
@@ -138,11 +138,11 @@ class _SampledLoss(Loss):
     def _gradients(
         self, own: Tensor, drawn: Tensor, targets: Tensor, noise: Tensor, *, count: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute losses [n], and the gradients of their sum / `count` with respect to both kinds of logits.
+        """Compute losses [n], and the gradients of their sum / `count` for both kinds of logits.
 
         Args:
             own: logits of the targets [n], float32.
-            drawn: logits of the sample, with the correction if `corrected` [n, S]; overwritten.
+            drawn: logits of the sample, corrected if `corrected` [n, S]; overwritten.
             targets: target ids [n].
             noise: ids of the sample, ascending [S].
             count: number of all positions.
@@ -192,8 +192,8 @@ class NoiseContrastive(_SampledLoss):
     """Noise-contrastive estimation (Gutmann and Hyvärinen 2010; Mnih and Teh 2012) with shared noise.
 
     The loss is −log σ(target's score) − Σ log(1 − σ(noise token's score)). Logits are
-    treated as log-probabilities with a log-normaliser of 0, which the biases can shift. So
-    the trained model has usable unnormalised scores. A score is the logit minus the log of
+    treated as log-probabilities with log-normaliser 0, which biases can shift. So
+    the model has usable unnormalised scores. A score is the logit minus the log of
     the token's expected count in the noise; targets are not removed from the noise.
     """
 
@@ -211,17 +211,17 @@ class NegativeSampling(NoiseContrastive):
 
     At the optimum, logits are log p(w | context) − log(inclusion probability of w), not
     log-probabilities. The exact softmax of the evaluation does not remove the noise
-    distribution from them, so end the run with another loss (`train.sampled_share`).
+    distribution, so end the run with another loss (`train.sampled_share`).
     """
 
     corrected = False
 
 
 class SampledSoftmax(_SampledLoss):
-    """Softmax over the target and sampled tokens (Jean et al. 2015), which all positions share.
+    """Softmax over the target and sampled tokens (Jean et al. 2015), shared by all positions.
 
     The logit of a sampled token is reduced by the log of its inclusion probability, and the target
-    is removed from the sample, so the expected sum over the sample is that over all tokens except
+    is removed from the sample, so its expected sum is that over all tokens except
     the target (Blanc and Rendle 2018). With as many samples as tokens, the loss is the full softmax.
     """
 
@@ -284,7 +284,7 @@ _SAMPLED_LOSSES: dict[str, Callable[[Softmax, NoiseSampler], Loss]] = {
 def make_loss(
     settings: TrainSettings, output: Softmax | AdaptiveSoftmax, counts: Tensor, *, seed: int
 ) -> Loss:
-    """Create the loss of settings that can train the output layer, from the counts of the text's tokens [V].
+    """Create the loss of settings that can train the output layer, from the text's token counts [V].
 
     All processes of a run share the seed of the draws.
     """

@@ -1,6 +1,6 @@
 """Interface of losses; cross-entropy of the full and the adaptive softmax, in bounded memory.
 
-Positions are processed in slices, forward and backward together, so the full logits
+Positions are processed in slices, forward and backward at once, so the full logits
 [N, V] are never in memory. On a CPU, compiled kernels turn logits into gradients in
 place, row by row, in threads. torch's several passes over fresh memory would take
 as long as the matrix products in bfloat16. Logits are float32, or bfloat16 as
@@ -34,10 +34,10 @@ _SIGN = np.int32(31)
 _ONE = np.float32(1)
 
 _LANES = 64
-"""Number of logits computed together, each with its own sum, so LLVM vectorises the loop."""
+"""Logits computed together, each with its own sum, so LLVM vectorises the loop."""
 
 _FACTORS = 64
-"""Number of logits of a lane between two logarithms: a product of 64 factors from 1 to 2 is at most 2^64."""
+"""Logits of a lane between two logarithms: a product of 64 factors from 1 to 2 is at most 2^64."""
 
 _ZERO = np.float32(0)
 _NO_LOGIT = np.float32(-3e38)  # its term is 0
@@ -57,7 +57,7 @@ class LossResult(NamedTuple):
     Attributes:
         loss: minimised value, mean per predicted token; the
             cross-entropy in nats if it covers the full vocabulary.
-        gradient: gradient of the loss with respect to the features [N, E], in their type.
+        gradient: gradient of the features [N, E], in their type.
     """
 
     loss: float
@@ -68,7 +68,7 @@ class Loss(ABC):
     """A training criterion over an output layer.
 
     Attributes:
-        changes: of the target distributions in the next call, see `SoftTargets.changes`; None without teachers.
+        changes: next call's `SoftTargets.changes`; None without teachers.
     """
 
     changes: tuple[Tensor, Tensor] | None = None
@@ -85,14 +85,14 @@ class Loss(ABC):
 
     @property
     def is_final(self) -> bool:
-        """True if the run ends with this loss; early stopping must wait for it."""
+        """True if the run ends with this loss; early stopping waits for it."""
         return True
 
     def set_progress(self, done: float) -> None:  # noqa: B027 - most losses ignore it
-        """Set the completed share of the run, from 0 to 1; called before each update."""
+        """Set the run's completed share, from 0 to 1; called before each update."""
 
     def state(self) -> dict[str, Any]:
-        """Return the state for exact resuming, numbers and dictionaries; empty if deterministic."""
+        """Return the state for resuming, numbers and dictionaries; empty if deterministic."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - most losses have no state
@@ -100,7 +100,7 @@ class Loss(ABC):
 
 
 def accumulate(parameter: Tensor, gradient: Tensor) -> None:
-    """Add to a parameter's gradient; a missing one becomes `gradient` itself, without a copy."""
+    """Add to a parameter's gradient; a missing one becomes `gradient`, not a copy."""
     parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
 
 
@@ -117,7 +117,7 @@ def _as_float32(logit: Any) -> Any:
 
 
 def as_type_of(value: Any, logit: Any) -> Any:
-    """Convert a float32 to the type of a logit; bfloat16 rounds to nearest, ties to even; for kernels only."""
+    """Convert a float32 to a logit's type; bfloat16 rounds to nearest, ties to even; for kernels only."""
     raise NotImplementedError
 
 
@@ -147,7 +147,7 @@ def _float_of_sortable(key: Any) -> Any:
     return np.int32(key ^ ((key >> _SIGN) & _MAGNITUDE)).view(np.float32)
 
 
-# no "ninf": the logits of tokens that are never predicted are minus infinity
+# no "ninf": the logits of unpredicted tokens are minus infinity
 @kernel(
     error_model="numpy",  # NaN in a row gives a NaN loss, which the trainer reports
     fastmath={"reassoc", "nsz", "nnan", "arcp", "contract"},
@@ -158,8 +158,8 @@ def softmax_gradients(
     """Turn logits without bias into the gradient of scale · Σ_n (loss_n + ½ pull · log_sum_n²), in place.
 
     Args:
-        logits: logits [N, V], float32, or bfloat16 as uint16.
-        bias: bias [V], float32; no row of logits plus bias is all minus infinity.
+        logits: [N, V], float32, or bfloat16 as uint16.
+        bias: [V], float32; no row of logits plus bias is all minus infinity.
         targets: target ids [N].
         scale: scale of the gradients, float32.
         pull: weight of the squared log-normalisers, float32; 0 for the plain softmax.
@@ -199,13 +199,13 @@ def logistic_gradients(logits: Any, scale: Any, losses: Any) -> None:
     """Turn logits into the gradient of scale · Σ log(1 + exp(logit)), in place.
 
     Args:
-        logits: logits [N, S], float32, or bfloat16 as uint16.
+        logits: [N, S], float32, or bfloat16 as uint16.
         scale: scale of the gradients, float32.
         losses: output, the sum of each row's log(1 + exp(logit)) [N], float32.
     """
     size = logits.shape[1]
     values = np.empty(_LANES, np.float32)  # [lanes], float32 for all types of logits
-    # by lane: sums of max(x, 0), and products of 1 + e^-|x|, which need few logarithms
+    # by lane: sums of max(x, 0), and products of 1 + e^-|x|, for few logarithms
     above, products = np.empty(_LANES, np.float32), np.empty(_LANES, np.float32)
     for n in range(logits.shape[0]):
         row = logits[n]
@@ -241,11 +241,11 @@ def softmax_rows(
     """Turn logits into the gradient of scale · Σ_n (loss_n + ½ pull · log_sum_n²), in place.
 
     Args:
-        logits: logits [N, V], float32 or bfloat16; overwritten.
+        logits: [N, V], float32 or bfloat16; overwritten.
         targets: indices into the rows [N].
         scale: scale of the gradients.
         pull: weight of the squared log-normalisers.
-        bias: bias to add to each row [V], float32; None for zeros.
+        bias: added to each row [V], float32; None for zeros.
 
     Returns:
         The losses −log p(target) and log-normalisers log Σ exp of the rows, [N] each, float32.
@@ -268,7 +268,7 @@ def logistic_rows(logits: Tensor, *, scale: float) -> Tensor:
     """Turn logits of noise tokens into the gradient of scale · Σ −log(1 − σ(logit)), in place.
 
     Args:
-        logits: logits [N, S], float32 or bfloat16; overwritten.
+        logits: [N, S], float32 or bfloat16; overwritten.
         scale: scale of the gradients.
 
     Returns:
@@ -305,12 +305,12 @@ def _logistic_rows_by_torch(logits: Tensor, scale: float) -> Tensor:
 
 
 def _numpy_view(logits: Tensor) -> AnyArray:
-    """Return a NumPy view of the memory; bfloat16, which NumPy lacks, becomes uint16."""
+    """View a tensor in NumPy; bfloat16, which NumPy lacks, becomes uint16."""
     return (logits.view(torch.uint16) if logits.dtype == torch.bfloat16 else logits).numpy()
 
 
 def _in_threads(work: Callable[[slice], None], rows: int) -> None:
-    """Split the rows over threads, whose number does not change the result."""
+    """Split rows over threads, whose number does not change the result."""
     cuts = np.linspace(0, rows, min(torch.get_num_threads(), rows) + 1).astype(int).tolist()
     run_slices(work, cuts)
 
@@ -348,13 +348,13 @@ def linear_softmax(
 
     Args:
         weight: weight [V, E].
-        bias: bias [V]; minus infinity for tokens that are never predicted.
+        bias: [V]; minus infinity for tokens never predicted.
         inputs: inputs of the layer [N, E]; N may be 0.
         targets: target ids, in [0, V) [N].
         scale: scale of the gradients.
         precision: type of the matrix products.
         pull: weight of the squared log-normalisers.
-        changes: changes of the target distributions, in the gradients but not in the losses; see `SoftTargets`.
+        changes: changes of the targets, in the gradients, not the losses; see `SoftTargets`.
     """
     weight, bias = weight.detach().to(precision), bias.detach().float()
     inputs = inputs.to(precision)
@@ -391,7 +391,7 @@ def linear_softmax(
 class FullSoftmax(Loss):
     """Mean cross-entropy, plus ½ `self_normalise` times the mean squared log-normaliser.
 
-    The second term pulls Σ exp of the logits towards 1, so logits can replace log-probabilities if sums
+    The second term pulls the logits' Σ exp towards 1: logits can replace log-probabilities if sums
     over the vocabulary are too slow (Devlin et al. 2014; Chen et al. 2015, "variance regularisation").
 
     Args:
@@ -458,7 +458,7 @@ class AdaptiveCrossEntropy(Loss):
     def _cluster_loss(
         self, cluster: int, features: Tensor, ranks: Tensor, gradient: Tensor, precision: torch.dtype
     ) -> Tensor:
-        """Add a cluster's gradients to parameters and features [N, E]; return the sum of its losses."""
+        """Add a cluster's gradients to parameters and features [N, E]; return its summed losses."""
         output, vectors = self._output, self._output.vectors
         begin, end = vectors.bounds[cluster], vectors.bounds[cluster + 1]
         rows = ((ranks >= begin) & (ranks < end)).nonzero().squeeze(1)

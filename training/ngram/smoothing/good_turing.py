@@ -13,11 +13,11 @@ from training.ngram.counts import Observations, OrderCounts
 from training.ngram.smoothing.interpolation import Smoothed, attach_backoffs, uniform_distribution
 
 MAX_DISCOUNTED = 5
-"""Highest discounted count; higher counts are reliable without discount."""
+"""Highest discounted count; higher ones are reliable."""
 
-_CANCELLED = 1e-6  # a smaller difference from 1 has lost too many digits
+_CANCELLED = 1e-6  # a smaller difference from 1 lost too many digits
 FALLBACK_RATIOS = [(r - 0.5) / r for r in range(1, MAX_DISCOUNTED + 1)]
-"""Ratios of an order whose counts of counts allow no estimate: reduce low counts by ½."""
+"""Ratios if counts of counts allow no estimate: reduce low counts by ½."""
 
 
 def good_turing(observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:  # noqa: ARG001 - a smoothing's signature
@@ -54,13 +54,13 @@ def good_turing(observations: Observations, held_out: EncodedCorpus | None) -> S
 
 
 def discount_ratios(counts_of_counts: Sequence[int] | Int64s) -> list[float] | None:
-    """Compute discount ratios d_1, …, d_k of counts 1, 2, …, k; None if no estimate exists.
+    """Compute discount ratios d_1, …, d_k of counts 1, 2, …, k; None without estimate.
 
     r* = (r + 1) n_{r+1} / n_r and d_r = (r*/r − s) / (1 − s) with s = (k + 1) n_{k+1} / n_1. k is the
     highest value, from `MAX_DISCOUNTED` down to 2, for which all d_r are between 0 and 1.
 
     Args:
-        counts_of_counts: number of n-grams with the count 0, 1, 2, … 6.
+        counts_of_counts: n-grams with the count 0, 1, 2, … 6.
     """
     n = [int(count) for count in counts_of_counts]
     for k in range(MAX_DISCOUNTED, 1, -1):
@@ -107,10 +107,10 @@ def _back_off(
     probs = np.empty(len(counts), np.float64)
     backoffs, unlisted = np.ones(len(totals), np.float64), np.zeros(len(totals), np.float64)
     highest = len(kept_shares) - 1
-    for i in range(len(counts)):  # a separate loop lets the scattered reads overlap
+    for i in range(len(counts)):  # in a separate loop, scattered reads overlap
         probs[i] = lower[suffixes[i]]
     begin = 0
-    while begin < len(counts):  # one context at a time: its n-grams are probs[begin:end]
+    while begin < len(counts):  # by context: its n-grams are probs[begin:end]
         context = prefixes[begin]
         listed, taken, lower_listed = 0.0, 0.0, 0.0  # Σ c, Σ (1 − d) c, Σ p(w|h')
         end = begin
@@ -142,10 +142,10 @@ def _back_off(
 def _remaining_mass(
     listed: Int32s, lower_prefixes: Int32s, lower: Float64s, lower_unlisted: Float64s
 ) -> float:
-    """Sum the shorter context's probabilities of words unlisted after the longer one, term by term.
+    """Sum the shorter context's probabilities of words unlisted after the longer, term by term.
 
     `listed` has the suffixes of the longer context's listed n-grams, in order. They are n-grams
-    of the shorter context, whose unlisted words are also unlisted after the longer one.
+    of the shorter context, whose unlisted words are also unlisted after the longer.
     """
     context = lower_prefixes[listed[0]]
     i = listed[0]

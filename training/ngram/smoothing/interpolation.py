@@ -1,4 +1,4 @@
-"""Interface of smoothing methods; arithmetic of the interpolated ones, and those without a fitted parameter.
+"""Interface of smoothings; arithmetic of the interpolated ones, and those without fitted parameters.
 
     p(w|h) = (1 − μ(h)) (c(hw) − D(c(hw))) / c(h) + γ(h) p(w|h')
 
@@ -36,17 +36,17 @@ Parameters may be fitted on the second, held-out text, which has the same vocabu
 """
 
 Level: TypeAlias = tuple[Float64s, Float64s]
-"""Interpolation with the order below: D for counts of 0, 1, 2, and 3 or more [4], and μ by context [m].
+"""Interpolation with the order below: D of counts 0, 1, 2, and 3 or more [4], and μ by context [m].
 
 μ is 1 for contexts whose own counts are ignored.
 """
 
 
 def require_held_out(held_out: EncodedCorpus | None, *, key: str, what: str) -> EncodedCorpus:
-    """Return the held-out text that a smoothing requires.
+    """Return a smoothing's required held-out text.
 
     Raises:
-        InvalidInputError: there is no held-out text; the message names the recipe's key.
+        InvalidInputError: no held-out text; the message names the recipe's key.
     """
     if held_out is None or held_out.num_sentences == 0:
         problem = f"{key}: {what} are fitted on held-out text, but there is none; give --valid"
@@ -55,15 +55,15 @@ def require_held_out(held_out: EncodedCorpus | None, *, key: str, what: str) -> 
 
 
 def uniform_distribution(vocab_size: int) -> Float64s:
-    """Return the distribution below the unigrams [1]: one probability for every word except `<s>`."""
+    """Return the distribution below the unigrams [1]: one probability for all words but `<s>`."""
     return np.full(1, 1.0 / (vocab_size - 1))
 
 
 def log10(values: Float64s) -> Float32s:
-    """Compute decimal logarithms in float32; the logarithm of 0 is minus infinity."""
+    """Compute decimal logarithms in float32; 0 gives minus infinity."""
     logs = np.empty(len(values), np.float32)
     with np.errstate(divide="ignore"):
-        np.log10(values, out=logs)  # in double precision, rounded block by block
+        np.log10(values, out=logs)  # in float64, rounded by block
     return logs
 
 
@@ -91,7 +91,7 @@ def interpolate(
 
 
 def _interpolated(order: OrderCounts, level: Level, lower: Float64s) -> tuple[Float64s, Float64s]:
-    """Compute probabilities of one order [n] and back-off weights of its contexts [m], on all cores."""
+    """Compute an order's probabilities [n] and its contexts' back-off weights [m], on all cores."""
     prefixes, size = order.ngrams.prefixes, len(order.counts)
     probs, backoffs = np.empty(size), np.ones(len(order.totals))
     middles = np.linspace(0, size, (os.cpu_count() or 1) + 1).astype(np.int64)[1:-1]
@@ -109,9 +109,9 @@ def _interpolated(order: OrderCounts, level: Level, lower: Float64s) -> tuple[Fl
 def attach_backoffs(
     estimated: Iterable[tuple[NGrams, Float64s, Float64s]],
 ) -> list[tuple[NGrams, NGramWeights]]:
-    """Attach back-off weights to their n-grams: those estimated with order k belong to order k − 1.
+    """Attach back-off weights to n-grams: those estimated with order k belong to order k − 1.
 
-    The weight of the empty context is never used, and the longest n-grams are not contexts.
+    The empty context's weight is never used; the longest n-grams are not contexts.
 
     Args:
         estimated: n-grams, probabilities [n] and back-off weights of contexts [m], by order.
@@ -121,7 +121,7 @@ def attach_backoffs(
         if orders:
             shorter, weights = orders[-1]
             orders[-1] = shorter, weights._replace(log10_backoffs=log10(backoffs))
-        orders.append((ngrams, NGramWeights(log10(probs), np.zeros(0, dtype=np.float32))))
+        orders.append((ngrams, NGramWeights(log10(probs), np.zeros(0, np.float32))))
     return orders
 
 
@@ -136,10 +136,10 @@ def _interpolate(
     """
     (_, prefixes, suffixes), counts, totals = order.ngrams, order.counts, order.totals
     discounts, lower_shares = level
-    for i in range(len(counts)):  # a separate loop lets the scattered reads overlap
+    for i in range(len(counts)):  # in a separate loop, scattered reads overlap
         probs[i] = lower[suffixes[i]]
     begin = 0
-    while begin < len(counts):  # one context at a time: its n-grams are probs[begin:end]
+    while begin < len(counts):  # by context: its n-grams are probs[begin:end]
         context = prefixes[begin]
         listed, taken = np.int64(0), 0.0
         end = begin
@@ -160,11 +160,11 @@ def _interpolate(
 
 @dataclass(frozen=True, slots=True)
 class Additive:
-    """Add k to every count: p(w|h) = (c(hw) + k) / (c(h) + k V').
+    """Add k to all counts: p(w|h) = (c(hw) + k) / (c(h) + k V').
 
     V' is the number of words except `<s>`. After an unseen context, every word has the probability
     1 / V'; shorter contexts are not used. So only contexts of full length, or that begin with
-    `<s>`, have estimates. Others exist only as states of the automaton, with probabilities 1 / V'
+    `<s>`, have estimates. Others are only states of the automaton, with probabilities 1 / V'
     and a back-off weight of 1. All words share the mass of pruned n-grams equally.
 
     As an interpolation, the uniform distribution has the share k V' / (c(h) + k V').
@@ -181,7 +181,7 @@ class Additive:
         """Estimate a model."""
         added = self.k * (observations.vocab_size - 1)
         k = 0
-        begins = np.zeros(1, dtype=np.bool_)  # mask of contexts that begin with <s>; the empty one does not
+        begins = np.zeros(1, np.bool_)  # mask of contexts that begin with <s>; not the empty one
 
         def level(order: OrderCounts) -> Level:
             nonlocal k, begins
@@ -189,7 +189,7 @@ class Additive:
             estimated = np.ones_like(begins) if k == observations.order else begins
             words, prefixes, _ = order.ngrams
             begins = words == BOS if k == 1 else begins[prefixes]
-            with np.errstate(over="ignore"):  # k may be tiny or too large for a float
+            with np.errstate(over="ignore"):  # k may be too large or small
                 shares = 1.0 / (1.0 + order.totals / added)
             return np.zeros(4), np.where(estimated, shares, 1.0)
 
@@ -212,7 +212,7 @@ def maximum_likelihood(observations: Observations, held_out: EncodedCorpus | Non
 def witten_bell(observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:  # noqa: ARG001 - likewise
     """Interpolate by the diversity of a context: p(w|h) = (c(hw) + T(h) p(w|h')) / (c(h) + T(h)).
 
-    T(h) is the number of distinct words after h, and so of times that a new word occurred.
+    T(h) is the number of distinct words after h: the times that a new word occurred.
 
     Source: Witten and Bell (1991), "The zero-frequency problem", method C; Chen and Goodman (1998), section 2.5.
     """

@@ -20,7 +20,7 @@ from training.ngram.smoothing.interpolation import (
 )
 
 MAX_BUCKETS = 31
-"""Number of powers of two below the largest int32 count."""
+"""Powers of two below the largest int32 count."""
 
 _MAX_LAMBDA = 1.0 - 1e-6
 _TOLERANCE = 1e-5
@@ -33,13 +33,13 @@ class JelinekMercer:
 
     All contexts of one length share λ, or all whose counts c(h) are in one
     bucket: 1, 2 to 3, 4 to 7, …; the last bucket is open. λ stays just
-    below 1, so words missing in the held-out text keep a probability.
+    below 1, so words not in the held-out text keep a probability.
 
     Source: Jelinek and Mercer (1980), "Interpolated estimation of Markov source parameters from
     sparse data"; buckets by count: Bahl, Jelinek and Mercer (1983); Chen and Goodman (1998), section 2.3.
 
     Args:
-        buckets: number of buckets, from 1 to `MAX_BUCKETS`.
+        buckets: from 1 to `MAX_BUCKETS`.
     """
 
     buckets: int = 1
@@ -101,9 +101,9 @@ class _Evidence:
 
 def _em_step(orders: Sequence[_Evidence], lambdas: Float64s, uniform_prob: float) -> Float64s:
     """Run one step of EM; return the new weights [orders, buckets]."""
-    num_tokens = len(orders[0].tokens)  # the context of a unigram, which is empty, is always seen
+    num_tokens = len(orders[0].tokens)  # a unigram's empty context is always seen
     probs = np.full(num_tokens, uniform_prob)
-    found = []  # by order, its own probabilities, and those interpolated with the order below
+    found = []  # by order, own probabilities, and those interpolated with the order below
     for order, row in zip(orders, lambdas, strict=True):
         lower = probs[order.tokens]
         own = order.frequencies + order.pruned * lower
@@ -116,7 +116,7 @@ def _em_step(orders: Sequence[_Evidence], lambdas: Float64s, uniform_prob: float
         weights, here = lambdas[k][order.buckets], reaching[order.tokens]
         stopped = np.bincount(order.buckets, here * weights * own / total, minlength=lambdas.shape[1])
         reached = np.bincount(order.buckets, here, minlength=lambdas.shape[1])
-        # the share that stops, by bucket; unchanged for buckets without tokens
+        # the share that stops, by bucket; unchanged without tokens
         shares = np.divide(stopped, reached, out=lambdas[k].copy(), where=reached > 0)
         updated[k] = np.minimum(shares, _MAX_LAMBDA)  # below 1: unseen words keep a probability
         reaching[order.tokens] = here * (1.0 - weights * order.frequencies / total)
@@ -124,6 +124,6 @@ def _em_step(orders: Sequence[_Evidence], lambdas: Float64s, uniform_prob: float
 
 
 def _bucket_of(totals: Int32s, buckets: int) -> Int64s:
-    """Return the bucket of each context by its count; arbitrary for unseen contexts."""
+    """Return each context's bucket by its count; arbitrary for unseen ones."""
     exponents = np.frexp(np.maximum(totals, 1))[1].astype(np.int64) - 1
     return np.minimum(exponents, buckets - 1)

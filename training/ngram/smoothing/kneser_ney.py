@@ -1,8 +1,8 @@
-"""Absolute discounting, Kneser–Ney and modified Kneser–Ney: a discount is subtracted from every count.
+"""Absolute discounting, Kneser–Ney and modified Kneser–Ney subtract a discount from every count.
 
     p(w|h) = (c(hw) − D(c(hw))) / Σ_x c(hx) + γ(h) p(w|h')
 
-The methods differ in the counts below the highest order, occurrences or distinct preceding
+They differ in the counts below the highest order, occurrences or distinct preceding
 words, and the number of discounts. γ(h) is the mass freed by discounts and pruning.
 
 Discounts come from counts of counts, or are fitted by held-out likelihood.
@@ -36,7 +36,7 @@ _MAX_ROUNDS = 100
 _MAX_NEWTON_STEPS = 50
 
 DiscountSource: TypeAlias = Literal["counts", "held-out"]
-"""Source of discounts: counts of counts, or held-out likelihood."""
+"""Source of discounts: counts of counts or held-out likelihood."""
 
 
 class Discounts(NamedTuple):
@@ -48,7 +48,7 @@ class Discounts(NamedTuple):
 
 
 FALLBACK_DISCOUNTS = Discounts(0.5, 1.0, 1.5)
-"""Discounts of an order whose counts of counts allow no estimate: tiny texts, closed vocabularies."""
+"""Discounts if counts of counts allow no estimate: tiny texts, closed vocabularies."""
 
 SINGLE_FALLBACK_DISCOUNT = Discounts(0.5, 0.5, 0.5)
 """Fallback discount for smoothings with one discount."""
@@ -66,7 +66,7 @@ def discounts_from_counts(
     stochastic language modelling"; for three discounts, Chen and Goodman (1998), section 3.
 
     Args:
-        counts_of_counts: number of n-grams with the count 0, 1, 2, 3, 4, ….
+        counts_of_counts: n-grams with the count 0, 1, 2, 3, 4, ….
         num_discounts: number of discounts.
     """
     n = [int(count) for count in counts_of_counts]
@@ -84,7 +84,7 @@ def discounts_from_counts(
 def fit_discounts(
     matches: Iterable[Matches], *, num_discounts: Literal[1, 3], vocab_size: int
 ) -> list[Discounts]:
-    """Fit discounts by order that maximise held-out likelihood.
+    """Fit discounts of maximum held-out likelihood by order.
 
     Coordinate ascent starts from the fallback discounts. A token's
     probability is linear in each discount, so the log-likelihood is concave
@@ -94,7 +94,7 @@ def fit_discounts(
 
     Args:
         matches: matches of held-out text by order from 1.
-        num_discounts: 3 for counts of 1, 2, and 3 or more; 1 for all counts together.
+        num_discounts: 3 for counts of 1, 2, and 3 or more; 1 for all counts.
         vocab_size: V.
     """
     orders = [_Evidence(one_order, num_discounts) for one_order in matches]
@@ -115,8 +115,8 @@ class _Evidence:
     Attributes:
         frequencies: counts divided by totals [T].
         pruned: share of unlisted n-grams [T]; 1 for unseen contexts.
-        freed: the order below's gain per unit of each discount [T, D].
-        lost: the n-gram's own loss per unit of each discount [T, D].
+        freed: the order below's gain per unit of discount [T, D].
+        lost: the n-gram's own loss per unit of discount [T, D].
     """
 
     def __init__(self, matches: Matches, num_discounts: int) -> None:
@@ -138,7 +138,7 @@ def _improve_discounts(orders: list[_Evidence], discounts: Float64s, uniform_pro
     backoffs = [e.pruned + e.freed @ d for e, d in zip(orders, discounts, strict=True)]
     lower = np.full(len(backoffs[0]), uniform_prob)
     for k, evidence in enumerate(orders):
-        # the highest order's probability is added + factor · this order's probability
+        # the highest order's probability is added + factor · this order's
         factor, added = np.ones_like(lower), np.zeros_like(lower)
         for j in range(k + 1, len(orders)):
             factor *= backoffs[j]
@@ -197,11 +197,11 @@ class Discounting:
 
     Args:
         continuations: True if c, below the highest order, is the number of distinct words before an
-            n-gram (Kneser–Ney): a word that always follows one other word is probable only after it.
+            n-gram (Kneser–Ney): a word that always follows one other is probable only after it.
         num_discounts: discounts per order: 3, for counts of 1, of 2, and of 3 and more (modified
             Kneser–Ney); or 1, D = n₁ / (n₁ + 2 n₂).
         discounts: source of the discounts. Fitted discounts are better if counts of counts are
-            unreliable: subword pieces, closed vocabularies, very small texts.
+            unreliable: subword pieces, closed vocabularies, tiny texts.
     """
 
     continuations: bool = True

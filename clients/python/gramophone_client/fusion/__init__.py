@@ -1,6 +1,6 @@
 """Language models for other projects' decoders: shallow fusion over HTTP.
 
-The adapters have the methods that the decoders document for custom language models; they do not
+Adapters have the methods that decoders document for custom language models; they do not
 import those projects. Like the client, the package requires only httpx and pydantic.
 """
 

@@ -20,7 +20,7 @@ With torchaudio:
     lm = ServedLM(client, CTCDecoderLMState, words=words, model="lstm", log10=True)
     decoder = ctc_decoder(lexicon="lexicon.txt", lm_dict="words.txt", tokens=tokens, lm=lm)
 
-The class also inherits from the decoder's base class, because the decoder accepts no other model;
+The class also inherits from the decoder's base class, as the decoder accepts no other;
 flashlight's `LM` and `LMState` also work.
 """
 
@@ -36,7 +36,7 @@ from gramophone_client.fusion.word_tree import TokenTree, WordNode, WordTree
 
 _LN_10 = math.log(10)
 _USUAL_LENGTH = 6
-"""Characters of a typical word; the offset of longer beginnings of unknown words grows with their length."""
+"""Characters of a typical word; the offset of longer beginnings of unknown words grows."""
 
 _PARAMETERS = ("alpha", "beta", "unk_score_offset", "score_boundary")
 
@@ -52,16 +52,16 @@ class PyCTCDecodeLM:
 
     Args:
         client: client of the service.
-        unigrams: words that may be recognised; other words, and strings that no such word begins with, get the
+        unigrams: words that may be recognised; others, and strings that begin none, get the
             offset. If None, only words unknown to the model get it.
-        model: address of the model; None for the service's default.
+        model: address of the model; None for the default.
         context: text spoken before each recording.
         alpha: weight of the model.
         beta: bonus added for each word.
         unk_score_offset: offset of an unknown word, in base 10, before the weight `alpha`.
-        score_boundary: true to begin texts with `<s>`, and to score `</s>` after them.
+        score_boundary: true to begin texts with `<s>` and score `</s>` after them.
         order: order of the model in words; beams that differ only in earlier words may be merged.
-        companions: maximum number of recently used words scored with each new word.
+        companions: maximum recently used words scored with each new word.
 
     Every method raises GramophoneError.
     """
@@ -96,7 +96,7 @@ class PyCTCDecodeLM:
         return self._tree.start(bos=self.score_boundary)
 
     def score_partial_token(self, partial_token: str) -> float:
-        """Return the penalty of the beginning of a word; 0 if a known word begins with it."""
+        """Return the penalty of a word's beginning; 0 if it begins a known word."""
         self._tree.add_recent(partial_token)
         if not self._known or self._is_word_prefix(partial_token):
             return 0.0
@@ -139,7 +139,7 @@ class PyCTCDecodeLM:
         raise NotImplementedError(f"cannot load from {filepath}: the service stores the model")
 
     def close(self) -> None:
-        """Free the states that the decoder has dropped."""
+        """Free the states dropped by the decoder."""
         self._tree.close()
 
     def _is_word_prefix(self, beginning: str) -> bool:
@@ -155,13 +155,13 @@ class TorchaudioLM:
 
     Args:
         client: client of the service.
-        new_state: constructor of an empty state of the decoder, such as `CTCDecoderLMState`.
+        new_state: constructor of the decoder's empty state, such as `CTCDecoderLMState`.
         words: words by the decoder's index, in the order of its dictionary; with a lexicon.
-        token_ids: token ids by the decoder's index, any value for unscored indices like the blank; without a lexicon.
-        model: address of the model; None for the service's default.
+        token_ids: token ids by the decoder's index, any for unscored ones like the blank; without a lexicon.
+        model: address of the model; None for the default.
         context: text spoken before each recording.
-        log10: true for scores in base 10, like those of the decoder's own KenLM, to reuse its weights.
-        companions: maximum number of recently used words scored with each new word.
+        log10: true for scores in base 10, like the decoder's own KenLM, to reuse its weights.
+        companions: maximum recently used words scored with each new word.
 
     Every method raises GramophoneError.
     """

@@ -2,12 +2,12 @@
 
 Word by word: a decoder requests one word after one text at a time, but competing texts continue
 with similar words. So each request also scores recently used words after the same text. If all
-words of a model are known, all other words are one unknown word, which is scored once.
+words of a model are known, all others are one unknown word, scored once.
 
 Token by token: a decoder requests every token after a text, so one request returns the complete
 row, and the service stores the state of a text only when the text is extended.
 
-Handles of states that the decoder has dropped are freed with the next request; any thread may add
+Handles of states that the decoder dropped are freed with the next request; any thread may add
 one, including the garbage collector's. The trees are for one thread at a time.
 """
 
@@ -23,7 +23,7 @@ from gramophone_client.calls import ContinuationOptions, StateElsewhereError, re
 from gramophone_client.types import AdvancedState
 
 _MAX_HANDLES = 1000
-"""Maximum handles freed in one request; the default limit of the service."""
+"""Maximum handles freed in one request: the service's default limit."""
 
 _BATCH_WORDS = 1000
 _CONTROL_TOKENS = 3
@@ -35,9 +35,9 @@ _EOS = 2
 
 
 class ReleasedHandles:
-    """Queues of handles to free, by process; any thread may add one, including the garbage collector's.
+    """Queues of handles to free, by process; any thread may add one.
 
-    A process rejects handles of another process, and a restarted service has another name.
+    A process rejects handles of another, and a restarted service has another name.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class ReleasedHandles:
         """Take handles to free with the request made in the context; put them back if it fails.
 
         Args:
-            handle: handle of the state in the request; handles of its process are taken.
+            handle: handle in the request; those of its process are taken.
         """
         handles = self._queue_of(handle)
         batch = [handles.popleft() for _ in range(min(len(handles), _MAX_HANDLES))]
@@ -101,10 +101,10 @@ class WordEstimate(NamedTuple):
     """Estimate of a word by a model.
 
     Attributes:
-        logprob: natural logarithm of its probability.
+        logprob: its natural-log probability.
         is_oov: true if the word, or a part of it, is unknown.
         num_tokens: number of its tokens.
-        eos_logprob: natural logarithm of the probability of `</s>` after it; None unless requested.
+        eos_logprob: natural-log probability of `</s>` after it; None unless requested.
     """
 
     logprob: float
@@ -119,7 +119,7 @@ class WordEstimate(NamedTuple):
 
 
 def probe_words(known: Sequence[str]) -> list[str]:
-    """Return words that are known only to tokenizers that change case or Unicode form or split at punctuation."""
+    """Return words known only to tokenizers that change case or Unicode form or split at punctuation."""
     changes = (str.upper, str.lower, str.title, _widened)
     changed = {change(word) for word in known[:20] for change in changes}
     decomposed = ((word, unicodedata.normalize("NFD", word)) for word in known)
@@ -135,12 +135,12 @@ def _widened(word: str) -> str:
 class WordNode:
     """Text reached by a decoder, with the scores of its continuations; created by `WordTree`.
 
-    It references either longer texts or the shorter text before it, never both: without cycles, nodes that a
+    It references either longer texts or the one before it, never both: without cycles, nodes that a
     decoder drops are deleted immediately.
 
     Attributes:
         said: estimate of its last word.
-        eos_logprob: natural logarithm of the probability of `</s>` after it; None until requested.
+        eos_logprob: natural-log probability of `</s>` after it; None until requested.
         held: handle of its state; None if the service has none.
         origin: for a text without a state, the text before the last word, and that word.
         children: longer texts by their last word, with states in the service.
@@ -206,10 +206,10 @@ class WordTree(_StateTree):
 
     Args:
         client: client of the service.
-        model: address of the model; None for the service's default.
+        model: address of the model; None for the default.
         context: text before every text of the tree.
         words: words scored together at the start of a text, when first needed.
-        companions: maximum number of other, recently used words scored in a request for one word.
+        companions: maximum other, recently used words scored in a request for one word.
 
     Every method raises GramophoneError.
     """
@@ -240,7 +240,7 @@ class WordTree(_StateTree):
         return text
 
     def add_recent(self, word: str) -> None:
-        """Mark a word as recently used, to be scored together with others."""
+        """Mark a word as recently used, to score it with others."""
         name = self._name(word)
         self._recent[name] = word
         self._recent.move_to_end(name)
@@ -267,7 +267,7 @@ class WordTree(_StateTree):
         return longer
 
     def end(self, text: WordNode) -> float:
-        """Return the natural logarithm of the probability that the text ends here."""
+        """Return the natural-log probability that the text ends here."""
         if text.eos_logprob is None:
             (result,) = self._advance([{"state": self._handle(text), "eos": True, "keep": False}])
             text.eos_logprob = result.eos_logprob
@@ -337,7 +337,7 @@ class TokenNode:
     """Text reached by a decoder; created by `TokenTree`.
 
     Attributes:
-        logprob: natural logarithm of the probability of its last token.
+        logprob: natural-log probability of its last token.
     """
 
     __slots__ = ("held", "logprob", "origin", "row")
@@ -361,7 +361,7 @@ class TokenTree(_StateTree):
     Args:
         client: client of the service.
         token_ids: token ids by the decoder's index.
-        model: address of the model; None for the service's default.
+        model: address of the model; None for the default.
         context: text before every text of the tree.
 
     Every method raises GramophoneError.
@@ -382,7 +382,7 @@ class TokenTree(_StateTree):
         return TokenNode(self._row(text)[index], origin=(text, index))
 
     def end(self, text: TokenNode) -> float:
-        """Return the natural logarithm of the probability that the text ends here."""
+        """Return the natural-log probability that the text ends here."""
         return self._row(text)[-1]
 
     def _row(self, text: TokenNode) -> list[float]:
