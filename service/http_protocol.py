@@ -184,6 +184,7 @@ class GuardedProtocol(HttpToolsProtocol):
     _waiting: tuple[RequestResponseCycle, Any] | None = None
     _framing_bytes = 0
     _head_done = False
+    _is_new = False  # whether a head has just been completed
     _request_complete = False
     _over_limit = False
     _ignores_input = False
@@ -305,7 +306,9 @@ class GuardedProtocol(HttpToolsProtocol):
             message = f"the request's version is HTTP/{version}; send HTTP/1.1"
             self._stop((HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, message))
         self._stop(head_error(num_hosts, codings, version))
+        self._is_new = True
         super().on_headers_complete()
+        self._is_new = False
         self._set_up_cycle()
         self.headers = []  # the request refers to its headers; trailers must not be added
         self._framing_bytes = 0
@@ -327,7 +330,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Start the answer: of an operation, at the end of the received bytes; of others as in uvicorn."""
         scope = cycle.scope
-        if self._head_done or (scope["method"], scope["path"]) not in self.operations:
+        if not self._is_new or (scope["method"], scope["path"]) not in self.operations:
             super()._start_asgi_task(cycle, app)  # also of a request that waited for an earlier one
         else:
             self._waiting = cycle, app

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from models.states import StateView
-from tests.support.http import answers, connect
+from tests.support.http import answer, answers, connect
 
 LINES = b'{"text": "a"}\n{"text": "the cat"}\n'
 
@@ -73,6 +73,17 @@ def test_half_closed_connection_gets_all_pipelined_replies(server):
     large = post("/v1/generate", json.dumps(generate(20)).encode() + b" " * 90_000)
     got = half_closed(server, large + post("/v1/generate", generate(5)) + post("/nowhere", {}))
     assert [one.status for one in got] == [200, 200, 404]
+
+
+@pytest.mark.parametrize(
+    "rest", [b"", b"POST /v1/sco", b"POST /v1/score HTTP/1.1\r\nhost: a\r\n"], ids=["none", "line", "head"]
+)
+def test_pipelined_operations_are_answered_before_a_part_of_the_next_head(server, rest):
+    texts = ["the cat", "a dog", "the cat sat"]
+    with connect(server.url) as connection:
+        connection.sendall(b"".join(post("/v1/score", {"texts": [text]}) for text in texts) + rest)
+        got = [answer(connection) for _ in texts]
+    assert [one.status for one in got] == [200] * 3
 
 
 @pytest.mark.parametrize(
