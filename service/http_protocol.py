@@ -65,6 +65,7 @@ _SENT_POLL_S = 0.05
 """Interval of the checks of closing TLS connections for unsent bytes."""
 
 _INVALID = "Invalid HTTP request received."
+_CLOSE = (b"connection", b"close")
 
 
 class SlowClients:
@@ -554,7 +555,9 @@ async def _send_whole(cycle: RequestResponseCycle, head: bytes, body: bytes) -> 
         return
     cycle.response_started = cycle.response_complete = True
     cycle.waiting_for_100_continue = False
-    lines = [b"%b: %b\r\n" % header for header in cycle.default_headers]
+    lines = [b"%b: %b\r\n" % header for header in cycle.default_headers if header != _CLOSE]
+    if _CLOSE in cycle.default_headers:  # the service is shutting down
+        cycle.keep_alive = False
     if not cycle.keep_alive:
         lines.append(b"connection: close\r\n")
     cycle.transport.write(b"".join([head, *lines, b"\r\n", body]))

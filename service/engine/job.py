@@ -101,8 +101,6 @@ class Shares(Generic[H]):
 
     def refusal(self, owner: H, amount: int, whose: str = "this key") -> str | None:
         """Return why an owner may not hold more by an amount, as the end of a message; None if it may."""
-        if self.used + amount <= self.total:
-            return None
         share = self.share(owner)
         if amount <= max(0, self.total - self.used, share - self.held[owner]):
             return None

@@ -80,15 +80,15 @@ class Guard:
         self.connections.num_running += is_counted
         try:
             refusal = self._refusal(request)
-            answer = self.operations.get((scope["method"], scope["path"]))
+            # HEAD is handled as GET, for gateways and link checkers; the server omits bodies
+            method = "GET" if scope["method"] == "HEAD" else scope["method"]
+            answer = self.operations.get((method, scope["path"]))
             if refusal is not None:
                 await refusal(scope, request.receive, request.send)
             elif answer is not None:
                 await answer(request)
-            else:
-                if scope["method"] == "HEAD":  # for gateways and link checkers; the server omits bodies
-                    scope = {**scope, "method": "GET"}  # a copy: the server needs the original method
-                await self.app(scope, request.receive, request.send)
+            else:  # a copy of the scope: the server needs the original method
+                await self.app({**scope, "method": method}, request.receive, request.send)
         except Exception as error:  # noqa: BLE001 - the last-resort handler
             await self._reply_to(error, request)
         finally:

@@ -140,22 +140,14 @@ class GuardedRequest:
 
     async def reply(self, content: bytes) -> None:
         """Send a complete JSON reply with status 200."""
-        self.status = 200
         send_whole = self.scope["state"].pop(WHOLE_REPLY, None)
         if send_whole is not None:
-            self.is_complete = True
+            self.status, self.is_complete = 200, True
             await send_whole(_HEAD % (len(content), self.request_id.encode()), content)
             return
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", b"%d" % len(content)),
-            *_HEADERS,
-            (_ID_HEADER, self.request_id.encode()),
-            _DEFAULT_POLICY,
-        ]
-        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-        self.is_complete = True
-        await self._send({"type": "http.response.body", "body": content})
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
+        await self.send({"type": "http.response.start", "status": 200, "headers": headers})
+        await self.send({"type": "http.response.body", "body": content})
 
     def header(self, name: bytes) -> str:
         """Return the first header with a name; empty if absent."""

@@ -4,6 +4,7 @@ All prompts' rows are stepped together. Choice `prompt * n + j` is the j-th cont
 prompt; it depends only on the prompt, the parameters and the seed.
 """
 
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
@@ -306,8 +307,9 @@ class ChoicesOperation(EventsOperation[ChoiceChunk, GenerateResult]):
         choice, _, usage = event
         return self._written([choice], usage)
 
+    @abstractmethod
     def _written(self, choices: list[Any], usage: Any) -> bytes:
-        raise NotImplementedError
+        """Return the JSON of choices and their usage, the reply's or an event's."""
 
 
 class Generate(ChoicesOperation):

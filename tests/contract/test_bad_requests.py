@@ -194,8 +194,9 @@ def test_fields_that_do_not_go_together_are_named_without_the_rest_of_the_body(h
     assert error_of(http.post("/v1/check", json=body), 400)["message"] == "give either threshold or precision"
 
 
-def test_head_is_answered_as_get_without_the_body(http):
-    got, headed = http.get("/v1/models"), http.head("/v1/models")
+@pytest.mark.parametrize("path", ["/v1/models", "/v2/languages", "/v2/check?text=a&language=en-US"])
+def test_head_is_answered_as_get_without_the_body(http, path):
+    got, headed = http.get(path), http.head(path)
     assert headed.status_code == 200
     assert headed.content == b""
     assert headed.headers["content-length"] == got.headers["content-length"]

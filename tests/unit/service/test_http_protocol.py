@@ -1,12 +1,13 @@
 """Refused request heads, and error replies without local paths."""
 
 import asyncio
+from unittest.mock import Mock
 
 import pytest
 
 from models.errors import FormatError, IntegrityError, InvalidInputError, ModelNotFoundError, RegistryError
 from service.api_errors import error_body
-from service.http_protocol import _continue, head_error
+from service.http_protocol import _continue, _send_whole, head_error
 
 HOST = (b"host", b"a")
 
@@ -114,3 +115,22 @@ def test_the_error_of_a_future_reaches_a_started_answer():
 
 def test_a_cancellation_reaches_a_started_answer():
     assert continued(lambda _, task: task.cancel()) == [1, "CancelledError", True]
+
+
+@pytest.mark.parametrize(
+    ("draining", "keep_alive"), [(False, True), (False, False), (True, True), (True, False)]
+)
+def test_a_reply_in_one_write_says_once_that_the_connection_closes(draining, keep_alive):
+    closing, transport = draining or not keep_alive, Mock()
+    cycle = Mock(
+        keep_alive=keep_alive,
+        transport=transport,
+        disconnected=False,
+        flow=Mock(write_paused=False),
+        default_headers=[(b"date", b"today"), *([(b"connection", b"close")] if draining else [])],
+    )
+    asyncio.run(_send_whole(cycle, b"HTTP/1.1 200 OK\r\n", b"{}"))
+    (sent,) = transport.write.call_args.args
+    assert (sent.count(b"connection: close"), transport.close.called) == (int(closing), closing)
+    assert sent.endswith(b"\r\n\r\n{}")
+    assert b"date: today\r\n" in sent
