@@ -12,7 +12,7 @@ import time
 import pytest
 
 from models.states import StateView
-from tests.support.http import answer, answers, connect
+from tests.support.http import answers, connect
 
 LINES = b'{"text": "a"}\n{"text": "the cat"}\n'
 
@@ -82,8 +82,9 @@ def test_pipelined_operations_are_answered_before_a_part_of_the_next_head(server
     texts = ["the cat", "a dog", "the cat sat"]
     with connect(server.url) as connection:
         connection.sendall(b"".join(post("/v1/score", {"texts": [text]}) for text in texts) + rest)
-        got = [answer(connection) for _ in texts]
-    assert [one.status for one in got] == [200] * 3
+        got = b""
+        while got.count(b"HTTP/1.1 200") < len(texts):  # or the time limit of the connection
+            got += connection.recv(65536)
 
 
 @pytest.mark.parametrize(
