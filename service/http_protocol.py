@@ -64,6 +64,9 @@ _GONE_POLL_S = 0.02
 _SENT_POLL_S = 0.05
 """Interval of the checks of closing TLS connections for unsent bytes."""
 
+_MAX_STARTED = 32
+"""Maximum requests of one turn of the event loop that are answered before the others are read."""
+
 _INVALID = "Invalid HTTP request received."
 _CLOSE = (b"connection", b"close")
 
@@ -172,6 +175,7 @@ class GuardedProtocol(HttpToolsProtocol):
         receive_timeout_s: maximum time for a request to arrive.
         slow_clients: clients slow to read their replies.
         operations: method and path of requests that are answered without a task if they need not wait.
+        num_started: number of these in this turn of the event loop.
         on_end: called at the end of the connection.
     """
 
@@ -181,6 +185,7 @@ class GuardedProtocol(HttpToolsProtocol):
     slow_clients = SlowClients(timeout_s=30.0, max_bytes=1 << 28)
 
     operations: Collection[tuple[str, str]] = ()
+    num_started = 0
 
     _waiting: tuple[RequestResponseCycle, Any] | None = None
     _framing_bytes = 0
@@ -337,9 +342,17 @@ class GuardedProtocol(HttpToolsProtocol):
             self._waiting = cycle, app
 
     def _start_now(self, cycle: RequestResponseCycle, app: Any) -> None:
-        """Run an answer until it has to wait, and only then make a task of the rest."""
+        """Run an answer until it has to wait, and only then make a task of the rest.
+
+        `asyncio.current_task` is None until then. In a turn of the event loop with many requests the others wait as
+        tasks, so the limit of their delay holds.
+        """
         self._waiting = None
-        if cycle.more_body:
+        kind = type(self)
+        if not kind.num_started:
+            self.loop.call_soon(setattr, kind, "num_started", 0)
+        kind.num_started += 1
+        if cycle.more_body or kind.num_started > _MAX_STARTED:
             super()._start_asgi_task(cycle, app)
             return
         answer = cycle.run_asgi(app)

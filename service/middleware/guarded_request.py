@@ -101,13 +101,14 @@ class GuardedRequest:
         self._limit.check_head(self.headers)
         message = await self._receive()
         if message["type"] == "http.request":
-            body, self.is_received = message.get("body", b""), not message.get("more_body", False)
+            body = message.get("body", b"")
             self._limit.held.receive(self.owner, len(body), before=self.num_received)
             if self._limit.log_bodies and body and not self.num_received:
                 self.annotate(body=body[:_SHOWN_BYTES].decode(errors="replace"))
             self._parts.append(body)
             self.num_received += len(body)
             self._limit.check_size(self.num_received)
+            self.is_received = not message.get("more_body", False)
             if not self.is_received:
                 self._limit.check_time(self.scope, self.num_received)
         return message
@@ -173,6 +174,7 @@ class GuardedRequest:
         """Release the body and the models of an answered or abandoned request, including streams."""
         if self.num_received:
             self._limit.held.add(self.owner, -self.num_received)
+        self._parts.clear()
         while self._models:
             self._models.pop().use.in_flight -= 1
         state = self.scope["state"]  # circles of references would wait for the garbage collector

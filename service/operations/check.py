@@ -276,6 +276,7 @@ class Check(ModelsOperation[tuple[CheckReply, list[int]]]):
     def __init__(self, call: Call, given: CheckRequest) -> None:
         self.given = given
         super().__init__(call, given)
+        self._word_lists = find_dictionaries(call.resources.dictionaries, given.dictionaries)
 
     @override
     def prepare(self) -> Iterator[Callable[[], Any]]:
@@ -294,8 +295,9 @@ class Check(ModelsOperation[tuple[CheckReply, list[int]]]):
 
     @override
     def run(self) -> Work[Any, tuple[CheckReply, list[int]]]:
-        word_lists = find_dictionaries(self.call.resources.dictionaries, self.given.dictionaries)
-        return check(self.weighted, self.given, self._calibration, self.call.limits, word_lists, self._errors)
+        return check(
+            self.weighted, self.given, self._calibration, self.call.limits, self._word_lists, self._errors
+        )
 
     @override
     def reply(self, result: tuple[CheckReply, list[int]]) -> Iterator[bytes]:

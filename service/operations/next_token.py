@@ -324,9 +324,12 @@ class NextToken(_AfterContexts[list[RankedTokens]], RowsOperation[list[RankedTok
 
     @override
     def cost(self) -> Cost:
-        vocab_size = self.models[0].vocab_size
-        width = vocab_size if self.given.entropy else min(self._width, vocab_size)
+        width = min(self._width, self.models[0].vocab_size)
         return Cost(self.call.num_tokens, predicted=self._count, entries=self._count * width)
+
+    @override
+    def runs_inline(self, cost: Cost) -> bool:
+        return not self.given.entropy and super().runs_inline(cost)  # entropies need whole rows
 
     @override
     def run(self) -> Work[Any, list[RankedTokens]]:

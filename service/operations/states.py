@@ -35,7 +35,7 @@ from models.vocabulary import EOS, UNK
 from service.hosting.loaded_model import LoadedModel
 from service.hosting.state_store import OwnedStateStore, StoredState
 from service.operations.constants import MIN_SHARED_CONTINUATIONS, SPARSE_RATIO
-from service.operations.operation import BYTES_PER_TOKEN, Call, Cost, Operation, RowsOperation
+from service.operations.operation import Call, Cost, Operation, RowsOperation
 from service.schemas import with_examples
 from service.schemas.replies import (
     AdvancedState,
@@ -60,6 +60,9 @@ R = TypeVar("R")
 
 _BULK_STATES = 512
 """Maximum continuations or states of a request that is not bulk."""
+
+_INLINE_STATES, _INLINE_BYTES = 64, 256
+"""Maximum continuations, and bytes of each on average, that an n-gram model scores faster at once."""
 
 _HANDLE_BYTES = 128
 """Approximate body bytes per state with a following word; such a body is little work."""
@@ -488,10 +491,10 @@ class _OnStates(Operation[R]):
 
     @override
     def cost(self) -> Cost:
-        count, num_bytes = len(self.stored), self.call.num_bytes
-        text = max(0, num_bytes - _HANDLE_BYTES * count) // BYTES_PER_TOKEN
-        is_bulk = True if count > _BULK_STATES else None if text else False
-        return Cost(text, predicted=count, bulk=is_bulk)
+        count = len(self.stored)
+        is_small = self.call.num_bytes <= _HANDLE_BYTES * count
+        is_bulk = True if count > _BULK_STATES else False if is_small else None
+        return Cost(self.call.num_tokens, bulk=is_bulk)
 
 
 class AdvanceStates(_OnStates[list[AdvancedState]]):
@@ -507,9 +510,16 @@ class AdvanceStates(_OnStates[list[AdvancedState]]):
         call.limits.check_count(len(given.continuations), parameter="continuations")
         call.limits.check_count(len(given.free), parameter="free")
         call.resources.states.check_process(given.free, parameter="free[]")
-        self.given, self.may_run_inline = given, not given.next_token_ids
+        self.given = given
         handles = [continuation.state for continuation in given.continuations]
         self.find_states(call, handles, parameter="continuations[].state")
+
+    @override
+    def runs_inline(self, cost: Cost) -> bool:
+        is_small = (
+            len(self.stored) <= _INLINE_STATES and self.call.num_bytes <= _INLINE_STATES * _INLINE_BYTES
+        )
+        return is_small and not self.given.next_token_ids and is_lookup(self.models[0].model)
 
     @override
     def run(self) -> Work[Any, list[AdvancedState]]:

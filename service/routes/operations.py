@@ -6,9 +6,9 @@ from typing import Annotated
 from fastapi import Path, Query, Request
 from starlette.responses import Response
 
-from models.calls import run_to_completion
 from models.completion.user_model import split_word_sequences
 from models.reranking.formats.reader import FORMATS
+from service.engine.job import RequestOptions
 from service.operations.accepted_words import (
     NAME_PATTERN,
     AcceptedRequest,
@@ -35,7 +35,14 @@ from service.operations.tokenize import (
 )
 from service.operations.tune import Tune, TuneReply
 from service.routes.endpoints import BINARY_TYPE, EVENTS_TYPE, FORM_TYPE, EndpointRouter, Lines
-from service.routes.request import json_response, owner_of, read_json, resolve_model, services_of
+from service.routes.request import (
+    json_response,
+    owner_of,
+    read_json,
+    resolve_model,
+    services_of,
+    while_connected,
+)
 from service.schemas.replies import (
     AdvanceReply,
     DocumentsReply,
@@ -146,8 +153,9 @@ router.operation(Detokenize, "/detokenize", name="detokenize_ids", tag="Tokenise
 @router.endpoint("GET", "/tokenizer_info", tag="Tokenise", reply=TokenizerInfo)
 async def get_tokenizer_info(request: Request, model: _OptionalAddress = None) -> Response:
     """Describe a model's tokenizer: its type, control tokens and vocabulary size."""
-    work = tokenizer_info(resolve_model(request, model), services_of(request).limits)
-    return json_response(await asyncio.to_thread(run_to_completion, work))
+    services, terms = services_of(request), RequestOptions(owner=owner_of(request))
+    work = tokenizer_info(resolve_model(request, model), services.limits)
+    return json_response(await while_connected(request.receive, services.engine.run(work, terms)))
 
 
 router.operation(Autocomplete, "/v1/autocomplete", name="complete", tag="Complete", reply=AutocompleteReply)

@@ -30,7 +30,7 @@ from service.operations.operation import (
     request_options,
     write_reply,
 )
-from service.routes.endpoints import BINARY_TYPE, Endpoint, Lines
+from service.routes.endpoints import BINARY_TYPE, LINES_TYPE, Endpoint, Lines
 from service.routes.request import Services, read_body, start_stream, while_connected
 from service.routes.streaming import HEARTBEAT_S, EventStream, float32_response, lines_response
 
@@ -124,8 +124,11 @@ async def _result(
 
 def _stream_format(lines: Lines, request: GuardedRequest) -> str | None:
     """Return the format of a body that is a stream of lines or lists; None for JSON."""
-    form = format_name_of_media_type(request.header(b"content-type"))
-    return form if form == _JSON_LINES or lines.list_types else None
+    content_type = request.header(b"content-type")
+    if lines.list_types:
+        return format_name_of_media_type(content_type)
+    # media types are case-insensitive
+    return _JSON_LINES if content_type.partition(";")[0].strip().lower() == LINES_TYPE else None
 
 
 def _refuse_query_options(request: GuardedRequest, kind: type[LinesOperation[Any, Any]]) -> None:

@@ -38,6 +38,7 @@ from service.engine.metrics import Metrics
 from service.http_client import ClientConnection, ConnectionPool, ExchangeError, encode_request
 from service.middleware.authentication import presented_key
 from service.middleware.guard import REFUSAL
+from service.middleware.guarded_request import WHOLE_REPLY
 from service.middleware.limits import OVER_LIMIT, RECEIVE_TIMEOUT, HeldBodies, content_length, header
 from service.routes.request import Services, while_connected
 from service.schemas.wire import check_json_size
@@ -350,6 +351,7 @@ class AffinityRelay(PeerMiddleware):
         ):
             await self._forward_to_owner(scope, receive, send, key)
         elif scope["path"].startswith(PEER_PREFIX) and is_from_peer(scope):
+            scope["state"].pop(WHOLE_REPLY, None)
             await self.peer_endpoints(scope, receive, send)
         else:
             await self.app(scope, receive, send)
@@ -368,6 +370,7 @@ class AffinityRelay(PeerMiddleware):
             await self.app(scope, receive, send)
             return
         self.metrics.relayed_requests.inc()
+        scope["state"].pop(WHOLE_REPLY, None)  # a circle of references, which the guard would end
         self.held.add(key, len(body))
         exchange = asyncio.ensure_future(self.peers[owner].exchange(encode_scope(scope, body), send))
         try:

@@ -282,3 +282,10 @@ def test_both_clients_rate_lines_in_order(server):
     assert (outcomes, reply) == asyncio.run(in_async())
     assert isinstance(outcomes[1], ErrorBody)
     assert outcomes[0].id == "1"
+
+
+@pytest.mark.parametrize("kind", ["application/json; charset=utf-8", "application/jsonl", "text/plain", None])
+def test_only_one_media_type_is_a_stream_of_lines(http, kind):
+    headers = {} if kind is None else {"content-type": kind}
+    response = http.post("/v1/score", content=b'{"texts": ["the cat"]}', headers=headers)
+    assert (response.status_code, len(response.json()["results"])) == (200, 1)
