@@ -137,9 +137,7 @@ def _checked_key(name: str, scopes: Iterable[str], salt: bytes, digest: bytes) -
     except ValueError:
         known = frozenset()
     if not known:
-        raise InvalidInputError(
-            f"scopes must be a comma-separated list of {', '.join(KeyScope)}", parameter="scopes"
-        )
+        raise InvalidInputError.of("scopes", f"must be a comma-separated list of {', '.join(KeyScope)}")
     return ApiKey(name, known, salt, digest)
 
 

@@ -171,7 +171,7 @@ def _readable(name: str, file: Path | None) -> Path:
 
 
 def _tls_error(name: str, value: object, reason: str) -> InvalidInputError:
-    return InvalidInputError(f"{name} is {value}: {reason}", parameter=name)
+    return InvalidInputError.of(name, f"is {value}: {reason}")
 
 
 class DrainingServer(uvicorn.Server):

@@ -39,9 +39,9 @@ class OpenLoop:
 
     def __post_init__(self) -> None:
         if not 0 < self.rate_per_s <= _MAX_RATE_PER_S:
-            raise InvalidInputError(
-                f"rate is {self.rate_per_s:g}; it must be above 0 and at most {_MAX_RATE_PER_S:g} per second",
-                parameter="rate",
+            raise InvalidInputError.of(
+                "rate",
+                f"is {self.rate_per_s:g}; it must be above 0 and at most {_MAX_RATE_PER_S:g} per second",
             )
 
     def arrival_times(self) -> Iterator[float]:
@@ -64,7 +64,7 @@ class ClosedLoop:
 
     def __post_init__(self) -> None:
         if self.clients < 1:
-            raise InvalidInputError(f"clients is {self.clients}; it must be at least 1", parameter="clients")
+            raise InvalidInputError.of("clients", f"is {self.clients}; it must be at least 1")
 
 
 Load = OpenLoop | ClosedLoop
@@ -97,7 +97,7 @@ class LoadSettings:
         for name in ("duration_s", "num_requests", "max_connections", "timeout_s"):
             value = getattr(self, name)
             if value is not None and value <= 0:
-                raise InvalidInputError(f"{name} is {value:g}; it must be above 0", parameter=name)
+                raise InvalidInputError.of(name, f"is {value:g}; it must be above 0")
 
 
 class Request(NamedTuple):
@@ -196,8 +196,7 @@ def parse_duration_s(text: str, parameter: str) -> float:
         return 0.0
     found = _TIME.fullmatch(text)
     if found is None or math.isinf(float(found[1])):
-        raise InvalidInputError(
-            f"{parameter} is {text!r}; it must be a number followed by us, ms, s or min, such as 200ms",
-            parameter=parameter,
+        raise InvalidInputError.of(
+            parameter, f"is {text!r}; it must be a number followed by us, ms, s or min, such as 200ms"
         )
     return float(found[1]) * _SECONDS[found[2]]

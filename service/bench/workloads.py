@@ -131,11 +131,9 @@ def workload_requests(
         InvalidInputError: the workload is unknown, or does not accept `num_items`.
     """
     if name not in WORKLOADS:
-        raise InvalidInputError(
-            f"workload is {name!r}; it must be one of {', '.join(WORKLOADS)}", parameter="workload"
-        )
+        raise InvalidInputError.of("workload", f"is {name!r}; it must be one of {', '.join(WORKLOADS)}")
     if num_items is not None and name not in _DEFAULT_ITEMS:
-        raise InvalidInputError(f"items is {num_items}; {name} has one prompt per request", parameter="items")
+        raise InvalidInputError.of("items", f"is {num_items}; {name} has one prompt per request")
     num_items = num_items or _DEFAULT_ITEMS.get(name, 1)
     if count is None:
         count = min(max(_NUM_ITEMS // num_items, _NUM_REQUESTS[0]), _NUM_REQUESTS[-1])
@@ -180,8 +178,8 @@ def parse_fields(assignments: Sequence[str]) -> dict[str, Any]:
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
         if not name or not equals:
-            raise InvalidInputError(
-                f"field is {assignment!r}; it must be NAME=JSON, such as temperature=0", parameter="field"
+            raise InvalidInputError.of(
+                "field", f"is {assignment!r}; it must be NAME=JSON, such as temperature=0"
             )
         fields[name] = json.loads(value) if _is_json(value.encode()) else value
     return fields

@@ -156,7 +156,7 @@ def tune(
             f"{source.file} has lattices; beam_size, scores and corrections are for n-best lists only"
         )
     if form is not None and not source.references:
-        raise InvalidInputError("references is missing; lattices need --references", parameter="references")
+        raise InvalidInputError.of("references", "is missing; lattices need --references")
     search = lattices.search()
     job = tune.prepare_tuning(
         {**settings._asdict(), "models": models, "phrases": phrases and read_dictionary(phrases)},

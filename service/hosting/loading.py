@@ -73,9 +73,8 @@ def read_precisions(text: str) -> dict[str, Precision]:
         name, equals, value = (piece.strip() for piece in part.rpartition("="))
         precision = check_precision(value)
         if name in precisions or (equals and not name):
-            raise InvalidInputError(
-                f"precision is {text!r}: {part.strip()!r} is a duplicate or names no model",
-                parameter="precision",
+            raise InvalidInputError.of(
+                "precision", f"is {text!r}: {part.strip()!r} is a duplicate or names no model"
             )
         precisions[name] = precision
     return {"": "auto", **precisions}
@@ -136,16 +135,14 @@ class Loader:
             try:
                 version = self.registry.resolve(address)
             except ModelNotFoundError as error:
-                raise InvalidInputError(
-                    f"precision names {address!r}: {error}", parameter="precision"
-                ) from None
+                raise InvalidInputError.of("precision", f"names {address!r}: {error}") from None
             except CheckpointError:
                 continue  # the model exists; loading it reports the error
             if address not in {version.name, version.address}:  # an alias, which `_precision_of` would ignore
-                raise InvalidInputError(
-                    f"precision names {address!r}; name the model, {version.name}, or a version with its number, "
+                raise InvalidInputError.of(
+                    "precision",
+                    f"names {address!r}; name the model, {version.name}, or a version with its number, "
                     f"such as {version.address}",
-                    parameter="precision",
                 )
 
     def _precision_of(self, version: Version) -> Precision:

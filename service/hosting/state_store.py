@@ -198,10 +198,10 @@ class StateStore:
             form = _HANDLE.fullmatch(handle)
             if form is not None and form["process"] != self.process:
                 name = _indexed_name(parameter, index)
-                raise StateElsewhereError(
-                    f"{name} is stored by the process {form['process']}, and this is {self.process}: send "
+                raise StateElsewhereError.of(
+                    name,
+                    f"is stored by the process {form['process']}, and this is {self.process}: send "
                     "requests with this state to the process that its handle names",
-                    parameter=name,
                 )
 
     def free_version(self, loaded: LoadedModel) -> None:
@@ -268,7 +268,7 @@ class StateStore:
         )
         if address is not None:
             what = f"was a state of {address}, which has been unloaded"
-        return UnknownStateError(f"{parameter} {what}", parameter=parameter)
+        return UnknownStateError.of(parameter, what)
 
 
 def _indexed_name(parameter: str, index: int) -> str:

@@ -179,7 +179,7 @@ def model_loader(load: Callable[[str], LoadedModel]) -> Callable[..., LoadedMode
     @cache
     def loaded(address: str | None, *, any_version: bool = False) -> LoadedModel:
         if address is None:
-            raise InvalidInputError("model is missing; give its name", parameter="model")
+            raise InvalidInputError.of("model", "is missing; give its name")
         try:
             return load(address)
         except ModelNotFoundError:

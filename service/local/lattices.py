@@ -55,9 +55,7 @@ def tuned_weights(
         InvalidInputError: there is a length exponent.
     """
     if length_exponent:
-        raise InvalidInputError(
-            f"length_exponent is {length_exponent:g}; for lattices it must be 0", parameter="length_exponent"
-        )
+        raise InvalidInputError.of("length_exponent", f"is {length_exponent:g}; for lattices it must be 0")
     if weights == {RANK: 1.0}:
         return partial(PathWeights.first_pass, phrases=phrases)
     zeros = dict.fromkeys((*PATH_FEATURES, *phrases), 0.0)
@@ -80,9 +78,8 @@ def rescore_lattices(
         UnsupportedParameterError: the model reads backward, or its tokenizer does not separate words.
     """
     if loaded.reads_backward:
-        raise UnsupportedParameterError(
-            f"model {loaded.address} reads from right to left; lattices are searched from left to right",
-            parameter="model",
+        raise UnsupportedParameterError.of(
+            "model", f"{loaded.address} reads from right to left; lattices are searched from left to right"
         )
     model, tokenizer = loaded.model, LabelTokenizer(loaded.tokenizer)
     batch, num_arcs = list[Lattice](), 0

@@ -212,9 +212,9 @@ def change_corrections(
     store = ProfileStore(registry)
     profile = store.read(name)
     if not profile.corrections and CORRECTION not in profile.weights:
-        raise InvalidInputError(
-            f"profile {name!r} has neither corrections nor a weight of {CORRECTION!r}: tune it with --corrections",
-            parameter="profile",
+        raise InvalidInputError.of(
+            "profile",
+            f"{name!r} has neither corrections nor a weight of {CORRECTION!r}: tune it with --corrections",
         )
     kept = {(one.heard, one.written): one for one in (*profile.corrections, *add)}
     if remove is not None:
@@ -268,10 +268,10 @@ def _lattice_settings(given: Mapping[str, Any], model: str) -> TuneSettings:
         "length_exponents": any(settings.length_exponents),
     }
     for name in filter(wrong.__getitem__, wrong):
-        raise InvalidInputError(
-            f"{name} is {getattr(settings, name)}; lattices are tuned on with one model, features of "
+        raise InvalidInputError.of(
+            name,
+            f"is {getattr(settings, name)}; lattices are tuned on with one model, features of "
             f"{', '.join(features)}, and the length exponent 0",
-            parameter=name,
         )
     return settings
 

@@ -83,8 +83,8 @@ class ImportRequest(WireModel):
         given = ("words", self.words, bounds.max_words), ("pairs", self.pairs, bounds.max_pairs)
         for name, entries, most in given:
             if len(entries) > most:
-                raise InvalidInputError(
-                    f"{name} has {len(entries)} entries; at most {most} are stored per user", parameter=name
+                raise InvalidInputError.of(
+                    name, f"has {len(entries)} entries; at most {most} are stored per user"
                 )
         words = _unique_counts([(word.text, word.count) for word in self.words], parameter="words")
         pairs = _unique_counts(
@@ -93,9 +93,7 @@ class ImportRequest(WireModel):
         for index, pair in enumerate(self.pairs):
             if pair.text not in words:
                 parameter = f"pairs[{index}].text"
-                raise InvalidInputError(
-                    f"{parameter} is {pair.text!r}, which is not among the words", parameter=parameter
-                )
+                raise InvalidInputError.of(parameter, f"is {pair.text!r}, which is not among the words")
         return user_model_from_counts(words.items(), ((*pair, n) for pair, n in pairs.items()))
 
 
@@ -106,9 +104,9 @@ def check_user_name(user: str) -> str:
         InvalidInputError: the name is invalid.
     """
     if re.fullmatch(NAME_PATTERN, user) is None:
-        raise InvalidInputError(
-            f"user is {user[:200]!r}; it must be 1 to 128 letters, digits or . _ @ : + = - and not begin with a dot",
-            parameter="user",
+        raise InvalidInputError.of(
+            "user",
+            f"is {user[:200]!r}; it must be 1 to 128 letters, digits or . _ @ : + = - and not begin with a dot",
         )
     return user
 
@@ -118,8 +116,6 @@ def _unique_counts(items: Iterable[tuple[K, float]], *, parameter: str) -> dict[
     counts: dict[K, float] = {}
     for index, (item, count) in enumerate(items):
         if item in counts:
-            raise InvalidInputError(
-                f"{parameter}[{index}] is {item!r}, which occurs twice", parameter=f"{parameter}[{index}]"
-            )
+            raise InvalidInputError.of(f"{parameter}[{index}]", f"is {item!r}, which occurs twice")
         counts[item] = count
     return counts

@@ -136,15 +136,14 @@ class CheckRequest(ModelsRequest):
         if self.precision is None:
             return DEFAULT_THRESHOLD if self.threshold is None else self.threshold
         if len(models) > 1:
-            raise UnsupportedParameterError(
-                f"precision is {self.precision:g}; with several models, give a threshold",
-                parameter="precision",
+            raise UnsupportedParameterError.of(
+                "precision", f"is {self.precision:g}; with several models, give a threshold"
             )
         if calibration is None:
-            raise UnsupportedParameterError(
-                f"precision is {self.precision:g}, but model {models[0].loaded.address} was not calibrated; give a "
+            raise UnsupportedParameterError.of(
+                "precision",
+                f"is {self.precision:g}, but model {models[0].loaded.address} was not calibrated; give a "
                 "threshold, or run `gramophone evaluate MODEL --task check --save-calibration`",
-                parameter="precision",
             )
         return calibration.threshold_for(self.precision)
 
@@ -187,9 +186,8 @@ def _check_spans(spans: list[CandidateSpan], size: int) -> None:
             )
     for index, span in enumerate(spans):
         if span.end > size:
-            raise InvalidInputError(
-                f"candidates[{index}].end is {span.end}; the text has {size} characters",
-                parameter=f"candidates[{index}].end",
+            raise InvalidInputError.of(
+                f"candidates[{index}].end", f"is {span.end}; the text has {size} characters"
             )
 
 

@@ -229,18 +229,16 @@ class CompletionRequest(ModelRequest):
         """
         limits.check_count(len(self.prompts), parameter="prompt")
         if self.suffix:
-            raise UnsupportedParameterError(
-                "suffix is given; these models can continue a text, but not fill a gap in it",
-                parameter="suffix",
+            raise UnsupportedParameterError.of(
+                "suffix", "is given; these models can continue a text, but not fill a gap in it"
             )
         if self.logprob_token_ids and (self.logprobs is None or self.max_tokens == 0):
             required = "logprobs" if self.logprobs is None else "max_tokens of at least 1"
-            raise InvalidInputError(
-                f"logprob_token_ids has {len(self.logprob_token_ids)} entries, which requires {required}",
-                parameter="logprob_token_ids",
+            raise InvalidInputError.of(
+                "logprob_token_ids", f"has {len(self.logprob_token_ids)} entries, which requires {required}"
             )
         if self.stream_options is not None and not self.stream:
-            raise InvalidInputError("stream_options requires stream", parameter="stream_options")
+            raise InvalidInputError.of("stream_options", "requires stream")
         most = max(self.num_choices, self.num_choices if self.best_of is None else self.best_of)
         rows = len(self.prompts) * most
         if rows > limits.max_texts:
@@ -251,7 +249,7 @@ class CompletionRequest(ModelRequest):
             )
         max_tokens = DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
         if max_tokens == 0 and not self.echo:
-            raise InvalidInputError("max_tokens is 0, which requires echo", parameter="max_tokens")
+            raise InvalidInputError.of("max_tokens", "is 0, which requires echo")
         parameters = decoding_parameters(
             self,
             limits,
@@ -482,9 +480,8 @@ def _encode_prompts(
             return EncodedPrompt(given, prompt, no_entries())
         ids = prompt.ids
         if not len(ids):
-            raise InvalidInputError(
-                f'{parameter} is an empty list; use "" or [{BOS}] for the start of a sentence',
-                parameter=parameter,
+            raise InvalidInputError.of(
+                parameter, f'is an empty list; use "" or [{BOS}] for the start of a sentence'
             )
         text = loaded.tokenizer.decode(ids.tolist())
         spells = any(loaded.tokenizer.token_bytes[token] for token in ids[-PROMPT_TOKENS_PER_STEP:].tolist())
@@ -505,10 +502,10 @@ def _check_entries(
     characters = n * sum(len(prompt.text) for prompt in prompts)
     limit = MAX_CHARACTERS_PER_TOKEN * limits.max_reply_entries
     if request.echo and n > 1 and characters > limit:
-        raise InvalidInputError(
-            f"n is {n}, so with echo the choices repeat {characters} characters of prompts; at most {limit} are "
+        raise InvalidInputError.of(
+            "n",
+            f"is {n}, so with echo the choices repeat {characters} characters of prompts; at most {limit} are "
             "accepted in one reply",
-            parameter="n",
         )
     if request.logprobs is None:
         return

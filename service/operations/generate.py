@@ -190,25 +190,22 @@ def decoding_parameters(
     if "max_tokens" not in request.model_fields_set or vars(request)["max_tokens"] is None:
         given["max_tokens"] = min(given["max_tokens"], limits.max_new_tokens)  # a default never fails
     if given["max_tokens"] > limits.max_new_tokens:
-        raise InvalidInputError(
-            f"max_tokens is {given['max_tokens']}; this service generates at most {limits.max_new_tokens}",
-            parameter="max_tokens",
+        raise InvalidInputError.of(
+            "max_tokens", f"is {given['max_tokens']}; this service generates at most {limits.max_new_tokens}"
         )
     biases: dict[str, float] = given.get("logit_bias", {})
     for name in biases:
         if not (name.isascii() and name.isdigit() and len(name) <= 10):
-            raise InvalidInputError(
-                f"logit_bias has the key {name[:20]!r}; keys must be token ids", parameter="logit_bias"
-            )
+            raise InvalidInputError.of("logit_bias", f"has the key {name[:20]!r}; keys must be token ids")
     given["logit_bias"] = tuple((int(name), bias) for name, bias in biases.items())
     stop = given.get("stop", ())
     given["stop"] = (stop,) if isinstance(stop, str) else stop
     parameters = DecodingParameters(**given)
     if stream and parameters.num_samples > parameters.n:
-        raise InvalidInputError(
-            f"best_of is {parameters.best_of} and n is {parameters.n}: the best are known only at the end, so they "
+        raise InvalidInputError.of(
+            "best_of",
+            f"is {parameters.best_of} and n is {parameters.n}: the best are known only at the end, so they "
             "cannot be streamed",
-            parameter="best_of",
         )
     return parameters
 
@@ -225,9 +222,8 @@ def generate(
         UnsupportedParameterError: the model reads backward, or the prompt cannot be healed.
     """
     if request.token_healing and parameters.strategy == BEAM:
-        raise UnsupportedParameterError(
-            "token_healing is true and strategy is 'beam'; use 'greedy' or 'sample'",
-            parameter="token_healing",
+        raise UnsupportedParameterError.of(
+            "token_healing", "is true and strategy is 'beam'; use 'greedy' or 'sample'"
         )
     prompt = encode_prompt(
         loaded, 0, request.prompt, limits, parameter="prompt", healing=request.token_healing

@@ -99,7 +99,7 @@ def find_dictionaries(dictionaries: Dictionaries, names: Sequence[str]) -> WordL
         if name not in dictionaries:
             known = ", ".join(dictionaries) or "none: GRAMOPHONE_DICTIONARIES names them"
             parameter = f"dictionaries[{index}]"
-            raise InvalidInputError(f"{parameter} is {name!r}; this service has {known}", parameter=parameter)
+            raise InvalidInputError.of(parameter, f"is {name!r}; this service has {known}")
         if isinstance(one := dictionaries[name], FormatError):
             raise one.with_traceback(None)  # it would grow
         found.append(one)

@@ -200,9 +200,7 @@ def choose_languages(languages: Mapping[str, str | None], code: str) -> list[str
     for same in (str.lower, lambda name: name.lower().partition("-")[0]):
         if found := [known for known in languages if same(known) == same(code.replace("_", "-"))]:
             return found[:1]
-    raise InvalidInputError(
-        f"language is {code[:80]!r}; this service checks {', '.join(languages)}", parameter="language"
-    )
+    raise InvalidInputError.of("language", f"is {code[:80]!r}; this service checks {', '.join(languages)}")
 
 
 def check_languages(

@@ -117,7 +117,7 @@ def rank_next_tokens(
         request = request.model_copy(update={"top_k": min(request.top_k, largest)})
     if ids is None and request.top_k > largest:
         bound = "the model's vocabulary has" if largest == loaded.vocab_size else "this service ranks at most"
-        raise InvalidInputError(f"top_k is {request.top_k}; {bound} {largest} tokens", parameter="top_k")
+        raise InvalidInputError.of("top_k", f"is {request.top_k}; {bound} {largest} tokens")
     _check_entries(request, limits, "accept application/octet-stream for complete distributions")
     check_reads_forward(loaded)
     contexts = yield from encode_each(loaded, request.contexts, limits)
@@ -213,10 +213,10 @@ def score_next_texts(
     check_reads_forward(loaded)
     texts, num_contexts = request.candidates or [], len(request.contexts)
     if (num_pairs := len(texts) * num_contexts) > limits.max_texts:
-        raise InvalidInputError(
-            f"candidates has {len(texts)} entries for {num_contexts} contexts: {num_pairs} texts; at most "
+        raise InvalidInputError.of(
+            "candidates",
+            f"has {len(texts)} entries for {num_contexts} contexts: {num_pairs} texts; at most "
             f"{limits.max_texts} are accepted in one request",
-            parameter="candidates",
         )
 
     def check_tokens(count: int) -> None:
@@ -254,8 +254,8 @@ def rank_next_words(
     """
     check_reads_forward(loaded)
     if request.top_k > MAX_NEXT_WORDS:
-        raise UnsupportedParameterError(
-            f"top_k is {request.top_k}; at most {MAX_NEXT_WORDS} words can be ranked", parameter="top_k"
+        raise UnsupportedParameterError.of(
+            "top_k", f"is {request.top_k}; at most {MAX_NEXT_WORDS} words can be ranked"
         )
     _check_entries(request, limits, "split it into several requests")
     ranked: list[NextWordResult] = []
@@ -263,8 +263,8 @@ def rank_next_words(
         if ranked:  # with a cached context, no model call lets other requests run
             yield None
         if not isinstance(context, str):
-            raise UnsupportedParameterError(
-                f"{parameter} is a list of token ids; unit 'word' requires a string", parameter=parameter
+            raise UnsupportedParameterError.of(
+                parameter, "is a list of token ids; unit 'word' requires a string"
             )
         limits.check_characters(context, parameter=parameter)
         typed = split_prefix(

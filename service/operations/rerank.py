@@ -170,11 +170,11 @@ def _session_states(job: RerankJob, turn: Turn, state_store: OwnedStateStore, na
     )
     found = [state.loaded for state in states]
     if len(found) != len(models) or any(a is not b for a, b in zip(found, models, strict=True)):
-        raise InvalidInputError(
-            f"{name}session was started with {', '.join(m.address for m in found)}, but this request uses "
+        raise InvalidInputError.of(
+            f"{name}session",
+            f"was started with {', '.join(m.address for m in found)}, but this request uses "
             f"{', '.join(m.address for m in models)} (other models, or reloaded since); start a new session, and "
             "send all text committed so far as its first commit",
-            parameter=f"{name}session",
         )
     return states
 
@@ -330,18 +330,17 @@ def _checked_columns(
     job.weighting.check(models.extra)
     for feature in job.weighting.weights if not models.parts else ():
         if needs_main_model(feature):  # a profile without models can have such weights
-            raise InvalidInputError(
-                f"weights.{feature} is given, but no model scores the candidates; name one in `model`",
-                parameter=f"weights.{feature}",
+            raise InvalidInputError.of(
+                f"weights.{feature}", "is given, but no model scores the candidates; name one in `model`"
             )
     check_given(lists, models=models.extra, place=name)
     longest = max(range(len(lists)), key=lambda i: len(lists[i].candidates))
     count = len(lists[longest].candidates)
     if job.is_pairwise and count > MAX_COMPARED:
-        raise InvalidInputError(
-            f"{name(longest)}candidates has {count} entries; for pairwise comparison (mbr, confidences, consensus), "
+        raise InvalidInputError.of(
+            f"{name(longest)}candidates",
+            f"has {count} entries; for pairwise comparison (mbr, confidences, consensus), "
             f"at most {MAX_COMPARED} are accepted in a list",
-            parameter=f"{name(longest)}candidates",
         )
     columns = {feature: given_column(lists, feature, place=name) for feature in job.weighting.given}
     absent = {feature for feature in job.weighting.weights if is_phrase_feature(feature)}

@@ -469,8 +469,8 @@ def parse_phrases(text: str) -> list[Phrase]:
     except InvalidInputError as error:
         if error.parameter is not None:
             raise
-        raise InvalidInputError(
-            f"phrases takes a JSON array of objects with text, given {text[:80]!r}", parameter="phrases"
+        raise InvalidInputError.of(
+            "phrases", f"takes a JSON array of objects with text, given {text[:80]!r}"
         ) from None
 
 
@@ -485,8 +485,8 @@ def parse_weights(text: str, *, parameter: str) -> dict[str, float]:
         try:
             weights[name] = float(value)
         except ValueError:
-            raise InvalidInputError(
-                f"{parameter} takes NAME=NUMBER,…, given {f'{name}={value}'!r}", parameter=parameter
+            raise InvalidInputError.of(
+                parameter, f"takes NAME=NUMBER,…, given {f'{name}={value}'!r}"
             ) from None
     return weights
 
@@ -502,10 +502,8 @@ def parse_names(text: str, *, parameter: str) -> dict[str, str]:
         name, equals, value = part.rpartition("=")
         name, value = name.strip(), value.strip()
         if not equals or not name or not value:
-            raise InvalidInputError(
-                f"{parameter} takes NAME=VALUE,…, given {part.strip()[:80]!r}", parameter=parameter
-            )
+            raise InvalidInputError.of(parameter, f"takes NAME=VALUE,…, given {part.strip()[:80]!r}")
         if name in values:
-            raise InvalidInputError(f"{parameter} has {name[:80]!r} twice", parameter=parameter)
+            raise InvalidInputError.of(parameter, f"has {name[:80]!r} twice")
         values[name] = value
     return values

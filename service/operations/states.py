@@ -408,10 +408,10 @@ def common_version(states: Sequence[StoredState], *, parameter: str) -> LoadedMo
     for index, state in enumerate(states):
         if state.loaded is not first:
             name = parameter.replace("[]", f"[{index}]", 1)
-            raise InvalidInputError(
-                f"{name} was computed by {state.loaded.address} and the first state by {first.address}; all states "
+            raise InvalidInputError.of(
+                name,
+                f"was computed by {state.loaded.address} and the first state by {first.address}; all states "
                 "of a request must come from one load of one version",
-                parameter=name,
             )
     return first
 
@@ -425,9 +425,8 @@ def requested_token_ids(loaded: TextModel, ids: Sequence[int] | None) -> TokenId
     if ids is None:
         return None
     if len(ids) > loaded.vocab_size:
-        raise InvalidInputError(
-            f"token_ids has {len(ids)} entries; the model's vocabulary has {loaded.vocab_size} tokens",
-            parameter="token_ids",
+        raise InvalidInputError.of(
+            "token_ids", f"has {len(ids)} entries; the model's vocabulary has {loaded.vocab_size} tokens"
         )
     return loaded.model.vocabulary.check_ids(ids, parameter="token_ids")
 

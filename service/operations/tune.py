@@ -197,7 +197,7 @@ class TuneSettings(TimedRequest):
             InvalidInputError: a mixture is invalid or given with a model, or models with `given_only`.
         """
         if self.given_only and (self.model is not None or self.mixture is not None or self.models):
-            raise InvalidInputError("given_only is true, but models are given", parameter="given_only")
+            raise InvalidInputError.of("given_only", "is true, but models are given")
         main = [] if self.given_only else main_models(self.model, self.mixture)
         extra = [(model.name, model.model) for model in self.models]
         return scoring_models(main, extra, resolve, self.form)

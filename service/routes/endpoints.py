@@ -111,10 +111,10 @@ _EXAMPLE_ERRORS = (
     *map(
         error_body,
         (
-            InvalidInputError("top_k is 0: input should be greater than or equal to 1", parameter="top_k"),
-            UnsupportedParameterError(
-                "model backward@1 reads from right to left; it can score and re-rank, but not predict next tokens",
-                parameter="model",
+            InvalidInputError.of("top_k", "is 0: input should be greater than or equal to 1"),
+            UnsupportedParameterError.of(
+                "model",
+                "backward@1 reads from right to left; it can score and re-rank, but not predict next tokens",
             ),
             ModelNotFoundError("there is no model 'nobody'; this service has: lstm@1, mixture@1, ngram@1"),
             OverloadedError("1024 requests are queued or running, the maximum of this service"),

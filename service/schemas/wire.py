@@ -303,7 +303,7 @@ def invalid_input(error: ValidationError) -> InvalidInputError:
         return InvalidInputError(f"not JSON in UTF-8: {reason}")
     parameter = _path(first["loc"])
     if first["type"] == "missing":
-        return InvalidInputError(f"{parameter} is required", parameter=parameter)
+        return InvalidInputError.of(parameter, "is required")
     if first["type"] == "extra_forbidden":
         return InvalidInputError(f"unknown parameter {parameter!r}", parameter=parameter)
     if not parameter and isinstance(first["input"], dict):

@@ -139,10 +139,10 @@ class Supervisor:
         self._size = size
         self._name = name or secrets.token_hex(4)
         if len(self._name) > _MAX_NAME_LENGTH:
-            raise InvalidInputError(
-                f"GRAMOPHONE_PROCESS_NAME has {len(self._name)} characters; with several workers the maximum is "
+            raise InvalidInputError.of(
+                "GRAMOPHONE_PROCESS_NAME",
+                f"has {len(self._name)} characters; with several workers the maximum is "
                 f"{_MAX_NAME_LENGTH}, since each appends its number",
-                parameter="GRAMOPHONE_PROCESS_NAME",
             )
         self._patience_s = patience_s
         self._status = SharedStatus(size)
