@@ -45,7 +45,7 @@ from service.engine.metrics import Metrics
 from service.schemas.replies import ErrorBody
 
 CLIENT_GONE = 499
-"""Status of a request whose client has disconnected, in log and metrics (as in nginx)."""
+"""Status in log and metrics of a request whose client has gone (as in nginx)."""
 
 _HTTP_CODES = {
     405: "method_not_allowed",
@@ -102,7 +102,7 @@ ERROR_STATUSES: dict[type[LanguageModelError], ErrorStatus] = {
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Install handlers that convert an application's errors to the JSON format."""
+    """Install handlers that reply to errors in the JSON format."""
     for kind in (LanguageModelError, HTTPException, ClientDisconnect):
         app.add_exception_handler(kind, _on_error)
 
@@ -146,7 +146,7 @@ def response_to(error: Exception, path: str, metrics: Metrics) -> Response | Non
     """Return the reply to an expected error, and count some; None for any other error."""
     if isinstance(error, LanguageModelError):
         status, headers = error_status(error).status, {}
-        if isinstance(error, (NotReadyError, StatesFullError)):  # the scheduler counts its own rejections
+        if isinstance(error, (NotReadyError, StatesFullError)):  # the scheduler counts its own
             metrics.rejected(error.code)
         if status in {429, 503}:
             wait_s = error.retry_after_s if isinstance(error, OverloadedError) else RETRY_AFTER_S
@@ -177,7 +177,7 @@ async def _on_error(request: Request, error: Exception) -> Response:
 
 
 def _allowed_methods(request: Request) -> list[str]:
-    """Return the methods of all routes of a path; the framework's `Allow` has only the first route's."""
+    """Return the methods of all routes of a path; the framework names the first's."""
 
     def answers(method: str) -> bool:
         scope = {**request.scope, "method": method}

@@ -94,7 +94,7 @@ def parse_key(line: str) -> ApiKey:
     """Parse the line of a stored key.
 
     Raises:
-        InvalidInputError: the line is invalid; the message does not quote it, since it may contain a secret.
+        InvalidInputError: the line is invalid; it may be a secret, so the message does not quote it.
     """
     fields = line.split(":")
     if len(fields) != 3:
@@ -110,7 +110,7 @@ def parse_key(line: str) -> ApiKey:
 def find_key(keys: Iterable[ApiKey], presented: bytes) -> ApiKey | None:
     """Return the record of the presented key, or None.
 
-    The comparison takes constant time, so it reveals neither the key nor a matching part.
+    The comparison takes constant time, so it reveals no part of the key.
     """
     if len(presented) > _MAX_PRESENTED_BYTES:
         return None
@@ -150,7 +150,7 @@ class KeyStore:
 
     Args:
         entries: keys in the format of `parse_key`.
-        file: file with a key per line; empty lines and those that start with `#` are ignored.
+        file: file with a key per line; empty lines and `#` comments are ignored.
         clock: monotonic clock in seconds.
 
     Raises:
@@ -179,7 +179,7 @@ class KeyStore:
         return bool(self._keys)
 
     def find(self, presented: bytes) -> ApiKey | None:
-        """Return the record of the presented key, or None if the key is not valid."""
+        """Return the record of a valid key, else None."""
         now_s = self._clock()
         if self._file is not None and now_s >= self._next_check_s:
             self._next_check_s = now_s + _CHECK_INTERVAL_S
@@ -187,7 +187,7 @@ class KeyStore:
         return find_key(self._keys, presented)
 
     def force_reload(self) -> None:
-        """Reload the file at the next request even if unchanged; safe in a signal handler."""
+        """Reload the file at the next request; safe in a signal handler."""
         self._next_check_s = self._clock()
         self._stamp = _NEVER_SEEN
 
@@ -242,7 +242,7 @@ def _parse_keys(lines: Mapping[str, str], fixed: tuple[ApiKey, ...] = ()) -> tup
 
 
 def file_stamp(file: Path) -> FileStamp | None:
-    """Return a stamp that changes with the file, also if a link gets a new target (a mounted secret).
+    """Return a stamp that changes with the file or a link's target (a mounted secret).
 
     It is None while the file is missing.
     """

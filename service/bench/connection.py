@@ -22,7 +22,7 @@ _tls_context = functools.cache(ssl.create_default_context)
 
 
 def split_events(stream: bytes) -> tuple[list[bytes], bytes]:
-    """Return the payloads of complete server-sent events, and the incomplete rest; comments have no payload."""
+    """Return the payloads of complete server-sent events (comments have none), and the rest."""
     *complete, rest = stream.replace(b"\r\n", b"\n").split(b"\n\n")
     lines = ([line for line in event.split(b"\n") if line.startswith(b"data:")] for event in complete)
     payloads = (b"\n".join(line[5:].removeprefix(b" ") for line in own) for own in lines)
@@ -40,7 +40,7 @@ def _num_tokens(choice: Any) -> int:
 
 
 def error_message(body: bytes | bytearray) -> str:
-    """Return an error as one line, from OpenAI's or FastAPI's format, else the start of the body."""
+    """Return one line of an error in OpenAI's or FastAPI's format, or the body's start."""
     if (value := _fields(body)) is not None:
         error = value.get("error", value.get("detail", value))
         body = str(error.get("message", error) if isinstance(error, dict) else error).encode()
@@ -89,7 +89,7 @@ class Reply:
             self._add_event(payload, now_s)
 
     def _add_event(self, payload: bytes, now_s: float) -> None:
-        """Add an event of this API or of OpenAI's completions or chats; any other event counts as one token."""
+        """Add an event; one in neither this API's nor OpenAI's format counts as one token."""
         value = _fields(payload) or {}
         choices, usage = value.get("choices"), value.get("usage")
         if value.get("error"):
@@ -134,7 +134,7 @@ class Connection(ClientConnection):
         return await self.exchange(self._target.encode(request))
 
     async def exchange(self, data: bytes) -> Reply:
-        """Send a request that the target has encoded, and return its complete reply.
+        """Send an encoded request and return its complete reply.
 
         Raises:
             ExchangeError: the reply is missing or incomplete.
@@ -145,7 +145,7 @@ class Connection(ClientConnection):
 
     @override
     def data_received(self, data: bytes) -> None:
-        self._now_s = time.perf_counter()  # arrival time of all parts in this data
+        self._now_s = time.perf_counter()  # arrival of all parts in this data
         super().data_received(data)
 
     @override

@@ -1,6 +1,6 @@
-"""Execution of a load: probe the target, send requests on schedule, record replies.
+"""Runs of loads: probe the target, send requests on schedule, record replies.
 
-The clock uses a system alarm, accurate to about ten microseconds; an event loop's timers are accurate to
+The clock uses a system alarm, accurate to about 10 µs; an event loop's timers are accurate to
 milliseconds. Garbage collection is disabled during a load: a full one delays every reply.
 """
 
@@ -24,12 +24,12 @@ from service.http_client import ConnectionPool, ExchangeError
 _LEAST_WAIT_S = 1e-6  # 0 would disable the alarm
 _PROGRESS_INTERVAL_S = 0.5
 _PAUSE_AFTER_FAILURE_S = 0.01
-"""Pause of a closed-loop client after a failed request, not to flood an unreachable server."""
+"""Pause of a closed-loop client after a failure, not to flood the server."""
 RecordingCallback = Callable[[Recording], None]
 
 
 class PreciseClock:
-    """Clock for one sleeping task, woken by the system's alarm signal; works on the main thread only.
+    """Clock for one sleeping task, woken by the alarm signal; for the main thread only.
 
     A sleeping thread that wakes the loop is worse: 0.1 ms late instead of 0.03 ms, and it waits twice for a core
     on a busy machine.
@@ -47,7 +47,7 @@ class PreciseClock:
         asyncio.get_running_loop().remove_signal_handler(signal.SIGALRM)
 
     async def sleep_until(self, time_s: float) -> None:
-        """Sleep until a time of `time.perf_counter`; if it is past, yield to other tasks once."""
+        """Sleep until a time of `perf_counter`; if past, yield to other tasks once."""
         left_s = time_s - time.perf_counter()
         if left_s <= 0:
             await asyncio.sleep(0)
@@ -58,7 +58,7 @@ class PreciseClock:
 
 
 class LoadRun:
-    """Run of a load, with the requests in turn; the recording that it fills defines load and terms."""
+    """Run of a load, with the requests in turn; the recording defines load and terms."""
 
     def __init__(self, target: Target, requests: Sequence[Request], recording: Recording) -> None:
         load, terms = recording.load, recording.terms
@@ -70,7 +70,7 @@ class LoadRun:
         )
 
     async def run(self, watch: RecordingCallback | None) -> None:
-        """Send the requests; call `watch` periodically with the recording so far."""
+        """Send the requests; call `watch` now and then with the recording."""
 
         async def report() -> None:
             while watch is not None:
@@ -110,7 +110,7 @@ class LoadRun:
                 await asyncio.sleep(_PAUSE_AFTER_FAILURE_S)
 
     async def _send(self, intended_s: float) -> bool:
-        """Send the next request, due at `intended_s`; return true if a reply of any status arrived."""
+        """Send the next request, due at `intended_s`; return true if any reply arrived."""
         data, num_items = next(self._encoded)
         observation = Observation(intended_s, time.perf_counter(), num_items)
         error: tuple[str, str] | None = None
@@ -130,7 +130,7 @@ class LoadRun:
             error = failure.kind, str(failure)
         except OSError as failure:
             error = "refused" if isinstance(failure, ConnectionRefusedError) else "connect", str(failure)
-        except asyncio.CancelledError:  # recorded: else slow requests would be under-represented
+        except asyncio.CancelledError:  # recorded, or slow requests would be too few
             error = "unfinished", "in flight when the load was ended early"
             raise
         finally:
@@ -143,7 +143,7 @@ class LoadRun:
 
 
 def schedule_arrivals(load: Load, terms: LoadSettings, started_s: float) -> Iterator[float]:
-    """Yield when requests are due, warm-up included, in seconds after `started_s`; in a closed loop, now."""
+    """Yield seconds after `started_s` when requests are due, warm-up included; in a closed loop, now."""
     offsets, measured = iter(lambda: time.perf_counter() - started_s, None), 0
     for offset_s in load.arrival_times() if isinstance(load, OpenLoop) else offsets:
         if terms.duration_s is not None and offset_s >= terms.warmup_s + terms.duration_s:

@@ -1,6 +1,6 @@
 """Plan of a load: target and requests, open or closed loop, arrival times, durations.
 
-An open loop sends at a rate independent of the replies, like independent users; in a closed loop,
+An open loop sends at a rate whatever the replies, like independent users; in a closed loop,
 each client sends its next request after the reply to the last. Equal seeds give equal arrival times.
 Durations are written `50ms`, `2s` or `1.5min`. The command line imports this module at startup, so it
 must not import slow packages.
@@ -27,7 +27,7 @@ Arrivals = Literal["poisson", "constant"]
 
 @dataclass(frozen=True, slots=True)
 class OpenLoop:
-    """Requests at a rate independent of the replies; measures the latency that users see.
+    """Requests at a rate whatever the replies; measures the latency that users see.
 
     Raises:
         InvalidInputError: the rate is out of range.
@@ -45,7 +45,7 @@ class OpenLoop:
             )
 
     def arrival_times(self) -> Iterator[float]:
-        """Yield times in seconds, with exponential gaps (independent clients), or equal gaps from 0 on."""
+        """Yield times in seconds: exponential gaps (independent clients), or equal ones from 0."""
         if self.arrivals == "constant":
             yield from (number / self.rate_per_s for number in itertools.count())
         generator = random.Random(self.seed)
@@ -54,7 +54,7 @@ class OpenLoop:
 
 @dataclass(frozen=True, slots=True)
 class ClosedLoop:
-    """Clients that each send the next request after a reply; measures the throughput of a service.
+    """Clients that each send the next request after a reply; measures throughput.
 
     Raises:
         InvalidInputError: the number of clients is below 1.
@@ -82,7 +82,7 @@ class LoadSettings:
         timeout_s: time after which a request counts as failed.
 
     Raises:
-        InvalidInputError: neither or both of the first two are given, or a value is out of range.
+        InvalidInputError: not exactly one of the first two is given, or a value is out of range.
     """
 
     duration_s: float | None = None
@@ -137,7 +137,7 @@ class Target:
         """Parse a URL.
 
         Raises:
-            InvalidInputError: the URL is not http or https, or the key has characters not allowed in headers.
+            InvalidInputError: the URL is not http or https, or the key does not fit a header.
         """
         try:
             parts = urlsplit(url)
@@ -162,7 +162,7 @@ class Target:
         )
 
     def path_of(self, request: Request) -> str:
-        """Return the full path of a request, without repeating parts of the target's path."""
+        """Return a request's full path; parts of the target's are not repeated."""
         base = self.path
         for part in (request.path, _API_ROOT):
             if part and base.endswith(part) and request.path.startswith(part):

@@ -19,11 +19,11 @@ from service.bench.plan import Arrivals, ClosedLoop, Load, LoadSettings, OpenLoo
 
 TIMEOUT = "timeout"
 MAX_LATE_SHARE = 0.25
-"""Maximum valid lateness of the generator, as a share of the 99th percentile of latency."""
+"""Maximum valid lateness of the generator, relative to the 99th percentile of latency."""
 MAX_WAITED_SHARE = 0.01
-"""Maximum valid share of requests that wait for a connection; more make the actual load too low."""
+"""Maximum valid share of requests that wait for a connection; more lower the load."""
 MAX_CPU_SHARE = 0.9
-"""Maximum valid CPU use as a share of one core; above it, the single-threaded generator is saturated."""
+"""Maximum valid share of one core; above it, the one thread is saturated."""
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class Observation:
     """Measurement of one request.
 
     Attributes:
-        intended_s: due time; in a closed loop, the time when its client was free.
+        intended_s: due time; in a closed loop, when its client was free.
         started_s: time when the generator started it.
         sent_s: time when it was written to a connection; 0 if it was not.
         ended_s: time when the reply was complete or the request failed.
@@ -60,12 +60,12 @@ class Observation:
 
     @property
     def ttft_s(self) -> float | None:
-        """Time from the due time to the first token; None if none was streamed."""
+        """Time from due to the first token; None if none was streamed."""
         return self.token_times_s[0] - self.intended_s if self.token_times_s else None
 
     @property
     def tpot_s(self) -> float | None:
-        """Time per output token after the first; None if fewer than two were streamed."""
+        """Time per token after the first; None if fewer than two were streamed."""
         if not self.token_times_s or self.num_tokens < 2:
             return None
         return (self.ended_s - self.token_times_s[0]) / (self.num_tokens - 1)
@@ -124,7 +124,7 @@ class Recording:
 class Percentiles(BaseModel):
     """Percentiles of times in milliseconds, interpolated linearly.
 
-    A percentile is None if fewer than one value is expected above it: p99 needs 100 values, p99.9 1,000.
+    A percentile is None if less than one value is expected above: p99 needs 100, p99.9 1,000.
     """
 
     count: int
@@ -166,7 +166,7 @@ def validity_problems(
 ) -> list[str]:
     """Return why the figures do not describe the service; empty if they do.
 
-    The lateness is the time from a request's due time to its start in the generator.
+    The lateness is the time from a request's due time to its start.
     """
     found = []
     if latency is not None and lateness is not None:
@@ -223,7 +223,7 @@ class LoadSummary(BaseModel):
         clients: clients of a closed loop.
         duration_s: length of the measurement.
         offered_per_s: requested rate, in requests per second; None in a closed loop.
-        sent_per_s: requests due per second; differs from `offered_per_s` if arrivals are random.
+        sent_per_s: requests due per second; with random arrivals not `offered_per_s`.
         achieved_per_s: replies per second that arrived during the measurement.
         items_per_s: texts, candidates or contexts per second in these replies.
         tokens_per_s: tokens per second that arrived during the measurement.
@@ -231,7 +231,7 @@ class LoadSummary(BaseModel):
         answered: those of them with a complete reply of status 2xx.
         errors: errors of the remaining requests, by kind.
         rejected_share: share of requests with status 429.
-        latency_ms: latency of replies, from the due time; a timed-out request counts with its timeout.
+        latency_ms: latency from the due time; a timed-out request counts with its timeout.
         ttft_ms: time to first token, from the due time; None without streams.
         itl_ms: time between events with tokens; None without streams.
         tpot_ms: time per output token after the first; None without streams.
@@ -319,7 +319,7 @@ def summarise_load(recording: Recording) -> LoadSummary:
 
 
 def _tokens_between(observations: Iterable[Observation], began_s: float, until_s: float) -> float:
-    """Count tokens received between two times, if a stream's tokens spread evenly over its events."""
+    """Count tokens received between two times, each stream's spread evenly over its events."""
     total = 0.0
     for observation in observations:
         if observation.num_tokens:

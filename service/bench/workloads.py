@@ -22,11 +22,11 @@ _WORD_COUNTS = range(8, 41)
 _MAX_TEXTS = 10_000
 _NUM_REQUESTS = range(100, 2049)
 _NUM_ITEMS = 10_000
-"""Total items of the distinct requests, within the bounds of `_NUM_REQUESTS`; after them, requests repeat."""
+"""Total items of the distinct requests, within `_NUM_REQUESTS`; then requests repeat."""
 _LIST_LENGTH = 100
 """Maximum candidates per list to re-rank."""
 _DEFAULT_ITEMS = {"next-token": 1, "score": 1, "rerank": _LIST_LENGTH}
-"""Contexts, texts or candidates per request, by workload; other workloads have one prompt."""
+"""Contexts, texts or candidates per request, by workload; others have one prompt."""
 WORKLOADS = (*_DEFAULT_ITEMS, "generate", "completions")
 """Names of workloads, equal to their paths; `generate` and `completions` are streamed."""
 _HINT = "give JSON or JSON lines"
@@ -49,7 +49,7 @@ def load_texts(path: Path) -> list[str]:
 
 
 def default_texts() -> list[str]:
-    """Return over a thousand sentences of Python's documentation, the training text of the default models."""
+    """Return over 1,000 sentences of Python's documentation, on which the default models are trained."""
     from pydoc_data.topics import topics  # 0.5 MB
 
     paragraphs = (part.split() for topic in topics.values() for part in topic.split("\n\n"))
@@ -62,7 +62,7 @@ def shuffled(texts: Sequence[str], seed: int) -> list[str]:
 
 
 def typed_prefixes(texts: Iterable[str]) -> Iterator[str]:
-    """Yield prefixes of each text as a user types it, each one word longer than the last."""
+    """Yield the prefixes of each text as typed, each a word longer than the last."""
     for text in texts:
         words = text.split()
         for end in range(1, max(len(words), 2)):
@@ -115,7 +115,7 @@ def workload_requests(
     seed: int = 0,
     count: int | None = None,
 ) -> list[Request]:
-    """Return the requests of a workload, all distinct if there are enough texts.
+    """Return a workload's requests, all distinct if the texts suffice.
 
     Args:
         name: name of the workload.
@@ -125,7 +125,7 @@ def workload_requests(
         max_tokens: tokens to generate.
         fields: fields to set in each body.
         seed: seed of the order of texts and of random choices.
-        count: number of requests; by default 100 to 2,048, fewer for large requests.
+        count: number of requests; default 100 to 2,048, fewer of large ones.
 
     Raises:
         InvalidInputError: the workload is unknown, or does not accept `num_items`.
@@ -147,7 +147,7 @@ def workload_requests(
 
 
 def read_bodies(path: Path) -> list[Request]:
-    """Read a file's bodies as requests, unchanged: one JSON document, or one per line.
+    """Read a file's bodies as requests, unchanged: a JSON document, or one per line.
 
     Raises:
         FormatError: the file cannot be read, is empty, or is not JSON.

@@ -18,7 +18,7 @@ def load_name(load: Load) -> str:
 
 
 class LoadProgress(ProgressLine):
-    """Progress of a load, with a bar and the time left; drawing it blocks the reading of replies."""
+    """Progress bar of a load, with the time left; drawing it blocks reading replies."""
 
     def __call__(self, recording: Recording) -> None:
         """Show the progress of a run."""

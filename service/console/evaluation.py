@@ -37,7 +37,7 @@ _POSITIONS = {"next_word": "before a word's first letter", "any_letter": "before
 
 
 def show_evaluation(result: Mapping[str, Any]) -> None:
-    """Print an evaluation of one model, or of two side by side, with all optional parts of the result."""
+    """Print an evaluation of one model, or of two side by side, and the optional parts."""
     _print_figures(result)
     if hits := result.get("hit_rates"):
         _console.print()
@@ -68,7 +68,7 @@ def _print_notes(notes: Sequence[str]) -> None:
 
 
 def show_figures(result: dict[str, Any]) -> None:
-    """Print an evaluation with a row per figure, and an n-gram model's hit rates by order."""
+    """Print an evaluation's figures, and an n-gram model's hit rates by order."""
     rows = [(name.replace("_", " "), _plain(value)) for name, value in result.items() if name != "hit_rates"]
     print_table(("figure", "value"), rows, folded=True)
     if hits := result.get("hit_rates"):
@@ -145,7 +145,7 @@ def show_selection(result: Mapping[str, Any]) -> None:
 
 
 def show_check_evaluation(result: Mapping[str, Any]) -> None:
-    """Print accuracies of detection and correction of inserted errors, by kind and threshold."""
+    """Print accuracies of detecting and correcting inserted errors, by kind and threshold."""
     _console.print(
         f"{result['model']}: {result['words']:,} words on {result['lines']:,} lines for each kind; errors in one of "
         f"{1 / result['error_rate']:.0f} eligible words"
@@ -186,7 +186,7 @@ def _cells(figures: Mapping[str, Any]) -> list[str]:
 
 
 def show_autocomplete_evaluation(result: Mapping[str, Any]) -> None:
-    """Print keystroke savings, accuracy and latency of completions, of one model or two side by side."""
+    """Print keystroke savings, accuracy and latency of completions, of one model or two."""
     models = [result, *([result["against"]] if "against" in result else [])]
     _console.print(
         f"{result['words']:,} words on {result['lines']:,} lines, {result['unknown_words']:,} of them not in the "
@@ -246,14 +246,14 @@ def _with_interval(name: str, figure: Mapping[str, Any], sign: str = "") -> str:
 
 
 def _share(name: str, value: float | None, sign: str = "") -> str:
-    """Format a share in per cent, a reciprocal rank or a length with three decimals."""
+    """Format a share in per cent, others (reciprocal ranks, lengths) with three decimals."""
     if value is None:
         return "none"
     return f"{value:{sign}.3f}" if "mrr" in name or "length" in name else f"{value:{sign}.1%}"
 
 
 def show_training(result: dict[str, Any]) -> None:
-    """Print a new model's address and figures, and the figures of a mixture's parts."""
+    """Print a new model's address and figures, and those of a mixture's parts."""
     rows = []
     for name, weight, figures in [*_part_rows(result), (result["model"], "", result)]:
         for split in ("valid", "test"):
@@ -276,7 +276,7 @@ def _part_rows(result: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any
 
 
 def show_import(result: dict[str, Any]) -> None:
-    """Print an imported model: its n-grams and its figures, if any, and notes about its file."""
+    """Print an imported model's n-grams, its figures if any, and notes about its file."""
     if ngrams := result.get("ngrams"):
         headings = ["", *(f"order {order}" for order in range(1, len(ngrams) + 1))]
         print_table(headings, [["n-grams", *(f"{count:,}" for count in ngrams)]], folded=True)
@@ -311,7 +311,7 @@ def show_export(result: dict[str, Any]) -> None:
 
 
 class TuningProgress(ProgressLine):
-    """Progress of tuning, with the time left for the current kind of work, as speeds differ."""
+    """Progress of tuning, with the time left for this kind of work, as speeds differ."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -329,7 +329,7 @@ class TuningProgress(ProgressLine):
 
 
 def show_tuning(reply: "TuneReply", saved: str | None, report: Path | None, command: str = "rerank") -> None:
-    """Print scores, weights by fold, the decision, and the command for a saved profile."""
+    """Print scores, weights by fold, the decision, and a saved profile's command."""
     scores = [((f.baseline, f.tuned, f.oracle), f.num_lists) for f in reply.folds]
     scores.append(((reply.baseline, reply.tried, reply.oracle), reply.counts.lists))
     folds = [f"fold {number}" for number in range(1, len(scores))]

@@ -1,4 +1,4 @@
-"""Shared tables, bars and progress lines; output of commands that query models, the registry or settings."""
+"""Shared tables, bars and progress lines; output about models, the registry and settings."""
 
 import math
 import sys
@@ -31,7 +31,7 @@ _MIN_PROBABILITY = 5e-4
 def print_table(
     headings: Sequence[str], rows: Iterable[Sequence[str | Text]], *, folded: bool = False
 ) -> None:
-    """Print a table: names, folded if they may be long, then columns of numbers or short words.
+    """Print a table: names, folded if long, then columns of numbers or short words.
 
     Texts are no markup; a short row is filled up.
     """
@@ -105,7 +105,7 @@ def show_next(reply: dict[str, Any]) -> None:
 
 
 def show_scores(texts: Sequence[str], reply: dict[str, Any]) -> None:
-    """Print a row per text, with its tokens or words if the reply has them, and the totals."""
+    """Print a row per text, with any tokens or words of the reply, and the totals."""
     rows = list[tuple[str | Text, ...]]()
     for text, result in [*zip(texts, reply["results"], strict=True), ("all", reply["corpus"])]:
         counts = (f"{result[key]:,}" for key in ("num_tokens", "num_oov"))
@@ -122,7 +122,7 @@ def _visible(token: str) -> str:
 
 
 def show_check(text: str, reply: Mapping[str, Any]) -> None:
-    """Print each line with issues, its issues and suggestions, then the totals."""
+    """Print each line with issues, these, their suggestions, and the totals."""
     console = Console(highlight=False)
     lines = text.split("\n")
     starts = [0, *accumulate(len(line) + 1 for line in lines)][:-1]
@@ -220,8 +220,8 @@ def show_card(markdown: str) -> None:
 
 
 def show_settings() -> None:
-    """Print the variable and default of every setting, with its meaning below."""
-    from service.settings import described_settings  # not needed by other tables
+    """Print the variable, default and meaning of every setting."""
+    from service.settings import described_settings  # only for this table
 
     console = Console()
     for variable, default, meaning in described_settings():

@@ -68,10 +68,10 @@ class CallBatch(ABC, Generic[C, P]):
             self._suspects.remove(call)
 
     def run_slice(self, count: int) -> SliceResult:
-        """Compute about `count` tokens or distributions, at least one; the batch must not be empty.
+        """Compute about `count` tokens or distributions, at least one; for a batch with calls.
 
         Raises:
-            Exception: the model failed. Calls are unchanged; call `isolate_failure` next.
+            Exception: the model failed; calls are unchanged. Call `isolate_failure` next.
         """
         suspect = {call: self._running[call] for call in self._suspects[:1]}
         result = self._run(suspect or self._running, count)
@@ -82,7 +82,7 @@ class CallBatch(ABC, Generic[C, P]):
         return result
 
     def isolate_failure(self) -> C | None:
-        """Run each call of a failed slice alone next, so only the faulty one fails.
+        """Run each call of a failed slice alone next: only the faulty one fails.
 
         Returns:
             The faulty call, now removed, if the slice ran it alone; else None.
@@ -101,7 +101,7 @@ class CallBatch(ABC, Generic[C, P]):
 
     @abstractmethod
     def _run(self, under_way: Mapping[C, P], count: int) -> SliceResult:
-        """Advance some calls by about `count` tokens; an exception must leave all unchanged."""
+        """Advance calls by about `count` tokens; an exception leaves all unchanged."""
 
 
 def split_budget(wanted: Sequence[int], left: Sequence[int], budget: int) -> list[int]:
@@ -116,7 +116,7 @@ def split_budget(wanted: Sequence[int], left: Sequence[int], budget: int) -> lis
         Tokens of each call, at most `wanted`.
     """
     shares = [0] * len(wanted)
-    shortest = sorted(range(len(wanted)), key=left.__getitem__)  # stable: equal calls stay in order of age
+    shortest = sorted(range(len(wanted)), key=left.__getitem__)  # stable: equal ones by age
     used = 0
     for order, limit in ((shortest, budget // 2), (range(len(wanted)), budget)):
         for call in order:

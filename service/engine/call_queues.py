@@ -1,6 +1,6 @@
 """Queues of pending model calls, batched by kind and served in turn, one time slice each.
 
-Owners take turns, and the batches of each do; a slice serves the calls of all owners in its batch.
+Owners take turns, and the batches of each; a slice serves all owners in its batch.
 
 The size of a slice follows from the cost per token of its kind of call, which is estimated by
 exponential smoothing.
@@ -24,10 +24,10 @@ class CallQueue:
 
     Attributes:
         clock: monotonic clock in seconds.
-        costs_s: estimated seconds per token by kind of call, shared with the other queues.
+        costs_s: estimated seconds per token by kind of call, shared by all queues.
         record: receives the kind of call and the number of rows of each slice.
         batches: batches with pending calls by kind, the last served last.
-        turns: by owner, the next first, the kinds of its batches likewise; ended ones are dropped later.
+        turns: kinds of batches by owner, the next first in both; ended ones are dropped later.
     """
 
     clock: Callable[[], float]
@@ -63,7 +63,7 @@ class CallQueue:
             self._forget(call)
 
     def run_slice(self, seconds: float, min_tokens: int) -> list[tuple[Job, Any]]:
-        """Run a slice of the next batch; return the jobs with finished calls, and the answers.
+        """Run a slice of the next batch; return jobs with finished calls and the answers.
 
         Args:
             seconds: approximate duration.
@@ -92,8 +92,8 @@ class CallQueue:
         return [(self._forget(call), answer) for call, answer in result.answers]
 
     def isolate_failure(self) -> Job | None:
-        """Return the job that made the last slice fail, or None if further slices must identify it."""
-        call = next(reversed(self.batches.values())).isolate_failure()  # run_slice has moved it to the end
+        """Return the job that made the last slice fail, None if further slices must find it."""
+        call = next(reversed(self.batches.values())).isolate_failure()  # where run_slice put it
         return None if call is None else self._forget(call)
 
     def _next_key(self) -> Hashable:
@@ -110,7 +110,7 @@ class CallQueue:
                 return key
 
     def _forget(self, call: ModelCall) -> Job:
-        """Remove a call that has left its batch, and the batch if empty; return the call's job."""
+        """Forget a call that has left its batch, and a batch if empty; return the call's job."""
         job = self._jobs.pop(call)
         job.call = None
         key = _batch_key(job, call)

@@ -20,7 +20,7 @@ from service.engine.prefill import ReadBatch
 
 
 class ImmediateBatch(CallBatch[ModelCall, ModelCall]):
-    """Batch of calls that need one slice; a slice answers as many as its budget and `MAX_ENTRIES` allow."""
+    """Batch of calls of one slice, which answers as many as budget and `MAX_ENTRIES` allow."""
 
     def _start(self, call: ModelCall) -> ModelCall:
         return call
@@ -39,14 +39,14 @@ class ImmediateBatch(CallBatch[ModelCall, ModelCall]):
 
 @dataclass(slots=True)
 class _ChoiceProgress:
-    """Log-probabilities [C] of one call, defined for the candidates of its first `done` rows."""
+    """Log-probabilities [C] of a call, defined for candidates of its first `done` rows."""
 
     scores: FloatArray
     done: int = 0
 
 
 class ChoiceBatch(CallBatch[ScoreChoices, _ChoiceProgress]):
-    """Batch of `ScoreChoices` calls; a slice scores candidates of a bounded number of rows."""
+    """Batch of `ScoreChoices` calls; a slice scores candidates of a few rows."""
 
     def _start(self, call: ScoreChoices) -> _ChoiceProgress:
         return _ChoiceProgress(np.empty(len(call.tokens), dtype=np.float32))
@@ -100,7 +100,7 @@ def merges(call: ModelCall) -> bool:
 
 
 def is_urgent(call: ModelCall) -> bool:
-    """Return whether a call is short for its model and takes precedence over long ones."""
+    """Return whether a call is short for its model, so it precedes long ones."""
     if not isinstance(call, Read):
         return not isinstance(call, ScoreChoices)  # these calls have many rows
     return call.size <= (SHORT_READ_TOKENS if merges(call) else SHORT_LOOKUP_TOKENS)

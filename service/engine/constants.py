@@ -17,10 +17,10 @@ MAX_ENTRIES = 1 << 21
 """Maximum values of distributions [B, V] computed at once (8 MiB of float32)."""
 
 BULK_JOBS_AT_ONCE = 16
-"""Maximum bulk jobs with a pending call: enough to fill slices, few enough to bound memory."""
+"""Maximum bulk jobs with a pending call: they fill slices within bounded memory."""
 
 MAX_SHARED_KINDS = 4
-"""Maximum new kinds of urgent calls, and slices, in a pass with jobs of several owners."""
+"""Maximum new kinds of urgent calls, and slices, in a pass of several owners."""
 
 MIN_SLICE_TOKENS, MIN_BULK_SLICE_TOKENS = 256, 16
 """Minimum tokens of a slice; a network takes nearly as long for fewer."""
@@ -34,7 +34,7 @@ MIN_LATE_JOBS = 32
 
 # bench_heavy_company
 STRIDE_TOKENS = 8
-"""Approximate tokens per text and slice; fewer leave more texts incomplete, for little speed."""
+"""Approximate tokens per text and slice; fewer leave more texts incomplete for little speed."""
 
 SHORT_READ_TOKENS = 8
 """Maximum tokens of an urgent read by a network: about a keystroke or a word."""
@@ -45,4 +45,4 @@ SHORT_LOOKUP_TOKENS = 4096
 
 # bench_capacity
 NEXT_TOKEN_CACHE_DIVISOR = 4
-"""Divisor for the next-token cache's share (1/4) of the cache memory; the prefix cache gets the rest."""
+"""Divisor for the next-token cache's share (1/4) of cache memory; the prefix cache has the rest."""

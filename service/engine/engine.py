@@ -1,4 +1,4 @@
-"""Async interface of the scheduler: one model thread, and results returned to the event loop."""
+"""Async interface of the scheduler: one model thread; results go to the event loop."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ from service.engine.scheduler import Scheduler
 _POLL_S = 0.01
 _DEFAULT_OPTIONS = RequestOptions()
 _TIMER_RESOLUTION_S = 0.005
-"""Maximum time by which an event loop timer, with its millisecond resolution, fires early."""
+"""Maximum time by which an event loop timer (resolution: 1 ms) fires early."""
 _Delivery: TypeAlias = tuple[Callable[[WorkOutput], None], WorkOutput]
 R = TypeVar("R")
 
@@ -38,7 +38,7 @@ class Engine:
 
     def __post_init__(self) -> None:
         self._turn_began_s: float | None = None
-        # a semaphore: each item lets the thread check for work once; much faster than threading.Event
+        # a semaphore: per item, the thread checks for work once; much faster than threading.Event
         self._work_arrived: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._wake = partial(self._work_arrived.put, None)
         self._stopping = False
@@ -48,7 +48,7 @@ class Engine:
 
     @property
     def is_hung(self) -> bool:
-        """True if a turn exceeds its time limit or the model thread is dead: the process must restart."""
+        """True if a turn takes too long or the model thread is dead: the process must restart."""
         began_s = self._turn_began_s
         return 0 < self.hang_timeout_s < (0.0 if began_s is None else self.scheduler.clock() - began_s)
 
@@ -57,7 +57,7 @@ class Engine:
         self._thread.start()
 
     async def close(self, *, drain_timeout_s: float) -> None:
-        """Refuse new work, finish the running requests until the timeout ends them, then stop the thread."""
+        """Refuse new work, finish running requests within the timeout, then stop the thread."""
         self.scheduler.drain()
         deadline_s = self.scheduler.clock() + drain_timeout_s
         while len(self.scheduler) and self.scheduler.clock() < deadline_s:  # noqa: ASYNC110 - the scheduler has no async signal
@@ -84,9 +84,9 @@ class Engine:
     async def stream(
         self, work: Work[Any, Any], options: RequestOptions = _DEFAULT_OPTIONS
     ) -> AsyncGenerator[Any, None]:
-        """Run work on the model thread; yield its events on arrival, then its result unless None.
+        """Run work on the model thread; yield its events as they come, then any result.
 
-        The work is suspended while too many events are pending; closing the iterator cancels it.
+        It pauses while too many events are pending; closing the iterator cancels it.
 
         Raises:
             LanguageModelError: raised by the work, or the work is not admitted.
@@ -94,7 +94,7 @@ class Engine:
         loop = asyncio.get_running_loop()
         items: asyncio.Queue[WorkOutput] = asyncio.Queue()  # bounded by the scheduler
         job = self._submit(work, items.put_nowait, options, streams=True)
-        # a parked job runs no steps, so the scheduler is woken to end it after its deadline
+        # a parked job runs no steps: wake the scheduler to end it after its deadline
         timer = loop.call_later(job.deadline_s - self.scheduler.clock() + _TIMER_RESOLUTION_S, self._wake)
         try:
             while True:
@@ -151,11 +151,11 @@ class Engine:
         self._flush()
 
     def _flush(self) -> None:
-        """Send all deliveries to the event loop, at most twice per turn: waking it costs more than a step."""
+        """Send deliveries to the event loop, at most twice a turn: waking it costs more than a step."""
         if self._pending and self._loop is not None:
             deliveries = self._pending.copy()
             self._pending.clear()
-            with contextlib.suppress(RuntimeError):  # the loop is closed: no request is waiting
+            with contextlib.suppress(RuntimeError):  # a closed loop: no request waits
                 self._loop.call_soon_threadsafe(_deliver_all, deliveries)
 
 

@@ -1,4 +1,4 @@
-"""Prometheus metrics of the service; names follow those of other model servers."""
+"""Prometheus metrics of the service, named like those of other model servers."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -39,7 +39,7 @@ class Metrics:
     """Metrics of one application, in a separate collector registry.
 
     Args:
-        worker: index of this worker, a label of every sample; None for a single process, without the label.
+        worker: index of this worker, a label of every sample; None for a single process.
     """
 
     def __init__(self, worker: int | None = None) -> None:
@@ -112,7 +112,7 @@ class Metrics:
             (self.model_loads, ("failed", "loaded", "refused")),
             (self.ended_jobs, ("cancelled", "deadline", "done", "failed")),
         ):
-            for value in values:  # export 0 from the start: a series that begins at 1 shows no increase
+            for value in values:  # from 0: a series that begins at 1 shows no increase
                 counted.labels(value)
 
     def rejected(self, reason: str) -> None:
@@ -163,7 +163,7 @@ class Metrics:
         gauge.set_function(read)
 
     def describe(self, **facts: str) -> None:
-        """Set the labels of `gramophone_build_info`, which describe the running service."""
+        """Set the labels of `gramophone_build_info`."""
         Info("build", "Version of the service", namespace="gramophone", registry=self._registry).info(facts)
 
     def exposition(self) -> bytes:

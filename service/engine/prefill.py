@@ -1,4 +1,4 @@
-"""Chunked prefill: texts of many calls are read and scored together, a bounded slice at a time.
+"""Chunked prefill: texts of many calls read and scored together, a slice at a time.
 
 A call's progress is a list of segments: texts read up to the same column. A slice reads as many
 columns as its token budget allows. If not all texts can be finished, it reads at most twice the
@@ -85,7 +85,7 @@ class PrefillProgress:
         return min(self.left, STRIDE_TOKENS * self._num_left)
 
     def next_segments(self, share: int) -> list[Segment]:
-        """Select texts of the next slice: as many as get a stride each from `share` tokens, at least one."""
+        """Select texts of the next slice: as many as `share` tokens give a stride each, at least one."""
         self._next, self._rest = self._pending, []
         if share >= self.wanted:
             return self._next
@@ -105,7 +105,7 @@ class PrefillProgress:
         return self._next
 
     def record(self, columns: int, results: Iterator[tuple[StateView | None, FloatArray | None]]) -> None:
-        """Record that the selected segments were read by `columns` columns, or to their texts' ends.
+        """Record that the selected segments were read `columns` further, or to their ends.
 
         Args:
             columns: columns read, at least one.
@@ -125,14 +125,14 @@ class PrefillProgress:
         self._num_left = sum(len(segment.rows) for segment in self._pending)
 
     def detach(self, state: Any) -> None:
-        """Copy this call's rows of a joint state, so other rows can be freed."""
+        """Copy this call's rows of a joint state, to free other rows."""
         for segments in (self._pending, self._read):
             for i, segment in enumerate(segments):
                 if segment.state.base is state:
                     segments[i] = segment._replace(state=view(segment.state.materialized))
 
     def result(self) -> ReadResult:
-        """Return the wanted results, rows in the call's order; requires `done`."""
+        """Return the wanted results in the call's order; requires `done`."""
         scores = ReadResult().log_probs if self.scores is None else self.scores
         if not self._keep:
             return ReadResult(scores)
@@ -143,7 +143,7 @@ class PrefillProgress:
         return ReadResult(scores, state=state if in_order else state.select(np.argsort(rows)))
 
     def _add_read(self, segment: Segment) -> None:
-        """Split a segment into ended texts, stored if states are wanted, and pending ones."""
+        """Split a segment: ended texts, stored if states are wanted, and pending ones."""
         num_ended = int(segment.left.searchsorted(0, side="right"))
         if num_ended and self._keep:
             self._read.append(segment.cut(slice(num_ended)))
@@ -152,7 +152,7 @@ class PrefillProgress:
 
 
 class ReadBatch(CallBatch[Read, PrefillProgress]):
-    """Batch of texts read together; only states of a slice's texts are gathered."""
+    """Batch of texts read together; a slice gathers only its texts' states."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -174,7 +174,7 @@ class ReadBatch(CallBatch[Read, PrefillProgress]):
         return SliceResult(rows, tokens, done)
 
     def _read(self, like: Read, chosen: _Chosen, count: int) -> tuple[int, int]:
-        """Read all selected segments together; return the numbers of rows and tokens."""
+        """Read the selected segments together; return numbers of rows and tokens."""
         segments = [segment for _, selected in chosen for segment in selected]
         left = np.concatenate([segment.left for segment in segments])
         width = slice_width(left, count)
@@ -193,7 +193,7 @@ class ReadBatch(CallBatch[Read, PrefillProgress]):
         results = zip(states, log_probs, strict=True)
         for reading, _ in chosen:
             reading.record(width, results)
-        # calls of the last slice not advanced by this one must not keep the joint state alive
+        # calls of only the last slice must not keep the joint state alive
         for reading in self._last:
             reading.detach(self._joint)
         self._last, self._joint = [reading for reading, _ in chosen if not reading.done], after

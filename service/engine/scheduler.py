@@ -7,7 +7,7 @@ held while a job or a model runs.
 A turn has two halves. In the first, interactive jobs run for a few milliseconds in passes: every
 ready job runs up to its next call, and every batch of urgent calls runs a slice. In the second, a
 batch of long or bulk calls runs a slice of bounded time. A request waits for at most one slice of
-another's long text. Owners of jobs take turns, so one with many jobs delays another's by few steps.
+another's long text. Owners take turns, so one with many jobs delays another's by few steps.
 
 Admission control bounds the jobs, their expected tokens to read and generate, and the time that
 interactive jobs take; each owner has a share.
@@ -58,21 +58,21 @@ class SchedulerLimits:
         max_jobs: maximum waiting and running jobs, besides what shares grant.
         max_tokens: maximum sum of the jobs' expected tokens, likewise. A job counts as little more than half of it at
             most, so the largest leaves capacity to others and two of them exclude each other.
-        max_age_s: mean age of unfinished interactive jobs above which further ones of owners with many are rejected.
-            Each takes about twice as long, and four times at the beginning of an overload.
-        token_age_s: additional age for each expected token beyond `MIN_LATE_TOKENS`.
+        max_age_s: mean age of unfinished interactive jobs above which owners with many get no more.
+            Each takes about twice as long, four times as an overload begins.
+        token_age_s: added age for each expected token beyond `MIN_LATE_TOKENS`.
         max_pending_events: pending events at which a job is parked.
-        max_job_pending_bytes: size of a job's pending events at which it is parked.
-        max_pending_bytes: size of all pending events at which every job with one is parked.
+        max_job_pending_bytes: size of its pending events at which a job is parked.
+        max_pending_bytes: size of all pending events at which all jobs with one are parked.
         retry_after_s: delay suggested to rejected clients.
         slice_s: approximate slice duration of long interactive texts.
         bulk_slice_s: approximate slice duration of bulk work.
         late_bulk_slice_s: maximum slice duration of late bulk work.
         bulk_tokens_per_s: rate below which a bulk job is late.
         idle_slice_s: slice duration of bulk work while no interactive jobs run.
-        idle_after_s: time without interactive jobs after which `idle_slice_s` applies.
-        round_s: maximum time of interactive jobs before the next slice of long or bulk work.
-        pass_s: time after which a pass with jobs of several owners resumes no further one.
+        idle_after_s: time without interactive jobs until `idle_slice_s` applies.
+        round_s: maximum time of interactive jobs before the next slice of other work.
+        pass_s: time after which a pass of several owners resumes no further job.
     """
 
     max_jobs: int
@@ -94,7 +94,7 @@ class SchedulerLimits:
 
 
 class Admission:
-    """Admission control: the admitted, unfinished jobs. The caller must hold a lock to change it.
+    """Admission control: the admitted, unfinished jobs. Hold a lock to change it.
 
     Attributes:
         jobs: the admitted jobs, unordered; read-only.
@@ -167,11 +167,11 @@ class Admission:
         self._next_deadline_s = min(self._next_deadline_s, job.deadline_s)
 
     def _check_ages(self, job: Job) -> None:
-        """Reject an interactive job if those before it are old for their tokens: it would take as long.
+        """Reject an interactive job if those before are old for their tokens: it would take as long.
 
         Owners take turns, so this holds only for owners with at least their share of these jobs.
         """
-        if job.options.bulk or len(self.jobs) < MIN_LATE_JOBS:  # before the jobs are listed, for each request
+        if job.options.bulk or len(self.jobs) < MIN_LATE_JOBS:  # before the cost of listing jobs
             return
         before = [other for other in self.jobs if not (other.options.bulk or other.parked)]
         owner, owners = job.options.owner, [other.options.owner for other in before]
@@ -237,7 +237,7 @@ class Scheduler:
         self._bulk_next = False
 
     def __len__(self) -> int:
-        """Return the number of admitted, unfinished jobs: waiting, running or parked."""
+        """Return the number of unfinished jobs: waiting, running or parked."""
         return len(self.admission.jobs)
 
     def submit(self, job: Job) -> None:
@@ -255,7 +255,7 @@ class Scheduler:
     def cancel(self, job: Job) -> None:
         """Cancel a job: it runs no further step and delivers no further output.
 
-        A job that has not started is released at once, so a client can replace its own waiting request
+        An unstarted job is released at once, so a client can replace its own waiting request
         without rejection.
         """
         with self._lock:
@@ -267,7 +267,7 @@ class Scheduler:
                 self.admission.release(job, "cancelled")
 
     def event_taken(self, job: Job) -> bool:
-        """Record that a client has taken an event of a job; resume the job if parked.
+        """Record that a client took an event of a job; resume the job if parked.
 
         Returns:
             True if the job was parked.
@@ -280,21 +280,21 @@ class Scheduler:
             return was_parked
 
     def drain(self) -> None:
-        """Reject new jobs; admitted jobs continue. Takes no lock, so a signal handler may call it."""
+        """Reject new jobs; admitted ones continue. Takes no lock: for signal handlers, too."""
         self.admission.draining = True
 
     def abort(self, error: LanguageModelError) -> None:
-        """End every job with an error; call it on the model thread, after the last step."""
+        """End every job with an error, on the model thread after the last step."""
         with self._lock:
             jobs = list(self.admission.jobs)
         for job in jobs:
             self._end(job, "cancelled" if job.cancelled else "failed", error)
 
     def serve_interactive(self) -> bool:
-        """Advance interactive jobs for a bounded time; return whether work was done."""
+        """Advance interactive jobs for some time; return whether work was done."""
         until_s = self.clock() + self._limits.round_s
         worked, owners = False, set[str]()
-        while True:  # a keystroke makes two or three calls, without a slice of other work between them
+        while True:  # a keystroke's two or three calls, without other work between
             self._end_stopped()
             resumed = self._resume_ready(owners)
             owners |= self._urgent.turns.keys()
@@ -314,7 +314,7 @@ class Scheduler:
         return worked
 
     def _resume_ready(self, owners: set[str]) -> bool:
-        """Resume each ready job once, or a few if the jobs of this turn are of several owners.
+        """Resume each ready job once, or only a few if several owners have jobs in this turn.
 
         Args:
             owners: owners of the jobs and calls of this turn; added to.
@@ -335,7 +335,7 @@ class Scheduler:
         return bool(count)
 
     def serve_bulk(self) -> bool:
-        """Run a slice of long or of bulk work, in alternation; return whether work was done."""
+        """Run a slice of long or bulk work, in turn; return whether work was done."""
         long_first = bool(len(self._long)) and not self._bulk_next
         self._bulk_next = long_first
         worked = not long_first and self._serve_bulk_jobs()
@@ -347,7 +347,7 @@ class Scheduler:
         return worked
 
     def _serve_bulk_jobs(self) -> bool:
-        """Resume bulk jobs up to their next calls, then run a slice of these; return whether work was done."""
+        """Resume bulk jobs to their next calls, run a slice of these; return whether work was done."""
         until_s = self.clock() + self._limits.bulk_slice_s / 2
         resumed = False
         for _ in range(BULK_JOBS_AT_ONCE - len(self._bulk)):
@@ -378,7 +378,7 @@ class Scheduler:
         return min(seconds, limits.late_bulk_slice_s), MIN_BULK_SLICE_TOKENS
 
     def _pop(self, queue: dict[str, deque[Job]]) -> Job | None:
-        """Return the first job of the next owner that has not ended, or None."""
+        """Return the first unended job of the next owner, or None."""
         with self._lock:
             while queue:
                 owner = next(iter(queue))
@@ -402,7 +402,7 @@ class Scheduler:
             output = job.work.send(answer)
         except StopIteration as stop:
             self._end(job, "done", stop.value)
-        except Exception as error:  # noqa: BLE001 - a fault of one job must not stop the others
+        except Exception as error:  # noqa: BLE001 - one job's fault must not stop others
             self._fail(job, error)
         else:
             if isinstance(output, ModelCall):
@@ -434,7 +434,7 @@ class Scheduler:
             began_s = time.thread_time()
             try:
                 answers = queue.run_slice(seconds, min_tokens)
-            except Exception as error:  # noqa: BLE001 - a fault of one request must not stop the others
+            except Exception as error:  # noqa: BLE001 - one request's fault must not stop others
                 at_fault = queue.isolate_failure()
                 if at_fault is not None:
                     self._fail(at_fault, error)

@@ -1,4 +1,4 @@
-"""Models in memory: loaded and hosted models, their addresses, and models being unloaded.
+"""Models in memory: loaded, hosted and unloading ones, and their addresses.
 
 An `AddressTable` is immutable and replaced atomically: a request sees the old version or the new
 one. An unloaded model's memory is freed when the last request that uses it ends.
@@ -36,7 +36,7 @@ class ModelUse:
 
     Attributes:
         in_flight: unfinished requests that use the model.
-        last_s: start of the latest request, in seconds since 1970; None before the first.
+        last_s: start of the latest request, seconds since 1970; None before the first.
     """
 
     in_flight: int = 0
@@ -45,7 +45,7 @@ class ModelUse:
 
 @dataclass(frozen=True, eq=False)
 class LoadedModel(TextModel):
-    """Loaded version; a request uses one version to its end, even if the address moves.
+    """Loaded version; a request uses one to its end, even if the address moves.
 
     Attributes:
         checkpoint: the loaded checkpoint.
@@ -59,7 +59,7 @@ class LoadedModel(TextModel):
 
     @classmethod
     def of(cls, address: str, checkpoint: Checkpoint, **caches: Any) -> Self:
-        """Return a checkpoint's model, with `prefix_cache` and `next_token_cache` if given."""
+        """Return a checkpoint's model, with the caches given."""
         backward = checkpoint.manifest.direction == "backward"
         return cls(address, checkpoint.model, checkpoint.tokenizer, backward, checkpoint=checkpoint, **caches)
 
@@ -70,10 +70,10 @@ class HostedModel:
 
     Attributes:
         address: `name@number`; the served address if the registry could not resolve it.
-        version: the registry's version; None if the registry could not resolve it.
+        version: the registry's version; None if it could not be resolved.
         aliases: aliases of the version.
         loaded: the model, once loaded.
-        failure: error of a failed load; if `loaded` is set, the error of its successor.
+        failure: error of a failed load; if `loaded` is set, of its successor's.
         failures: failed loads.
         retry_s: time of the next load after a failed one.
         size: memory of the loaded model.
@@ -133,7 +133,7 @@ def build_address_table(
     Args:
         models: models by `name@number`.
         served: `name@number` of the serving model, by served address.
-        aliases: version numbers by model name and alias in the registry; versions not hosted are ignored.
+        aliases: version numbers by model name and alias; versions not hosted are ignored.
         default: address of the default model; a key of `served`.
         before: table to replace.
     """
@@ -168,13 +168,13 @@ def _alias_targets(
                 continue
             old = before.by_address.get(address)
             if models[target].loaded is None and old and old.loaded and old.address in models:
-                target = old.address  # the old version serves until the new one is loaded
+                target = old.address  # it serves until the new one is loaded
             targets[address] = target
     return targets
 
 
 class UnloadingModel(NamedTuple):
-    """Model without an address, whose memory is freed with the last request that uses it.
+    """Model without an address; its memory is freed with its last request.
 
     Attributes:
         address: `name@number`.

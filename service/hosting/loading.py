@@ -54,7 +54,7 @@ LOAD_ERRORS = (
     TypeError,
     ValueError,
 )
-"""Errors that a damaged or unsupported version may raise in loading and warm-up."""
+"""Errors of a damaged or unsupported version in loading and warm-up."""
 
 _log = structlog.get_logger(__name__)
 
@@ -110,8 +110,8 @@ class Loader:
         device: `cpu`, `cuda`, `cuda:1` or `auto`.
         precision: setting in the syntax of `read_precisions`.
         budget: maximum bytes of all models together; None for no limit.
-        num_threads: maximum threads of a network's computation; None for the default.
-        prefix_cache_bytes: maximum bytes of each model's caches, outside the budget; 0 for none.
+        num_threads: maximum threads of a network; None for the default.
+        prefix_cache_bytes: maximum bytes of each model's caches, not in the budget; 0 for none.
         clock: monotonic clock in seconds.
 
     Raises:
@@ -138,7 +138,7 @@ class Loader:
                 raise InvalidInputError.of("precision", f"names {address!r}: {error}") from None
             except CheckpointError:
                 continue  # the model exists; loading it reports the error
-            if address not in {version.name, version.address}:  # an alias, which `_precision_of` would ignore
+            if address not in {version.name, version.address}:  # an alias; `_precision_of` ignores it
                 raise InvalidInputError.of(
                     "precision",
                     f"names {address!r}; name the model, {version.name}, or a version with its number, "
@@ -146,14 +146,14 @@ class Loader:
                 )
 
     def _precision_of(self, version: Version) -> Precision:
-        """Return the precision set for a version's address, else for its model name, else for all others."""
+        """Return the precision set for a version's address, else for its name, else for others."""
         set_for = self._precisions
         return set_for.get(version.address, set_for.get(version.name, set_for[""]))
 
     def compile_kernels(self, versions: Iterable[Version]) -> list[Future[None]]:
-        """Start to compile the missing kernels of versions; see `compile_groups`.
+        """Start to compile versions' missing kernels; see `compile_groups`.
 
-        Versions of a remote registry are left to `load`, which checks the budget before it fetches files.
+        `load` compiles those of a remote registry: it fetches files after checking the budget.
         """
         from models.precompile import compile_groups, needed_groups  # imports numba
 
@@ -187,7 +187,7 @@ class Loader:
         check(estimate_bytes(manifest))  # before the files are fetched
         directory = self.registry.fetch(version)
         checkpoint = self.read(directory, device=self.device, precision=self._precision_of(version))
-        # the kernels that the warm-up does not call, such as those that choose tokens
+        # kernels without a warm-up call, such as those that choose tokens
         with contextlib.suppress(LanguageModelError, OSError):  # then compiled at their first call
             for group in needed_groups(directory, int8=checkpoint.precision == INT8):
                 compile_group(group)
@@ -196,11 +196,11 @@ class Loader:
         if self.num_threads is not None:
             THREADS.limit = self.num_threads
             torch = sys.modules.get("torch")  # only networks in float32 import it
-            if torch is not None:  # before the warm-up: a thread keeps the setting of its first computation
+            if torch is not None:  # now: a thread keeps the setting of its first computation
                 torch.set_num_threads(self.num_threads)
         next_token_bytes = self.prefix_cache_bytes // NEXT_TOKEN_CACHE_DIVISOR
         prefix_bytes = self.prefix_cache_bytes - next_token_bytes
-        reads_fast = is_lookup(checkpoint.model)  # reading again is faster than a cache lookup
+        reads_fast = is_lookup(checkpoint.model)  # faster than a cache lookup
         prefix_cache = PrefixCache(prefix_bytes) if prefix_bytes and not reads_fast else None
         loaded = LoadedModel.of(
             address,

@@ -22,7 +22,7 @@ _CGROUP, _MEMINFO = Path("/sys/fs/cgroup"), Path("/proc/meminfo")
 _MAPPED_SUFFIXES = (".bin", ".safetensors")
 _TOKENIZER = "tokenizer"
 _TOKENIZER_GROWTH = 12
-"""Memory of a tokenizer relative to its file: every word is an object, in several tables."""
+"""Memory of a tokenizer relative to its file: each word is an object in several tables."""
 _GC_THRESHOLD = 10_000
 """Allocations minus deallocations that trigger a garbage collection."""
 
@@ -40,7 +40,7 @@ def estimate_bytes(manifest: Manifest) -> ModelBytes:
 
 
 def loaded_bytes(model: LanguageModel[Any], manifest: Manifest) -> ModelBytes:
-    """Return the memory of a loaded model, and of its tokenizer, estimated from the manifest."""
+    """Return the memory of a loaded model and its tokenizer, by the manifest."""
     size = model.memory()
     return size._replace(own=size.own + estimate_bytes(manifest).own)
 
@@ -77,7 +77,7 @@ def format_bytes(size: int) -> str:
 
 
 def freeze_garbage_collector() -> None:
-    """Exclude existing objects from garbage collection; enable it, with fewer collections.
+    """Enable garbage collection, less often and without existing objects.
 
     With torch imported, a full collection delays every request by 0.3 s. Reference counting still frees these
     objects and nearly all of requests, because cycles are rare.
@@ -103,12 +103,12 @@ class SystemMemory(NamedTuple):
 
 
 def reports_memory(meminfo: Path = _MEMINFO) -> bool:
-    """Return whether the system reports its memory in `meminfo`, as Linux does."""
+    """Return whether the system has `meminfo`, as Linux does."""
     return meminfo.exists()
 
 
 def system_memory(cgroup: Path = _CGROUP, meminfo: Path = _MEMINFO) -> SystemMemory:
-    """Return the container's or machine's memory use; requires `reports_memory`.
+    """Return the memory use of container or machine; requires `reports_memory`.
 
     Args:
         cgroup: mount point of the container's control group, version 2 or 1.
