@@ -1,4 +1,4 @@
-"""HTTP/1.1 client: request encoding, connections for one request at a time, and a connection pool.
+"""HTTP/1.1 client: request encoding, connections for a request at a time, and their pool.
 
 A connection costs little more than its parser. A client library would take longer than most replies of a
 small model and, in a load generator, slow down a server on the machine.
@@ -20,7 +20,7 @@ C = TypeVar("C", bound="ClientConnection")
 def encode_request(
     method: str, target: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes = b""
 ) -> bytes:
-    """Encode a request and add its `Content-Length`, which must not be among the headers."""
+    """Encode a request with its `Content-Length`, which `headers` must lack."""
     lines = [method.encode(), b" ", target, b" HTTP/1.1\r\n"]
     for name, value in headers:
         lines += (name, b": ", value, b"\r\n")
@@ -33,7 +33,7 @@ class ExchangeError(Exception):
     """Missing or incomplete reply.
 
     Attributes:
-        kind: `cut` if the connection closed, `protocol` if the reply was not HTTP, or the caller's.
+        kind: `cut` for a closed connection, `protocol` for a reply not HTTP, or the caller's.
         reply_begun: True if a part of the reply was received.
     """
 
@@ -44,7 +44,7 @@ class ExchangeError(Exception):
 
 
 class ClientConnection(asyncio.Protocol, ABC):
-    """Connection that carries one request at a time; a subclass receives replies as they arrive.
+    """Connection for a request at a time; a subclass receives replies as they arrive.
 
     Attributes:
         transport: transport of the event loop; None if the connection is closed.
@@ -96,7 +96,7 @@ class ClientConnection(asyncio.Protocol, ABC):
 
     @abstractmethod
     def end_reply(self, error: ExchangeError | None) -> None:
-        """Receive the end of the reply, or the error if it is missing or incomplete."""
+        """Receive the reply's end, or the error if there is none."""
 
     # --- called by the event loop ---
 
@@ -113,13 +113,13 @@ class ClientConnection(asyncio.Protocol, ABC):
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail the current request, unless its reply ends with the connection."""
+        """Fail the request, unless its reply ends with the connection."""
         self.transport = None
         if self.status and exc is None and not any(name in _FRAMING_HEADERS for name, _ in self.headers):
             self._end(None)
         else:
             self._fail("cut", f"the connection closed before the end of the reply{f': {exc}' if exc else ''}")
-        del self._parser  # breaks a reference cycle: garbage collection may be off
+        del self._parser  # a reference cycle, and garbage collection may be off
 
     # --- called by the parser ---
 
@@ -128,7 +128,7 @@ class ClientConnection(asyncio.Protocol, ABC):
         self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        """Begin the reply; skip informational ones (1xx), and close the connection on an unrequested one."""
+        """Begin the reply; skip informational ones (1xx); close the connection on an unrequested one."""
         status = self._parser.get_status_code()
         if not self._is_busy:
             self.close()
@@ -154,7 +154,7 @@ class ClientConnection(asyncio.Protocol, ABC):
 
 
 class ConnectionPool(Generic[C]):
-    """Pool of connections; the most recently released one is reused first, to keep few idle.
+    """Pool of connections; the last released is reused first, to keep few idle.
 
     Args:
         connect: opens a connection.
@@ -172,7 +172,7 @@ class ConnectionPool(Generic[C]):
 
     @contextlib.asynccontextmanager
     async def connection(self) -> AsyncIterator[C]:
-        """Provide a connection for one request; it is closed if the request fails."""
+        """Provide a connection for a request; close it if that fails."""
         self.num_waited += self._slots.locked()
         async with self._slots:
             connection = self._pop_idle() or await self._connect()

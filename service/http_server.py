@@ -30,33 +30,33 @@ from service.settings import Settings
 
 _log = structlog.get_logger(__name__)
 _OTHER_FILES = 128
-"""Descriptors for models, the registry and its connections, other workers and the log, with a margin."""
+"""Descriptors for models, registry connections, other workers and the log, with a margin."""
 
 _BACKLOG = 4096
-"""Connections that wait to be accepted, if the kernel allows as many; it makes clients of others wait a second."""
+"""Connections that wait to be accepted, if the kernel allows; others' clients wait a second."""
 
 _RETRY_S = 0.1
 _ACCEPTED_AT_ONCE = 256
-"""Maximum connections accepted in one turn of the event loop; the others wait where no limit sees them."""
+"""Maximum connections accepted in a turn of the event loop; others wait unseen by limits."""
 
 _CERTIFICATE = "GRAMOPHONE_TLS_CERTIFICATE"
 _KEY = "GRAMOPHONE_TLS_KEY"
 _NO_KEY = "it is not a private key in PEM format"
 
 _TLS_CLOSE_S = 600.0
-"""Maximum time from a TLS connection's closing to its end; `SlowClients` normally ends it much earlier."""
+"""Maximum time from a TLS connection's closing to its end; normally `SlowClients` is faster."""
 
 _CANCEL_MARGIN_S = 2
-"""Seconds by which the server's drain timeout exceeds the engine's, at which the engine answers all clients."""
+"""Seconds by which the server's drain timeout exceeds the engine's, which answers all clients."""
 
 _LAST_REQUESTS_S = 0.25
-"""Time for requests sent just before the server stops; closing their connections would lose them."""
+"""Time for requests sent just before a stop, which closed connections would lose."""
 
 
 def reserve_descriptors(max_connections: int) -> int:
-    """Raise the limit on file descriptors for `max_connections`; return how many connections fit.
+    """Raise the limit on file descriptors; return how many connections fit.
 
-    As many are reserved for connections that get 503. The usual soft limit, 1,024, is below the hard limit.
+    As many are reserved for those that get 503. The usual soft limit, 1,024, is below the hard one.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * max_connections + _OTHER_FILES
@@ -74,7 +74,7 @@ def reserve_descriptors(max_connections: int) -> int:
 
 
 class SocketListener:
-    """Listener that accepts connections on the event loop, with the methods of an `asyncio.Server`.
+    """Listener on the event loop, with the methods of an `asyncio.Server`.
 
     Args:
         listening: listening socket.
@@ -110,13 +110,13 @@ class SocketListener:
         self._timer = None if seconds is None else self._loop.call_later(seconds, self._listen)
 
     def _on_readable(self) -> None:
-        """Accept waiting connections, as many as one turn of the event loop may take."""
+        """Accept waiting connections, as many as a turn may take."""
         for _ in range(_ACCEPTED_AT_ONCE):
             if not self._accept():
                 return
 
     def _accept(self) -> bool:
-        """Accept a connection; return whether another may be accepted in this turn."""
+        """Accept a connection; return whether this turn may accept another."""
         try:
             accepted, _ = self._socket.accept()
         except ConnectionAbortedError:
@@ -132,17 +132,17 @@ class SocketListener:
 
 
 def tls_context(settings: Settings) -> ssl.SSLContext | None:
-    """Read the settings' certificate and key; return the TLS context, or None for plain HTTP.
+    """Read certificate and key; return the TLS context, or None for plain HTTP.
 
     Raises:
-        InvalidInputError: a file is unset, missing or damaged, the key is encrypted or does not fit the certificate.
+        InvalidInputError: a file is unset, missing or damaged, the key encrypted or not the certificate's.
     """
     if settings.tls_certificate is None and settings.tls_key is None:
         return None
     certificate = _readable(_CERTIFICATE, settings.tls_certificate)
     key = _readable(_KEY, settings.tls_key)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2  # OpenSSL's configuration may allow older ones
+    context.minimum_version = ssl.TLSVersion.TLSv1_2  # OpenSSL may allow older ones
     context.set_alpn_protocols(["http/1.1"])
 
     def refuse_password() -> NoReturn:
@@ -175,7 +175,7 @@ def _tls_error(name: str, value: object, reason: str) -> InvalidInputError:
 
 
 class DrainingServer(uvicorn.Server):
-    """Server that finishes running requests after a stop signal; a second one ends it at once.
+    """Server that finishes running requests after a stop signal; a second ends it at once.
 
     Args:
         app: application with its services.
@@ -211,7 +211,7 @@ class DrainingServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop; running requests may finish within the drain timeout.
 
-        Replies to requests that arrive now, most of them 503, ask clients to close their connections.
+        Replies to requests that arrive now, most 503, ask clients to close connections.
         """
         draining = asyncio.ensure_future(self._engine.close(drain_timeout_s=self._settings.drain_timeout_s))
         if self.server_state.connections:
@@ -222,7 +222,7 @@ class DrainingServer(uvicorn.Server):
         logs.writer.stop()
 
     def reload_certificate(self) -> None:
-        """Read the certificate and its key again at the next connection; safe in a signal handler.
+        """Read certificate and key again at the next connection; safe in a signal handler.
 
         The old ones are kept if the new are invalid.
         """
@@ -234,9 +234,9 @@ class DrainingServer(uvicorn.Server):
         self._spawn(self._open(protocol, accepted))
 
     async def _open(self, protocol: GuardedProtocol, accepted: socket.socket) -> None:
-        """Open a connection, after a TLS handshake if there is a certificate."""
+        """Open a connection, with a TLS handshake if there is a certificate."""
         connect = partial(asyncio.get_running_loop().connect_accepted_socket, lambda: protocol, accepted)
-        if self._is_renewed:  # not read in the signal handler: a log line may be half written
+        if self._is_renewed:  # not in the signal handler: a log line may be half written
             self._is_renewed = False
             try:
                 self._tls = tls_context(self._settings)
@@ -272,7 +272,7 @@ class DrainingServer(uvicorn.Server):
 
 
 def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
-    """Return uvicorn's configuration for an application and the settings' limits."""
+    """Return uvicorn's configuration for an application and settings."""
     limits = {
         "max_connections": reserve_descriptors(settings.max_connections),
         "max_header_bytes": settings.max_header_bytes,
@@ -303,10 +303,10 @@ def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
 
 
 def listen(settings: Settings) -> socket.socket:
-    """Open a socket at the settings' address; warn if other machines can reach it and no keys are required.
+    """Open a socket at the settings' address; warn if others can reach it without keys.
 
     Raises:
-        InvalidInputError: listening on the address failed; another program may use the port.
+        InvalidInputError: listening failed; another program may use the port.
     """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:

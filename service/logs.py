@@ -1,4 +1,4 @@
-"""Log configuration: structured lines, one per event, without request texts unless enabled.
+"""Log configuration: a structured line per event, without request texts unless enabled.
 
 Lines may contain values chosen by clients, such as field names and paths. Control characters are
 escaped, so a value can neither forge a line nor control a terminal. Messages of exceptions raised
@@ -35,13 +35,13 @@ _PIPE_BYTES = 4096
 """Bytes that a ready pipe takes without blocking."""
 
 _PAUSE_S = 0.005
-"""Pause of the thread after each write; without it the event loop would lose time to it at every line."""
+"""Pause of the thread after each write; else every line would cost the event loop time."""
 
 
 class LineWriter:
     """Writer of log lines, on a thread between `start` and `stop`; the file of all loggers.
 
-    Without the thread, as in the supervisor, which forks, a line that would have to wait is dropped.
+    Without the thread, as in the supervisor, which forks, lines that would wait are dropped.
 
     Attributes:
         stream: file that receives the lines.
@@ -95,7 +95,7 @@ class LineWriter:
             poll.register(self.stream, select.POLLOUT)
             while rest and poll.poll(patience_ms):
                 rest = rest[os.write(self.stream.fileno(), rest[:_PIPE_BYTES]) :]
-        except (OSError, ValueError):  # a full disk or a closed pipe must not fail a request
+        except (OSError, ValueError):  # a full disk or closed pipe must not fail requests
             rest = b"all"
         self.num_dropped += len(lines) if rest else 0
 
@@ -105,7 +105,7 @@ writer = LineWriter()
 
 
 def configure_logs(*, level: str, form: str, texts: bool = False, worker: int | None = None) -> None:
-    """Send the log lines of this program and of its libraries to standard error.
+    """Send this program's and its libraries' log lines to standard error.
 
     Args:
         level: lowest level written, such as `info`; for libraries at least `info`.
@@ -130,7 +130,7 @@ def configure_logs(*, level: str, form: str, texts: bool = False, worker: int | 
     else:
         finish = structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else _render_columns
     writer.stream = sys.stderr
-    structlog.configure(  # bypasses `logging`, which would double the cost of a request's line
+    structlog.configure(  # not by `logging`, which would double a line's cost
         processors=[*shared, partial(_add_exception, texts=texts, is_ours=True), _escape_values, finish],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.WriteLoggerFactory(writer),  # type: ignore[arg-type]  # has the methods that it calls
@@ -142,7 +142,7 @@ def configure_logs(*, level: str, form: str, texts: bool = False, worker: int | 
     processors = [*shared, add_exception, _escape_values, remove_meta, finish]
     handler = logging.StreamHandler(writer)
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(processors=processors))
-    logging.raiseExceptions = False  # a fault of a format must not be written by `logging` itself
+    logging.raiseExceptions = False  # `logging` must not write a format's fault
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level.upper() if level != "debug" else "INFO")  # without debug lines of compilers
@@ -151,7 +151,7 @@ def configure_logs(*, level: str, form: str, texts: bool = False, worker: int | 
 
 
 def _render_columns(_logger: Any, _method: str, event: _Event) -> str:
-    """Render a line like structlog's console renderer without colours, but ten times as fast."""
+    """Render a line like structlog's console renderer without colours, ten times as fast."""
     time, level, name = event.pop("timestamp"), event.pop("level"), event.pop("event")
     exception = event.pop("exception", None)
     pairs = " ".join(f"{key}={_format_value(value)}" for key, value in sorted(event.items()))
@@ -186,7 +186,7 @@ def _escape_values(_logger: Any, _method: str, event: _Event) -> _Event:
 
 
 def _add_exception(_logger: Any, _method: str, event: _Event, *, texts: bool, is_ours: bool) -> _Event:
-    """Replace the exception of a line by its text, in escaped lines, most recent call last.
+    """Replace a line's exception by its text, in escaped lines, most recent call last.
 
     Without `texts`, messages of exceptions that a request may have caused are omitted. If `is_ours`, the line is of
     this program, and has a `request_id` if a request caused it.

@@ -112,7 +112,7 @@ def system_memory(cgroup: Path = _CGROUP, meminfo: Path = _MEMINFO) -> SystemMem
 
     Args:
         cgroup: mount point of the container's control group, version 2 or 1.
-        meminfo: memory statistics of the machine, used if no group sets a lower limit.
+        meminfo: the machine's memory statistics, for want of a lower limit of a group.
     """
     machine = {
         name: int(value.split()[0]) * 1024
@@ -130,7 +130,7 @@ def system_memory(cgroup: Path = _CGROUP, meminfo: Path = _MEMINFO) -> SystemMem
 def _group_memory(group: Path, limit_file: str, usage_file: str, droppable: str) -> SystemMemory | None:
     """Return the memory of a control group.
 
-    It is None without a limit (`max`; version 1 reports a huge limit), or if the kernel does not provide the files.
+    It is None without a limit (`max`; huge in version 1), or if the kernel lacks the files.
     """
     try:
         limit, used, stat = ((group / name).read_text() for name in (limit_file, usage_file, "memory.stat"))

@@ -1,4 +1,4 @@
-"""Model host: loads models, resolves addresses, and replaces versions at run time.
+"""Model host: loads models, resolves addresses, replaces versions at run time.
 
 Only the loader thread changes the hosted models (`ModelReloader`). All other threads read an
 immutable address table, which is replaced atomically. Failed loads are retried after 10 s; the
@@ -50,7 +50,7 @@ _log = structlog.get_logger(__name__)
 
 
 class ModelHost:
-    """Host of the served models: loads them, resolves addresses, and follows them to new versions.
+    """Host of the served models: loads them, resolves addresses, follows these to new versions.
 
     Args:
         loader: loader of the versions.
@@ -64,7 +64,7 @@ class ModelHost:
         registry: source of the models.
         budget: maximum bytes of all models together; None for no limit.
         address_table: the current addresses; replaced atomically.
-        default_choice: served address of the default model, and the reason for the choice.
+        default_choice: served address of the default model, and why it was chosen.
 
     Raises:
         RegistryError: the registry contains no model.
@@ -116,7 +116,7 @@ class ModelHost:
 
     @property
     def bytes_in_use(self) -> int:
-        """Bytes of host memory of all models, models being unloaded included."""
+        """Bytes of host memory of all models, unloading ones too."""
         hosted = sum(model.size.host for model in self.models.values() if model.size is not None)
         return hosted + sum(model.size.host for model in self.unloading)
 
@@ -131,12 +131,12 @@ class ModelHost:
         return self._clock() - self._last_read_s
 
     def prefix_cache_figures(self, figure: str) -> dict[str, float]:
-        """Return `queries`, `hits` or `num_bytes` of each loaded model's prefix cache, if any."""
+        """Return `queries`, `hits` or `num_bytes` of each prefix cache of a loaded model."""
         caches = {m.address: m.loaded.prefix_cache for m in self.models.values() if m.loaded is not None}
         return {name: getattr(cache, figure) for name, cache in caches.items() if cache is not None}
 
     def bytes_by_model(self) -> dict[str, float]:
-        """Return the bytes of each loaded model, host and device memory together."""
+        """Return the bytes of each loaded model in host and device memory."""
         sizes = {address: model.size for address, model in self.models.items()}
         return {address: size.host + size.device for address, size in sizes.items() if size is not None}
 
@@ -145,13 +145,13 @@ class ModelHost:
 
         Args:
             address: `name`, `name@7`, `name@champion`; None for the default.
-            any_version: if the address is not served, return the served version of the model.
+            any_version: return the model's served version if the address is not served.
 
         Raises:
             ModelNotFoundError: the address is not served.
-            NotReadyError: the model is still being loaded, or could not be loaded.
+            NotReadyError: the model is loading, or could not be loaded.
         """
-        table = self.address_table  # one table: a version may be replaced meanwhile
+        table = self.address_table  # one: a version may be replaced meanwhile
         hosted = table.default if address is None else table.by_address.get(address)
         if any_version and address is not None and (hosted is None or hosted.loaded is None):
             hosted = table.by_address.get(address.partition("@")[0], hosted)
@@ -175,7 +175,7 @@ class ModelHost:
             return hosted
         here = ", ".join(sorted(table.models))
         try:
-            published = self.registry.resolve_cached(address)  # no network access: runs on the event loop
+            published = self.registry.resolve_cached(address)  # without network: on the event loop
         except RegistryError:
             raise
         except LanguageModelError:
@@ -196,21 +196,21 @@ class ModelHost:
     # --- for the loader thread only ---
 
     def load_all(self) -> None:
-        """Load every model, the default first; those that fail are logged and stay hosted as failed."""
+        """Load every model, the default first; log those that fail, which stay hosted as failed."""
         first = self.default.address
         _log.info("loading models", models=len(self._models), first=first)
         self.compile_kernels()
         for address in sorted(self._models, key=lambda address: address != first):
-            model = self._models.get(address)  # None if an earlier load has replaced it
+            model = self._models.get(address)  # None if replaced by an earlier load
             if model is not None and model.state is LoadState.LOADING:
                 self._load(model)
 
     def compile_kernels(self) -> list[Future[None]]:
-        """Start to compile the missing kernels of the models; see `compile_groups`."""
+        """Start to compile the models' missing kernels; see `compile_groups`."""
         return self._loader.compile_kernels(m.version for m in self._models.values() if m.version is not None)
 
     def load(self, address: str) -> HostedModel:
-        """Start serving an address, and load its model unless it is already loaded.
+        """Serve an address, and load its model unless it is loaded.
 
         Returns:
             The model of the address in the registry, loaded or failed. A failed load is retried only if
@@ -231,7 +231,7 @@ class ModelHost:
         return self.models[target]
 
     def unload(self, address: str) -> HostedModel:
-        """Stop serving a model under all its addresses; running requests still use it.
+        """Serve a model no longer under any address; running requests still use it.
 
         Raises:
             ModelNotFoundError: the model is not hosted.
@@ -258,7 +258,7 @@ class ModelHost:
         return model
 
     def refresh(self) -> None:
-        """Poll the registry, and load the current versions of the served addresses.
+        """Poll the registry; load the current versions of served addresses.
 
         The old version serves until the new one is loaded.
         """
@@ -267,7 +267,7 @@ class ModelHost:
             self._last_read_s = self._clock()
             if not self._was_reachable:
                 for address, model in self._models.items():
-                    self._models[address] = replace(model, retry_s=-math.inf)  # the outage may have failed it
+                    self._models[address] = replace(model, retry_s=-math.inf)  # the outage may be the cause
         self._was_reachable = reachable
         self._reconcile()
         watched = self._watcher.watched.values()
@@ -308,12 +308,12 @@ class ModelHost:
             target = self.find(address).address
             if self._configured and self._watcher.resolved_address(address) == target:
                 self._watcher.watch(address)
-            else:  # a model name not served itself: the served address of its hosted version
+            else:  # a name not served itself: the served address of its version
                 address = next(item.address for item in watched.values() if item.target == target)
         self.default_choice = choice._replace(name=address)
 
     def _follow_default(self) -> None:
-        """Choose again if the registry's default has changed to a served, loaded model."""
+        """Choose again if the registry's default is now another served, loaded model."""
         before, remembered = self.default_choice.name, self._watcher.default
         if self._configured or remembered is None or remembered == self._remembered:
             return
@@ -352,7 +352,7 @@ class ModelHost:
         self._reconcile()
 
     def _reconcile(self) -> None:
-        """Move addresses to newly loaded versions, unload models without one, and publish the table."""
+        """Move addresses to newly loaded versions, unload models without any, publish the table."""
         needed = set()
         for watched in self._watcher.watched.values():
             if watched.version is not None:
@@ -367,7 +367,7 @@ class ModelHost:
         for model in unloaded:
             if model.loaded is not None and model.size is not None:
                 use = model.loaded.use
-                read_by_all = without_members(model.loaded.model)  # also by models with members of requests
+                read_by_all = without_members(model.loaded.model)  # models with requests' members, too
                 ended = UnloadingModel(model.address, weakref.ref(read_by_all), use, model.size)
                 self._unloading = (*self._unloading, ended)
                 _log.info("model unloaded", model=model.address, requests=use.in_flight)
@@ -383,7 +383,7 @@ class ModelHost:
         )
 
     def _problem(self, model: HostedModel) -> str | None:
-        """Return the error of a model that is not loaded, or of a loaded model's successor."""
+        """Return the error of a model not loaded, or of a loaded one's successor."""
         if model.loaded is None:
             return model.failure
         for watched in self._watcher.watched.values():
@@ -397,12 +397,12 @@ class ModelHost:
 
 
 class ModelReloader:
-    """Executor of model host changes on the loader thread, not the event loop or the model thread.
+    """Executor of model host changes on a thread of its own, the loader thread.
 
     Args:
         host: the model host.
         interval_s: time between polls of the registry; 0 disables polling.
-        peers_started: returns True once all other processes on the port have done their initial loads.
+        peers_started: returns True once the port's other processes have done their initial loads.
     """
 
     def __init__(
@@ -418,7 +418,7 @@ class ModelReloader:
         self.queued: list[str] = []
         """Addresses passed to `load` whose loads have not finished."""
         self.initial_load_done = False
-        """True once every model present at start is loaded or has failed in this process."""
+        """True once this process has tried to load every model present at start."""
 
     @property
     def started(self) -> bool:
@@ -442,7 +442,7 @@ class ModelReloader:
         """Start serving an address; see `ModelHost.load`.
 
         Returns:
-            Future of the model, loaded or failed, or of the errors of `ModelHost.load`; it need not be awaited.
+            Future of the model, loaded or failed, or the errors of `ModelHost.load`; need not be awaited.
         """
         self.queued.append(address)
         future = self._submit(partial(self._host.load, address))
@@ -505,7 +505,7 @@ class ModelReloader:
 
 
 def readiness(host: ModelHost, reloader: ModelReloader, scheduler: Scheduler) -> str:
-    """Return READY, else the state that prevents it: `loading`, `failed` (the default model) or `draining`.
+    """Return READY, else what prevents it: `loading`, `failed` (the default model) or `draining`.
 
     The service is ready once the default is loaded and every model present at start is loaded or has failed, until
     shutdown. Later loads and failures do not matter: the old versions continue to serve.

@@ -24,7 +24,7 @@ class WatchedAddress:
     Attributes:
         address: `name`, `name@7`, `name@champion`.
         version: its version in the registry; None if it was never resolved.
-        serving: `name@number` of the model that serves the address; None until one is loaded.
+        serving: `name@number` of the model that serves it; None until one is loaded.
         problem: error of the last resolution; None if it succeeded.
         failed_target: `name@number` of a version that `ModelHost.load` failed to load.
     """
@@ -42,7 +42,7 @@ class WatchedAddress:
 
     @property
     def target(self) -> str:
-        """`name@number` of the version to serve; the address itself if never resolved."""
+        """`name@number` to serve; the address itself if never resolved."""
         return self.address if self.version is None else self.version.address
 
     @property
@@ -52,11 +52,11 @@ class WatchedAddress:
 
 
 class RegistryWatcher:
-    """Watcher of served addresses, their models' aliases and the default; for one thread at a time.
+    """Watcher of served addresses, their aliases and the default; for a thread at a time.
 
     Args:
         registry: source of the models.
-        addresses: addresses to serve; empty for every model of the registry, also later ones.
+        addresses: addresses to serve; empty for every model of the registry, later ones too.
 
     Raises:
         RegistryError: the registry contains no model.
@@ -95,21 +95,21 @@ class RegistryWatcher:
         seen = self._registry.snapshot(watched.name)
         watched.version, watched.problem = self._registry.resolve(address, seen), None
         self.aliases[watched.name] = seen.aliases
-        self._stamps.pop(watched.name, None)  # other addresses of the model were not resolved with it
+        self._stamps.pop(watched.name, None)  # its other addresses were not resolved
         self.watched[address] = watched
         return watched
 
     def resolved_address(self, address: str) -> str | None:
-        """Return `name@number` of an address; None if the registry cannot resolve it."""
+        """Return `name@number` of an address; None if it cannot be resolved."""
         try:
             return self._registry.resolve(address).address
         except (CheckpointError, ModelNotFoundError, RegistryError):
             return None
 
     def poll(self) -> bool:
-        """Resolve addresses of changed models again, and watch new models if every model is served.
+        """Resolve addresses of changed models again; watch new models if all are served.
 
-        Addresses that the registry cannot resolve are logged and stay unchanged.
+        Addresses that cannot be resolved are logged and stay.
 
         Returns:
             True if the registry could be read.
@@ -133,7 +133,7 @@ class RegistryWatcher:
         return self._registry.is_reachable
 
     def _resolve_all(self, name: str) -> None:
-        """Resolve all addresses of a model from one snapshot, and store its stamp."""
+        """Resolve all addresses of a model from a snapshot, whose stamp is stored."""
         seen: ModelSnapshot | CheckpointError | RegistryError
         try:
             seen = self._registry.snapshot(name)

@@ -29,7 +29,7 @@ from service.engine.job import Shares
 from service.hosting.loaded_model import LoadedModel
 
 OVERHEAD_BYTES = 1000
-"""Estimated memory of a state besides its arrays: handle, objects, table entries."""
+"""Estimated bytes of a state besides its arrays: handle, objects, table entries."""
 
 _SECRET_BYTES = 12
 _HANDLE = re.compile(r"(?P<process>[\w-]{1,63})\.(?P<tag>[0-9a-f]{6})\.[\w-]{16}", re.ASCII)
@@ -44,11 +44,11 @@ class StoredState:
     """State of a model after one text (immutable).
 
     Attributes:
-        loaded: version that read the text; it stays in memory as long as the state.
+        loaded: version that read the text, in memory as long as the state.
         state: model state, one row.
         num_tokens: tokens read, not counting `<s>`.
         last_token: id of the last token; None if none was read.
-        phrases: spellings of the phrases whose value is reported; continuing states share it.
+        phrases: spellings of the phrases whose value is reported; shared by continuing states.
         node: node of the phrases after the text.
     """
 
@@ -61,11 +61,11 @@ class StoredState:
 
     @cached_property
     def num_bytes(self) -> int:
-        """Memory of the state, not counting the loaded version and the phrases."""
+        """Memory of the state without the loaded version and the phrases."""
         return state_bytes(self.state) + OVERHEAD_BYTES
 
     def read_phrases(self, ids: TokenIds) -> tuple[int, float]:
-        """Return the node of the phrases after further tokens [T], and the value that these add, with credit."""
+        """Return the phrases' node after further tokens [T], and the value that they add, with credit."""
         phrases = self.phrases
         if not phrases.num_bytes:
             return self.node, 0.0
@@ -76,7 +76,7 @@ class StoredState:
 
 @dataclass(kw_only=True, eq=False)
 class StateStore:
-    """Store of states by handle and owner, until they are freed, expire or are evicted; thread-safe.
+    """Store of states by handle and owner until freed, expired or evicted; thread-safe.
 
     An owner may fill the store. If another needs its share, the least recently used states of the largest are evicted.
 
@@ -115,9 +115,9 @@ class StateStore:
         """Return the states of handles, and renew their expiry.
 
         Args:
-            owner: client of the request; states of other owners count as unknown.
+            owner: client of the request; others' states count as unknown.
             handles: handles; duplicates are allowed.
-            parameter: request parameter in error messages; `states[]` becomes `states[3]`.
+            parameter: parameter for error messages; `states[]` becomes `states[3]`.
 
         Raises:
             UnknownStateError: a handle has no state of this owner.
@@ -151,7 +151,7 @@ class StateStore:
                     raise StatesFullError(f"{message}; {refusal}: free unused states")
 
     def keep(self, owner: str, states: Sequence[StoredState]) -> list[str]:
-        """Store all of these states or none; they must not share memory with other rows (see `materialize`).
+        """Store all states or none; they must not share memory with other rows (see `materialize`).
 
         States of other owners beyond their shares are evicted if necessary.
 
@@ -160,7 +160,7 @@ class StateStore:
 
         Raises:
             StatesFullError: a limit on states or bytes, and the owner's share of it, would be exceeded.
-            ModelNotFoundError: a state's version was unloaded while the text was read.
+            ModelNotFoundError: a version was unloaded while it read the text.
         """
         with self._lock:
             for stored in states:
@@ -205,7 +205,7 @@ class StateStore:
                 )
 
     def free_version(self, loaded: LoadedModel) -> None:
-        """Delete all states of an unloaded version and accept no more; errors for its handles name it."""
+        """Delete an unloaded version's states and accept no more; errors for its handles name it."""
         with self._lock:
             unloaded = [
                 (owner, handle)
@@ -228,7 +228,7 @@ class StateStore:
                     self._remove(owner, next(iter(entries)))
 
     async def sweep(self) -> None:
-        """Delete expired states periodically, even without requests, until cancelled."""
+        """Delete expired states regularly until cancelled."""
         while True:
             await asyncio.sleep(min(self.ttl_s / 4, _SWEEP_S))
             self.expire()

@@ -1,6 +1,6 @@
-"""Personal models of autocomplete users in an SQLite file, which several processes may share.
+"""Personal models of autocomplete users in an SQLite file, for several processes.
 
-A change is written before it is answered, so a killed process loses nothing. The file is in write-ahead mode:
+A change is written before it is answered: a killed process loses nothing. In write-ahead mode,
 readers do not wait for writers. Deleted and dropped words are overwritten, and the log that may still have them is cut.
 Times are seconds that services have run with the file: neither a wrong clock nor a long stop makes users old.
 """
@@ -57,7 +57,7 @@ _TOUCH_S = 3600.0
 _MAX_CACHED = 1000
 _EMPTY_MODEL = UserModel()
 _UNKNOWN = 0, _EMPTY_MODEL
-"""Version and model of a user that are not cached; stored versions are positive."""
+"""Version and model of a user without a cache entry; stored versions are positive."""
 
 _Count = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -76,8 +76,8 @@ class UserStore:
     the disk, so threads call them.
 
     Args:
-        path: the file, created if missing, for this account only; None keeps the words in memory.
-        max_users: maximum users of one owner; beyond it, those unused for longest are deleted.
+        path: the file, created if missing, for this account only; None for memory only.
+        max_users: maximum users of an owner; beyond it, those unused for longest are deleted.
         ttl_s: running time without use after which a user is deleted.
         bounds: limits of one personal model.
         clock: monotonic clock in seconds.
@@ -94,7 +94,7 @@ class UserStore:
     ) -> None:
         self._path, self._max_users, self._ttl_s, self._clock = path, max_users, ttl_s, clock
         self.bounds = bounds
-        self._connections: dict[float, sqlite3.Connection] = {}  # by the time that each waits for others
+        self._connections: dict[float, sqlite3.Connection] = {}  # by waiting time for others
         self._writing = threading.Lock()
         self._cache = LimitedCache[tuple[str, str], tuple[int, UserModel]](min(_MAX_CACHED, max_users))
         self._offset_s: float | None = None  # of the file's time to the clock
@@ -116,7 +116,7 @@ class UserStore:
         return math.nan
 
     def get(self, owner: str, user: str) -> UserModel:
-        """Return the personal model of a user; an empty one if the user is unknown.
+        """Return a user's personal model; an empty one if unknown.
 
         Raises:
             UsersUnavailableError: the file cannot be read.
@@ -145,7 +145,7 @@ class UserStore:
         """Add sentences of a user to the personal model; return the new model.
 
         Raises:
-            UsersUnavailableError: the file cannot be written, or the user's words in it are damaged.
+            UsersUnavailableError: the file cannot be written, or the user's words are damaged.
         """
         with self._transaction(owner) as writer:
             before = self._model(writer, owner, user) or _EMPTY_MODEL
@@ -154,7 +154,7 @@ class UserStore:
             return model
 
     def put(self, owner: str, user: str, model: UserModel) -> UserModel:
-        """Replace a user's personal model; return the stored one, limited to the bounds.
+        """Replace a user's personal model; return the stored one, within the bounds.
 
         Raises:
             UsersUnavailableError: the file cannot be written, or another program reads its log, so words left out
@@ -202,7 +202,7 @@ class UserStore:
             model = user_model_from_counts(stored.words, stored.pairs)
             self._cache.insert(key, (version, model), 1)
         if used is None or used < now - _TOUCH_S:  # None: the time is damaged
-            with contextlib.suppress(sqlite3.OperationalError):  # busy or full; the next use notes it
+            with contextlib.suppress(sqlite3.OperationalError):  # busy or full; noted at the next use
                 connection.execute("UPDATE users SET used = ? WHERE owner = ? AND user = ?", (now, *key))
         return model
 
@@ -218,7 +218,7 @@ class UserStore:
         return model
 
     def _now(self, connection: sqlite3.Connection) -> float:
-        """Return the file's time, at least that of the latest use in any process."""
+        """Return the file's time, at least that of any process's latest use."""
         query = "SELECT max(used) FROM users WHERE used < 1e11"  # a later time is damaged
         latest = connection.execute(query).fetchone()[0] or 0.0
         offset = latest - self._clock()
@@ -236,7 +236,7 @@ class UserStore:
 
     @contextmanager
     def _transaction(self, owner: str, *, deletes: bool = False) -> Iterator[sqlite3.Connection]:
-        """Begin a change of an owner's users; at its end delete old ones and those beyond the maximum.
+        """Begin a change of an owner's users; at its end delete old and surplus ones.
 
         After deletions the log is cut: now, if the change deletes; else now or, if others read it, at the next change.
         """
@@ -261,7 +261,7 @@ class UserStore:
         """Open the file, if it is not open.
 
         Raises:
-            UsersUnavailableError: the file cannot be read or written; it is opened anew next time.
+            UsersUnavailableError: the file cannot be read or written; next time it is opened anew.
         """
         try:
             if wait_s not in self._connections:
@@ -279,7 +279,7 @@ class UserStore:
         if self._path is not None:
             path = self._path.expanduser().resolve()
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # an existing file is not opened here: closing it would drop other connections' locks
+            # don't open an existing file: closing it would drop other connections' locks
             with contextlib.suppress(FileExistsError):
                 os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         connection = sqlite3.connect(path, timeout=wait_s, isolation_level=None, check_same_thread=False)

@@ -93,7 +93,7 @@ def next_token(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
 
 
 def autocomplete(models: Sequence[LoadedModel], request: Mapping[str, Any]) -> Json:
-    """Return the reply of POST /v1/autocomplete for a request without a user, by one model or several."""
+    """Return the reply of POST /v1/autocomplete by one model or several, without a user."""
     parsed = parse_json(AutocompleteRequest, _request_body(request))
     weighted = [WeightedModel(loaded) for loaded in models]
     return _shown(run_to_completion(complete_text(weighted, parsed, UNLIMITED)))
@@ -105,7 +105,7 @@ def check(
     request: Mapping[str, Any],
     word_lists: WordLists = (),
 ) -> Json:
-    """Return the reply of POST /v1/check, by one model or several, with Hunspell dictionaries."""
+    """Return the reply of POST /v1/check by one model or several and Hunspell dictionaries."""
     parsed = parse_json(checking.CheckRequest, _request_body(request))
     calibration = None
     if len(models) == 1:
@@ -136,12 +136,12 @@ def _generate(loaded: LoadedModel, request: Mapping[str, Any]) -> Work[ChoiceChu
 
 
 def sample_lines(loaded: LoadedModel, request: Mapping[str, Any], count: int) -> Iterator[str]:
-    """Yield continuations as lines of a training text; each ends at `</s>` or a line break, and none is empty.
+    """Yield continuations as lines of a training text, to `</s>` or a line break; none is empty.
 
     With a seed in the request, the lines are the same each time.
 
     Raises:
-        InvalidInputError: the request is invalid, or all of some hundred lines in a row are empty.
+        InvalidInputError: the request is invalid, or some hundred lines in a row are empty.
     """
     seeds = random.Random(request.get("seed"))
     fields = {**request, "stop": [*request.get("stop", ()), "\n"], "n": MAX_CHOICES}
@@ -162,7 +162,7 @@ def stream_text(loaded: LoadedModel, request: Mapping[str, Any]) -> Iterator[str
     """Stream the text of a continuation.
 
     Raises:
-        InvalidInputError: the request is invalid, also for this model; raised before iteration.
+        InvalidInputError: the request is invalid, or is for this model; raised before iteration.
     """
     outputs = iter_outputs(_generate(loaded, {**request, "stream": True}))
     pieces = (choice.text for value, last in outputs for choice in (value.choices if last else value[:1]))
@@ -171,9 +171,9 @@ def stream_text(loaded: LoadedModel, request: Mapping[str, Any]) -> Iterator[str
 
 
 def model_loader(load: Callable[[str], LoadedModel]) -> Callable[..., LoadedModel]:
-    """Return a function that loads each model once, by address, and rejects the address None.
+    """Return a function that loads each address's model once, and rejects None.
 
-    If `any_version`, the version that a service would serve replaces one not in the registry.
+    If `any_version`, one not in the registry is replaced like in a service.
     """
 
     @cache
@@ -191,14 +191,14 @@ def model_loader(load: Callable[[str], LoadedModel]) -> Callable[..., LoadedMode
 
 
 def main_model(argument: str) -> dict[str, str]:
-    """Return the setting of /v1/rerank's query string for the argument MODEL; none for `-`."""
+    """Return /v1/rerank's query string setting for the argument MODEL; none for `-`."""
     return {} if argument == NO_MODEL else {"mixture" if "=" in argument else "model": argument}
 
 
 def prepare_rerank(
     settings: Mapping[str, Any], registry: Address, load: Callable[[str], LoadedModel]
 ) -> RerankJob:
-    """Parse settings of POST /v1/rerank's query string (None if unset), and load the models.
+    """Parse settings of POST /v1/rerank's query string (None: unset); load the models.
 
     Raises:
         InvalidInputError: a setting is invalid, also for the models, or the profile does not exist.
@@ -213,7 +213,7 @@ def prepare_rerank(
 
 
 def report_replaced(profile: str | None, tuned_on: Sequence[str]) -> None:
-    """Tell on standard error if other versions score than those that a profile was tuned on."""
+    """Tell on standard error if other versions score than a profile was tuned on."""
     if tuned_on:
         note = f"profile {profile} was tuned on {', '.join(tuned_on)}; test its weights with `gramophone tune --check`"
         typer.echo(note, err=True)
@@ -242,7 +242,7 @@ def rerank_file(
     output_format: str | None,
     metric: Metric,
 ) -> None:
-    """Re-rank a stream of lists and write them; report errors of single lists on standard error.
+    """Re-rank a stream of lists and write them; report single lists' errors on standard error.
 
     Args:
         job: models and settings.
@@ -256,7 +256,7 @@ def rerank_file(
         InvalidInputError: no list can be re-ranked.
         FormatError: the target cannot be written.
     """
-    num_referred, total = 0, np.zeros(1, np.int64)  # counts of the first, chosen and best candidates
+    num_referred, total = 0, np.zeros(1, np.int64)  # counts of first, chosen and best ones
 
     def counted() -> Iterator[RankedList]:
         nonlocal num_referred, total
@@ -287,14 +287,14 @@ def rerank_file(
 
 
 def tell_scores(metric: Metric, counts: Int64s, what: str, chosen: str) -> None:
-    """Tell on standard error the scores of first, chosen and best possible texts [3, statistics]."""
+    """Tell on standard error the scores of first, chosen and best texts [3, statistics]."""
     first, new, best = (format_score(metric.name, score) for score in metric.score(counts).tolist())
     title = f"{METRIC_TITLES[metric.name]} of {what} with references"
     typer.echo(f"{title}: first pass {first}, {chosen} {new}, best possible {best}", err=True)
 
 
 def metric_of_profile(profile: Profile | None) -> Metric:
-    """Return the metric that a profile was tuned for; without one, the word error rate."""
+    """Return the metric a profile was tuned for, else the word error rate."""
     if profile is None:
         return make_metric("wer")
     of_signature = dict(part.partition(":")[::2] for part in profile.signature.split("|"))
@@ -304,11 +304,11 @@ def metric_of_profile(profile: Profile | None) -> Metric:
 def check_profile(
     job: RerankJob, lists: Iterable[CandidateList], settings: TuningSettings, *, file: str
 ) -> Json:
-    """Test whether a profile's weights improve on the first pass, by the metric they were tuned for.
+    """Test if a profile's weights improve on the first pass, by the metric they were tuned for.
 
     Args:
         job: re-ranking with the profile.
-        lists: candidate lists, best ones it was not tuned on; those without references are ignored.
+        lists: lists, best ones it was not tuned on; ignored without references.
         settings: maximum p-value, samples of the bootstrap, and seed.
         file: name of the lists' file, for messages.
 
@@ -343,7 +343,7 @@ def check_profile(
 
 
 def reorder_list(ranked: RankedList, top: int | None) -> CandidateList:
-    """Return the re-ranked list with all features; `score` is the new total, `old_score` the first pass's."""
+    """Return the re-ranked list with all features; `score` is the new, `old_score` the old total."""
     candidates = []
     for index in ranked.order[:top].tolist():
         features = ranked.features(index)
@@ -355,7 +355,7 @@ def reorder_list(ranked: RankedList, top: int | None) -> CandidateList:
 
 
 def _rerank_lists(job: RerankJob, lists: Iterable[CandidateList], file: str) -> Iterator[RankedList]:
-    """Yield the re-ranked lists; report errors of single lists on standard error."""
+    """Yield re-ranked lists; report single lists' errors on standard error."""
 
     def outcomes() -> Iterator[RankedList | str]:
         items, numbers = map(RerankItem, lists), itertools.count(1)

@@ -1,4 +1,4 @@
-"""Listing, description and verification of a registry's versions, without slow numerical modules."""
+"""Listing, description and verification of versions, without slow numerical modules."""
 
 import itertools
 import json
@@ -15,7 +15,7 @@ CARD_FILE = "MODEL_CARD.md"
 
 
 def list_versions(root: Address) -> list[dict[str, Any]]:
-    """Return a row per version: address, aliases, family and figures, or its problem."""
+    """Return a row per version: address, aliases, family and figures, or problem."""
     registry = open_registry(root)
     rows: list[dict[str, Any]] = []
     for name, versions in itertools.groupby(registry.published(), lambda version: version.name):
@@ -61,14 +61,14 @@ def version_card(root: Address, address: str) -> str:
 
 
 def verify_versions(root: Address, address: str | None, *, device: str) -> Iterator[tuple[str, str | None]]:
-    """Load each version completely; yield its address, and its problem or None."""
+    """Load each version completely; yield its address, and any problem."""
     registry = open_registry(root)
     versions = registry.published() if address is None else [registry.resolve(address)]
     for version in versions:
         try:
             directory = registry.fetch(version)
             loaded = load_checkpoint(directory, device=device)
-            if loaded.precision != "float32":  # verify the float32 golden values as well
+            if loaded.precision != "float32":  # also verify float32's golden values
                 load_checkpoint(directory, device=device, precision="float32")
         except LanguageModelError as error:
             yield version.address, str(error)

@@ -1,9 +1,9 @@
-"""Language server for editors: completions, inline completions, probable errors and corrections.
+"""Language server for editors: completions, also inline, probable errors and corrections.
 
 Source: the Language Server Protocol, version 3.18. A document is prose; what Markdown marks as code
 or address is left out, and so are comments of commit messages.
-Every request is answered, with an error if damaged, and work is in proportion to the length of messages and
-documents. These are kept here, as lines, because pygls splits a document again for each change and position.
+Every request is answered, with an error if damaged; work is proportional to the length of messages and
+documents. These are kept here as lines: pygls splits a document for each change and position.
 """
 
 import asyncio
@@ -53,16 +53,16 @@ _MIN_PROBABILITY = 0.01
 _MAX_DOCUMENT_CHARACTERS = 1_000_000
 _MAX_MESSAGE_BYTES, _MAX_HEADER_BYTES, _MAX_READ_BYTES = 16 << 20, 100, 1 << 20
 _MARKDOWN = MarkdownIt("commonmark", {"maxNesting": 100})
-"""Parser of blocks. Tables are paragraphs: their rule makes up to 65,536 cells of a few characters."""
+"""Parser of blocks. Tables are paragraphs: a few characters can make 65,536 cells."""
 _QUOTE_MARKS = re.compile(r"(?:[ \t]|>|[*+-][ \t]|\d{1,9}[.)][ \t])*")
 _MAX_QUOTE_LINES = 100_000
-"""Maximum lines of a document times quotes around a line; more deeply quoted lines are not read."""
+"""Maximum lines of a document times quotes around a line; deeper ones are not read."""
 _MARK = re.compile(r"\\.|[`<&\]]", re.DOTALL)
 """Escaped characters, and characters that begin what is not prose."""
 _TARGET = re.compile(r"\(([ \t\n]*)|\[([^\[\]\\]{1,999})\]")
 _BLANKS = frozenset(" \t\n")
 _HIDDEN_HTML = re.compile(r"\s*<(?:[!?]|(?:script|pre|style|textarea)\b)", re.IGNORECASE)
-# Addresses without marks. None begins inside a run of the characters before an @, so each run is read once.
+# Addresses without marks. None begins inside a run of characters before an @: each is read once.
 _ADDRESS = re.compile(
     r"(?<![\w.+-])(?:(?:(?:https?|ftp)://|mailto:|www\.)[^\s<>\]`]*[\w/&=#%-]|[\w.+-]+@[\w-]+(?:\.[\w-]+)+)"
 )
@@ -70,16 +70,16 @@ _COMMENT = re.compile(r"(?<![^\r\n])(?:\S -{24} >8 -{24}[^\S\r\n]*(?![^\r\n]).*|
 """Comments of a commit message, of which the last may begin with scissors."""
 _COMMIT_FILES = ("COMMIT_EDITMSG", "MERGE_MSG", "TAG_EDITMSG")
 _LINE_START = re.compile(r"(?<=\n)|(?<=\r)(?!\n)")
-"""Starts of lines by the protocol. Python also ends lines at other characters, such as form feeds and U+2028."""
+"""Starts of lines by the protocol. Python has other line ends, too, such as form feeds and U+2028."""
 _PIECE = re.compile(r".{1,8000}[^\n]*\n?", re.DOTALL)
-"""Complete lines checked together: completions wait for the check of a piece only."""
+"""Complete lines checked together: completions wait for one piece only."""
 _WRAP = re.compile(r"\n(?<=[^\n]{40}\n)(?=\w)")
 """Line breaks inside a paragraph: a model's sentences end at line breaks."""
 Json = dict[str, Any]
 Span = tuple[int, int]
 """Beginning and end, in characters of a document."""
 Query = Callable[[str, Json], Awaitable[Json]]
-"""Function that returns the reply to a request, given an endpoint's path and the body."""
+"""Function from an endpoint's path and a body to the reply."""
 _log = logging.getLogger(__name__)
 
 
@@ -92,7 +92,7 @@ class ServerOptions(NamedTuple):
         threshold: minimum probability of an error.
         delay_s: time without changes after which a document is checked.
         words: correct words.
-        dictionary: list of correct words, one per line, to which editors add words; None for none.
+        dictionary: correct words, one per line, to which editors add; None for none.
     """
 
     limit: int = 10
@@ -104,12 +104,12 @@ class ServerOptions(NamedTuple):
 
 
 def local_models(models: Sequence[LoadedModel], registry: Address, word_lists: WordLists) -> Query:
-    """Return a function that asks a registry's models, with Hunspell dictionaries, one request at a time."""
+    """Return a function that asks a registry's models and Hunspell dictionaries, in turn."""
     endpoints: Mapping[str, Callable[[Json], Json]] = {
         "/v1/autocomplete": partial(ask.autocomplete, models),
         "/v1/check": partial(ask.check, models, registry, word_lists=word_lists),
     }
-    thread = ThreadPoolExecutor(max_workers=1)  # a request whose client has cancelled it may still run
+    thread = ThreadPoolExecutor(max_workers=1)  # a cancelled request may still run
 
     async def query(path: str, body: Json) -> Json:
         return await asyncio.get_running_loop().run_in_executor(thread, endpoints[path], body)
@@ -118,7 +118,7 @@ def local_models(models: Sequence[LoadedModel], registry: Address, word_lists: W
 
 
 def remote_models(url: str, models: Sequence[str], key: str | None) -> Query:
-    """Return a function that asks a service at a URL without a path; without models, its default."""
+    """Return a function that asks a service at a URL without a path; by default its default model."""
     asked = {"models": [{"model": model} for model in models]} if models else {}
     headers = {} if key is None else {"authorization": f"Bearer {key}"}
     client = httpx.AsyncClient(base_url=url, headers=headers, timeout=_TIMEOUT_S)
@@ -135,14 +135,14 @@ def remote_models(url: str, models: Sequence[str], key: str | None) -> Query:
 
 @lru_cache(maxsize=2)  # the two ends of a range
 def _units_before(line: str, units_of: Callable[[str], int]) -> Sequence[int]:
-    """Return the number of an editor's units before each character of a line, and in all of it."""
+    """Return the number of an editor's units before each character and the end of a line."""
     return range(len(line) + 1) if line.isascii() else [*accumulate(map(units_of, line), initial=0)]
 
 
 def _read_target(state: StateInline, silent: bool) -> bool:  # noqa: ARG001
-    """Read the destination or label behind the text of a link or image; a rule of markdown-it.
+    """Read the destination or label after a link's or image's text; a rule of markdown-it.
 
-    It replaces the rules that read the text of a link again for each bracket before it.
+    It replaces rules that read a link's text again for each bracket before it.
     """
     text, size = state.src, state.posMax
     if (begun := _TARGET.match(text, state.pos + 1)) is None:
@@ -169,7 +169,7 @@ _RULES = {"`": (backtick,), "<": (autolink, html_inline), "&": (entity,), "]": (
 
 
 def _marked_spans(text: str, env: Json) -> Iterator[Span]:
-    """Yield spans of code, tags, addresses, entities and link targets in the text of a Markdown block."""
+    """Yield spans of code, tags, addresses, entities and link targets in a Markdown block's text."""
     yield from (found.span() for found in _ADDRESS.finditer(text))
     state = StateInline(text, _MARKDOWN, env, [])
     while (found := _MARK.search(text, state.pos)) is not None:
@@ -224,7 +224,7 @@ def _markdown_spans(lines: Sequence[str]) -> Iterator[Span]:
 
 
 class Document:
-    """Open document, as lines with their ends; the last line has none, and may be empty.
+    """Open document, as lines with ends; the last has none and may be empty.
 
     The codec has the units of the editor's positions.
 
@@ -253,7 +253,7 @@ class Document:
 
     @cached_property
     def prose(self) -> str:
-        """The text with as many characters, and spaces for what is not prose and for wrapped lines."""
+        """The text, with spaces for what is not prose and for wraps of lines; as many characters."""
         text, pieces, read = self.text, list[str](), 0
         for begin, end in self.hidden:
             if end > read:
@@ -270,7 +270,7 @@ class Document:
             return
         (first, begin), (last, end) = self._span(change.range)
         lines = self._lines
-        # the lines beside it too: the characters of a line break may come together
+        # and its neighbours: a line break's characters may meet
         before, after = lines[max(first - 1, 0) : first], lines[last + 1 : last + 2]
         new = _LINE_START.split(
             "".join([*before, lines[first][:begin], change.text, lines[last][end:], *after])
@@ -280,7 +280,7 @@ class Document:
         lines[max(first - 1, 0) : last + 2] = new
 
     def offset(self, position: types.Position) -> int:
-        """Return the number of characters before a position, or before the nearest one in the document."""
+        """Return the number of characters before a position, or the nearest one there is."""
         line, column = self._place(position)
         return sum(map(len, self._lines[:line])) + column
 
@@ -305,7 +305,7 @@ class Document:
         return sorted((self._place(within.start), self._place(within.end)))
 
     def _place(self, position: types.Position) -> tuple[int, int]:
-        """Return line and column, in characters, of the place in the document nearest to a position."""
+        """Return line and column, in characters, of the place nearest to a position."""
         if position.line >= len(self._lines):
             return len(self._lines) - 1, len(self._lines[-1])
         line = self._lines[position.line]
@@ -318,7 +318,7 @@ class _Protocol(LanguageServerProtocol):
 
     @override
     def structure_message(self, data: dict[str, Any]) -> Any:
-        """Return a message's object as it is; `handle_message` converts the message as a whole."""
+        """Return a message's object as it is; `handle_message` converts the whole message."""
         return data
 
     @override
@@ -353,7 +353,7 @@ class _BoundedInput:
         self._stream = stream
 
     def readline(self) -> bytes:
-        """Return the next header; another line, or part of it, in place of a longer one."""
+        """Return the next header; in place of a long line, another or part of it."""
         line = self._stream.readline(_MAX_READ_BYTES)
         line = line[max(0, line.rfind(b"Content-Length: ")) :]
         return line if len(line) <= _MAX_HEADER_BYTES else b"-"
@@ -392,16 +392,16 @@ class ProseServer(LanguageServer):
         self.command(ADD_TO_DICTIONARY)(add_word)
 
     def _handle(self, method: str, handler: Callable[..., Any], settings: Any = None) -> None:
-        self.feature(method, settings)(partial(handler))  # pygls sets attributes, which methods cannot have
-        self.protocol.fm.builtin_features.pop(method, None)  # pygls would keep the documents too
+        self.feature(method, settings)(partial(handler))  # pygls sets attributes; methods have none
+        self.protocol.fm.builtin_features.pop(method, None)  # or pygls keeps documents, too
 
     @override
     def start_io(self, stdin: BinaryIO | None = None, stdout: BinaryIO | None = None) -> None:
-        """Answer an editor on standard input and output, or on other streams."""
+        """Answer an editor on standard input and output, or other streams."""
         super().start_io(cast("BinaryIO", _BoundedInput(stdin or sys.stdin.buffer)), stdout)
 
     async def ask(self, path: str, body: Json) -> Json | None:
-        """Return the reply to a request; None, with a message to the user, if there is none."""
+        """Return the reply to a request; None, with a message to the user, without one."""
         try:
             reply = await self._query(path, body)
         except (LanguageModelError, httpx.HTTPError, ValueError) as error:
@@ -440,7 +440,7 @@ class ProseServer(LanguageServer):
         for one in found:
             start = end - len(line) + one["start"]
             one["typed"] = text[start:end]
-            # a completion of a word ends it; a further word goes before the next one, or is the next one
+            # a completion ends its word; a further word goes before the next, or is it
             suffix = one["suffix"] or ""  # null if typed characters change
             rest = len(suffix) if text.startswith(suffix, end) else 0
             stop = end + max(rest, after if one["typed"] else 0)
@@ -544,7 +544,7 @@ class ProseServer(LanguageServer):
 
 
 def add_word(ls: ProseServer, word: str) -> None:
-    """Add a word to the dictionary and its file, and check all documents again; a command of the editor.
+    """Add a word to the dictionary and its file, and check all documents again; a command.
 
     Raises:
         JsonRpcInvalidParams: requests could not have the word.
@@ -572,7 +572,7 @@ def problem_of_word(word: str) -> str:
 
 
 def _corrections(issue: Json) -> list[str]:
-    """Return the corrections of an issue worth showing, the most probable first."""
+    """Return an issue's corrections worth showing, most probable first."""
     suggestions: list[Json] = issue["suggestions"]
     worth = [one for one in suggestions if one is suggestions[0] or one["probability"] >= _MIN_PROBABILITY]
     return [one["text"] for one in worth]

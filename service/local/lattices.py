@@ -47,7 +47,7 @@ LatticeWeights: TypeAlias = Callable[[Scales], PathWeights]
 def tuned_weights(
     weights: Mapping[str, float], length_exponent: float = 0.0, phrases: Collection[str] = ()
 ) -> LatticeWeights:
-    """Return tuned weights for paths: 0 by default, or those of the first pass if its order was kept.
+    """Return tuned weights for paths: by default 0, or the first pass's if its order was kept.
 
     `phrases` are the features of phrases; weights of others do not count.
 
@@ -96,13 +96,13 @@ def rescore_lattices(
 def write_best(
     lattices: Iterable[RescoredLattice], count: int, target: Path | BinaryIO, output_format: str
 ) -> None:
-    """Write the `count` best strings of each lattice in an n-best format; as `text`, its id and best string.
+    """Write each lattice's `count` best strings in an n-best format; as `text`, id and best string.
 
     With references, the word error rates of the first pass's and the best strings, and of the oracle paths, are
     printed to standard error.
     """
     metric = make_metric("wer")
-    errors = list[list[Int64s]]()  # of each lattice: errors and words of the first, best and oracle strings
+    errors = list[list[Int64s]]()  # per lattice: errors and words of first, best and oracle strings
 
     def counted() -> Iterator[CandidateList]:
         for rescored in lattices:

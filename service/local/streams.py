@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def good_items(items: Iterable[T | str], file: str, *, rest: str, none_good: Exception) -> Iterator[T]:
-    """Yield good items; print messages of bad ones to standard error, the first individually.
+    """Yield good items; print bad ones' messages to standard error, the first individually.
 
     Args:
         items: good items, and messages of bad ones.
@@ -42,7 +42,7 @@ def good_items(items: Iterable[T | str], file: str, *, rest: str, none_good: Exc
 
 
 def open_source(file: str) -> Path | BufferedReader:
-    """Return a file's path, or the stream of a pipe or standard input (`-`), the same if asked again."""
+    """Return a file's path, or the stream, always the same, of a pipe or standard input (`-`)."""
     if file != "-" and not (path := Path(file)).is_fifo():
         return path
     return _open_stream(file, sys.stdin)

@@ -1,4 +1,4 @@
-"""Tuning of weights on n-best lists or lattices with references, and training texts of folds."""
+"""Tuning of weights on n-best lists or lattices with references; training texts of folds."""
 
 import itertools
 import json
@@ -121,9 +121,9 @@ def tune_lattices(
     nbest: int,
     max_rounds: int = 10,
 ) -> tuple[TuningOutcome, TuneReply, str]:
-    """Tune on lattices with references, in rounds of searching them and tuning on all strings found so far.
+    """Tune on lattices with references, in rounds of searching them and tuning on all strings found.
 
-    Each lattice is searched for its `nbest` best strings with the weights found on all lattices, and with those found
+    Each lattice is searched for its `nbest` best strings with weights found on all lattices, and with those found
     without its fold. If the last weights find no new strings, the held-out score is that of searching lattices.
     The results are those of `tune_lists`, and a line about the rounds.
 
@@ -133,16 +133,16 @@ def tune_lattices(
     """
     settings = job.settings.search
     lists = [CandidateList(lattice.name, "", (), lattice.references) for lattice in lattices]
-    job.settings.metric_of(lists)  # refuses a wrong normaliser before the search
+    job.settings.metric_of(lists)  # refuses a wrong normaliser now
     folds = assign_folds(lists, folds=settings.folds, seed=settings.seed)
     models = [scorer.parts[0] for scorer in job.fold_models or (job.models,) * settings.folds]
     phrases = PhraseList(job.settings.phrases)
     weights_of = partial(tuned_weights, phrases=phrases.features)
     untuned = partial(PathWeights.of, {}, phrases=phrases.features)
-    found = [dict[str, Candidate]() for _ in lattices]  # by text; features are of the latest search
+    found = [dict[str, Candidate]() for _ in lattices]  # by text; with the latest features
 
     def search_all(number: int, weights: Sequence[Sequence[LatticeWeights]]) -> int:
-        """Search each lattice with all weights of its fold; return the number of new strings."""
+        """Search each lattice with all weights of its fold; count the new strings."""
         num_before = sum(map(len, found))
         for fold, (model, of_fold) in enumerate(zip(models, weights, strict=True)):
             own = np.flatnonzero(folds == fold).tolist()
@@ -200,7 +200,7 @@ def change_corrections(
     add: Sequence[PhraseCorrection] = (),
     remove: tuple[str, str | None] | None = None,
 ) -> None:
-    """Add corrections to a profile, replacing those with equal phrases, and remove those of a phrase.
+    """Add corrections to a profile, in place of those with equal phrases; remove a phrase's.
 
     `remove` is the phrase, and its replacement or None for all of them.
 
@@ -228,9 +228,9 @@ def change_corrections(
 
 
 def write_fold_texts(lists: Sequence[CandidateList], folder: Path, *, folds: int, seed: int) -> list[Path]:
-    """Write a text per fold: the first references of all lists outside the fold, one per line.
+    """Write a text per fold: the first references of lists outside it, one per line.
 
-    A model trained on this text has not seen the fold's references, as `--fold-models` requires.
+    A model trained on it has not seen the fold's references, as `--fold-models` requires.
 
     Raises:
         InvalidInputError: no list has a reference, or the lists are too few.
@@ -256,7 +256,7 @@ def _settings(given: Mapping[str, Any], model: str) -> TuneSettings:
 
 
 def _lattice_settings(given: Mapping[str, Any], model: str) -> TuneSettings:
-    """Parse options of tuning on lattices, which have other defaults and fewer choices."""
+    """Parse options of tuning on lattices, with other defaults and fewer choices."""
     settings = _settings({"length_exponents": "0", **given}, model)
     features = [*PATH_FEATURES, *PhraseList(settings.phrases).features]
     if settings.features is None:
@@ -279,7 +279,7 @@ def _lattice_settings(given: Mapping[str, Any], model: str) -> TuneSettings:
 def _features(
     job: TuneJob, lists: Sequence[CandidateList], folds: Int64s, watch: ProgressCallback
 ) -> Work[Any, ListFeatures]:
-    """Compute features of all candidates in batches; `folds` are those of the lists [N]."""
+    """Compute all candidates' features in batches; `folds` are the lists' [N]."""
     check_given(lists, models=job.models.extra)
     offsets, phrases = offsets_of(lists), PhraseList(job.settings.phrases)
     model_of = folds if job.fold_models else np.zeros_like(folds)

@@ -38,7 +38,7 @@ _EXAMPLES = 12
 _MAX_CORRECTIONS = 40
 
 Selection: TypeAlias = tuple[str, str, Ints]
-"""Choice of one candidate per list, for charts: name, colour and candidates [N]."""
+"""Choice of a candidate per list, for charts: name, colour and candidates [N]."""
 
 
 def _by_length(tuned: TuningOutcome, levels: list[Selection]) -> Picture | None:
@@ -141,7 +141,7 @@ def _by_rank(tuned: TuningOutcome, levels: list[Selection]) -> Picture:
 
 
 def mark_errors(text: str, reference: str) -> Markup:
-    """Format a text as HTML: inserted and substituted words in `<mark>`, deleted words in `<s>`.
+    """Format a text as HTML: inserted and substituted words in `<mark>`, deleted ones in `<s>`.
 
     The reference word of a substitution is not shown.
     """
@@ -231,7 +231,7 @@ def _folds(reply: TuneReply) -> Table:
 
 
 def _corrections(tuned: TuningOutcome, gains: Floats) -> Section:
-    """Return a section of the corrections in the chosen candidates of held-out lists; `gains` of each list [N]."""
+    """Return a section of corrections chosen in held-out lists; `gains` of each list [N]."""
     data, gains_of = tuned.data, defaultdict[str, list[float]](list)
     indices = data.candidate_indices[tuned.held_out].tolist()
     for one, index, gain in zip(data.lists, indices, gains.tolist(), strict=True):
@@ -252,7 +252,7 @@ def _corrections(tuned: TuningOutcome, gains: Floats) -> Section:
 
 
 def _examples(title: str, tuned: TuningOutcome, numbers: Ints, *, mark: str) -> Section:
-    """Return a section of example lists; `numbers` is sorted by effect on the score, largest first."""
+    """Return a section of example lists; `numbers` are by effect on the score, largest first."""
     data = tuned.data
     before, after = data.texts(tuned.first), data.texts(tuned.held_out)
     shown = []
