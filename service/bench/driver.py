@@ -112,14 +112,14 @@ class LoadRun:
     async def _send(self, intended_s: float) -> bool:
         """Send the next request, due at `intended_s`; return true if any reply arrived."""
         data, num_items = next(self._encoded)
-        observation = Observation(intended_s, time.perf_counter(), num_items)
+        seen = Observation(intended_s, time.perf_counter(), num_items)
         error: tuple[str, str] | None = None
         try:
             async with asyncio.timeout(self._terms.timeout_s), self._pool.connection() as connection:
-                observation.sent_s = time.perf_counter()
+                seen.sent_s = time.perf_counter()
                 reply = await connection.exchange(data)
-            observation.ended_s, observation.status = reply.ended_s, reply.status
-            observation.num_tokens, observation.token_times_s = reply.num_tokens, reply.token_times_s
+            seen.ended_s, seen.status = reply.ended_s, reply.status
+            seen.num_tokens, seen.token_times_s = reply.num_tokens, reply.token_times_s
             if not 200 <= reply.status < 300:
                 error = f"http_{reply.status}", error_message(reply.body)
             elif reply.error is not None:
@@ -135,11 +135,11 @@ class LoadRun:
             raise
         finally:
             if error is not None:
-                observation.ended_s = observation.ended_s or time.perf_counter()
-                observation.error = error[0]
+                seen.ended_s = seen.ended_s or time.perf_counter()
+                seen.error = error[0]
                 self._recording.examples.setdefault(*error)
-            self._recording.add(observation)
-        return observation.status > 0
+            self._recording.add(seen)
+        return seen.status > 0
 
 
 def schedule_arrivals(load: Load, terms: LoadSettings, started_s: float) -> Iterator[float]:

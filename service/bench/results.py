@@ -321,8 +321,8 @@ def summarise_load(recording: Recording) -> LoadSummary:
 def _tokens_between(observations: Iterable[Observation], began_s: float, until_s: float) -> float:
     """Count tokens received between two times, each stream's spread evenly over its events."""
     total = 0.0
-    for observation in observations:
-        if observation.num_tokens:
-            times_s = np.array(observation.token_times_s or [observation.ended_s])
-            total += observation.num_tokens * float(np.mean((began_s <= times_s) & (times_s <= until_s)))
+    for seen in observations:
+        if seen.num_tokens:
+            times_s = np.array(seen.token_times_s or [seen.ended_s])
+            total += seen.num_tokens * float(np.mean((began_s <= times_s) & (times_s <= until_s)))
     return total

@@ -162,7 +162,7 @@ def stream_text(loaded: LoadedModel, request: Mapping[str, Any]) -> Iterator[str
     """Stream the text of a continuation.
 
     Raises:
-        InvalidInputError: the request is invalid, or is for this model; raised before iteration.
+        InvalidInputError: the request is invalid, also for this model; raised before iteration.
     """
     outputs = iter_outputs(_generate(loaded, {**request, "stream": True}))
     pieces = (choice.text for value, last in outputs for choice in (value.choices if last else value[:1]))

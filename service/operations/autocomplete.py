@@ -1,4 +1,4 @@
-"""Completions of the word being typed, by models and by the words of their user: POST /v1/autocomplete."""
+"""Completions of the word being typed, by models and their user's words: POST /v1/autocomplete."""
 
 from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
@@ -43,7 +43,7 @@ EntryText = Annotated[str, StringConstraints(min_length=1, max_length=_MAX_ENTRY
 """A word, or several separated by spaces."""
 
 _TOKENS_PER_ROW = 6
-"""Work of a row of a search, of which a keystroke reads hundreds without being bulk: a user is waiting."""
+"""Work of a search's row: a keystroke reads hundreds without being bulk, as a user waits."""
 
 _CACHED_BODY_BYTES = 4096
 """Maximum body size in bytes for which cached predictions are looked up."""
@@ -108,7 +108,7 @@ class AutocompleteRequest(ModelsRequest):
 
 
 def max_search_rows(models: Sequence[WeightedModel], request: AutocompleteRequest) -> int:
-    """Return the most rows read besides the context, with other work as rows that take as long.
+    """Return the most rows read besides the context, or other work in rows that take as long.
 
     None are read for single words of a word tokenizer without corrections.
     """
@@ -155,20 +155,19 @@ def autocomplete(
     candidates = [
         CompletionCandidate(
             text,
-            " " * (typed.space and not completion.begun and needs_space(request.text, text))
-            + text[len(given) :]
+            " " * (typed.space and not found.begun and needs_space(request.text, text)) + text[len(given) :]
             if text.startswith(given)
             else None,  # typed characters change
             len(request.text) - len(given),
-            completion.probability,
-            completion.num_words,
-            completion.is_complete,
-            completion.edits,
-            "user" if completion.of_user > completion.of_model else "model",
+            found.probability,
+            found.num_words,
+            found.is_complete,
+            found.edits,
+            "user" if found.of_user > found.of_model else "model",
         )
-        for completion in ranking.completions
-        for given in [completion.begun or given_prefix]
-        for text in [join_words(completion.text) if joins and completion.num_words > 1 else completion.text]
+        for found in ranking.completions
+        for given in [found.begun or given_prefix]
+        for text in [join_words(found.text) if joins and found.num_words > 1 else found.text]
     ]
     address = max(zip(weights, models, strict=True), key=itemgetter(0))[1].loaded.address
     by_model = shares(weights, models)

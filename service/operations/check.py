@@ -169,7 +169,7 @@ def _given_span(index: int, span: CandidateSpan) -> GivenSpan:
     suggestions = tuple(
         (given, None)
         if isinstance(given, str)
-        else (given.text, max(given.logprob, LOG_ZERO))  # lower values would make sums imprecise
+        else (given.text, max(given.logprob, LOG_ZERO))  # lower ones make sums imprecise
         for given in span.suggestions
     )
     return GivenSpan(span.start, span.end, suggestions, f"candidates[{index}]")
@@ -309,9 +309,9 @@ class Check(ModelsOperation[tuple[CheckReply, list[int]]]):
 def read_documents(
     call: Call, models: Sequence[TextModel], *, needed: bool = False
 ) -> tuple[Calibration | None, dict[str, ErrorTable | None]]:
-    """Build the models' checkers; return a single model's calibration, and tables of errors by address.
+    """Build the models' checkers; return a single model's calibration, and error tables by address.
 
-    For a thread: the model thread stays free, and the registry may be remote. A damaged document is
+    For a thread: the model thread stays free; the registry may be remote. A damaged document is
     logged and not used, unless it is a calibration that the request needs.
     """
     _ = [model.checker for model in models]  # the first use builds it

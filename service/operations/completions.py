@@ -266,7 +266,7 @@ class EntryBuilder:
 
     Args:
         loaded: model.
-        continues: true if text precedes the first token, which keeps its space then.
+        continues: true if text precedes the first token, which then keeps its space.
         offset: start of the first token, in characters.
         as_ids: true to name tokens `token_id:7`, not by their texts.
     """
@@ -329,7 +329,7 @@ class EncodedPrompt(NamedTuple):
     entries: CompletionLogprobs
 
     def to_continue(self) -> Prompt:
-        """Return the model's prompt, with a leading id of `<s>` converted to `bos`."""
+        """Return the model's prompt, a leading id of `<s>` as `bos`."""
         tokens = self.tokens
         if tokens.bos or not len(tokens.ids) or tokens.ids[0] != BOS:
             return tokens
@@ -378,7 +378,7 @@ class ChunkBuilder:
         tokens: Iterable[GeneratedToken],
         done: Continuation | None,
     ) -> tuple[CompletionChoice, int]:
-        """Build a choice's part with these tokens; a final `</s>` counts as a predicted token."""
+        """Build a choice's part with these tokens; a final `</s>` counts as predicted."""
         predicted = list(tokens)
         if done is not None and done.eos_logprob is not None:
             predicted.append((EOS, done.eos_logprob, done.eos_top))
@@ -406,7 +406,7 @@ class ChunkBuilder:
         return builder
 
     def _num_taken(self, prompt: Prompt) -> int:
-        """Return the number of characters taken back: a choice's first tokens start before its text."""
+        """Return the number of characters taken back: a choice's tokens start before its text."""
         text = prompt.taken.decode(errors="replace")
         strips = self.loaded.tokenizer.leading_space and not prompt.continues
         return len(text.removeprefix(" ") if strips else text)
@@ -415,7 +415,7 @@ class ChunkBuilder:
 def complete_prompts(
     loaded: TextModel, request: CompletionRequest, parameters: DecodingParameters | None, limits: Limits
 ) -> Work[ChoiceChunk, GenerateResult]:
-    """Echo, score and continue a request's prompts; with `stream`, yield parts of choices as events.
+    """Echo, score and continue prompts; with `stream`, yield parts of choices as events.
 
     Without parameters, prompts are only echoed.
 
@@ -431,16 +431,16 @@ def complete_prompts(
     if request.echo and request.logprobs is not None:
         yield from _score_prompts(loaded, prompts, request)
     builder = ChunkBuilder(loaded, request, prompts)
-    num_prompt_tokens = sum(len(prompt.tokens.ids) for prompt in prompts)
+    num_read = sum(len(prompt.tokens.ids) for prompt in prompts)
     num_choices = len(prompts) * request.num_choices
-    usage = Usage(num_prompt_tokens, 0, num_prompt_tokens)
+    usage = Usage(num_read, 0, num_read)
     in_each = request.stream_options is not None and request.stream_options.continuous_usage_stats
 
     def events(parts: Iterable[tuple[CompletionChoice, int]]) -> Iterator[ChoiceChunk]:
         nonlocal usage
         for choice, count in parts:
             generated = usage.completion_tokens + count
-            usage = Usage(num_prompt_tokens, generated, num_prompt_tokens + generated)
+            usage = Usage(num_read, generated, num_read + generated)
             yield choice, count, usage if in_each else None
 
     if parameters is None:
@@ -465,7 +465,7 @@ def complete_prompts(
             yield None
         choices.append(builder.complete_choice(item))
     generated = sum(len(item.token_ids) + item.ended_by_eos for item in done)
-    usage = Usage(num_prompt_tokens, generated, num_prompt_tokens + generated)
+    usage = Usage(num_read, generated, num_read + generated)
     return GenerateResult(choices, usage, [item.finish_reason for item in done])
 
 
@@ -497,7 +497,7 @@ def _check_entries(
     parameters: DecodingParameters | None,
     limits: Limits,
 ) -> None:
-    """Reject a reply of too many entries, or that repeats too many characters of prompts."""
+    """Reject a reply of too many entries, or repeated characters of prompts."""
     n = request.num_choices
     characters = n * sum(len(prompt.text) for prompt in prompts)
     limit = MAX_CHARACTERS_PER_TOKEN * limits.max_reply_entries
@@ -569,7 +569,7 @@ class Completions(ChoicesOperation):
         if self._parameters is not None:
             rows *= self._parameters.num_samples
             predicted = rows * self._parameters.max_tokens
-        # with `echo` and `logprobs`, each token of the prompts is predicted, one after the other
+        # with `echo` and `logprobs`, the prompts' tokens are predicted one after the other
         echoed = TOKENS_PER_PREDICTION * read if self.given.echo and self.given.logprobs else 0
         return Cost(read, reread=echoed, predicted=predicted, sequences=rows)
 

@@ -158,7 +158,7 @@ class GenerateRequest(ModelRequest):
 
     @property
     def num_alternatives(self) -> int | None:
-        """Number of most probable tokens reported per position; None for no log-probabilities."""
+        """Number of most probable tokens per position; None for no log-probabilities."""
         if isinstance(self.logprobs, bool):
             return 0 if self.logprobs else None
         return self.logprobs
@@ -218,7 +218,7 @@ def generate(
     `<unk>` is never chosen. Equal seeds give equal texts, whatever the other requests.
 
     Raises:
-        InvalidInputError: the prompt has an invalid id or too many tokens, or a parameter is invalid for this model.
+        InvalidInputError: the prompt has an invalid id or too many tokens, or the model rejects a parameter.
         UnsupportedParameterError: the model reads backward, or the prompt cannot be healed.
     """
     if request.token_healing and parameters.strategy == BEAM:
@@ -272,7 +272,7 @@ def _choice(
     tokens: tuple[list[int], list[float], list[TopTokens]],
     end: Continuation | None = None,
 ) -> Choice:
-    """Return a choice or its next piece in wire format; `tokens` are ids, log-probabilities, alternatives."""
+    """Return a choice or its next piece on the wire; `tokens` are ids, log-probabilities, alternatives."""
     token_ids, logprobs, tops = tokens
     alternatives = request.num_alternatives
     return Choice(

@@ -73,7 +73,7 @@ def answer_each(
 ) -> Work[Any, list[R | LanguageModelError]]:
     """Answer lines together; if one is invalid, each half apart: only invalid lines fail.
 
-    If the store of states is full, which is known only after the work, each line is answered apart.
+    If the store of states is full, known only after the work, each line is answered apart.
     """
     try:
         return [*(yield from answer(batch))]

@@ -37,7 +37,7 @@ AUTO = "auto"
 _PICKY_THRESHOLD = 0.3
 _CONTEXT_CHARACTERS = 40
 _SENTENCE_CHARACTERS = 240
-"""Maximum characters of a sentence on each side of the error, since each match repeats them."""
+"""Maximum characters of a sentence on each side of the error: each match repeats them."""
 _SENTENCE_END = re.compile(r"\n|[.!?…][\"')\]’”»]*\s|[。！？]")  # noqa: RUF001 - marks of other scripts
 _MAX_REPLACEMENTS = 10
 _MAX_PARTS = 1 << 16
@@ -178,7 +178,7 @@ class AnnotatedText:
         return "".join(self._texts)
 
     def offset(self, position: int, *, end: bool = False) -> int:
-        """Return the offset with markup, in UTF-16 code units, of a position in `plain`, such as a word's end."""
+        """Return the offset with markup, in UTF-16 code units, of a position in `plain`."""
         number = bisect_right(self._places, position - end, key=itemgetter(0)) - 1
         start, offset, length = self._places[number]
         return offset + (utf16_length(self.plain[start:position]) if length is None else end * length)
@@ -190,7 +190,7 @@ def utf16_length(text: str) -> int:
 
 
 def choose_languages(languages: Mapping[str, str | None], code: str) -> list[str]:
-    """Return the languages to check in: all for `auto`, else the named one, or one of another country.
+    """Return the languages to check in: all for `auto`, else the named or one of another country.
 
     Raises:
         InvalidInputError: the service has no such language.

@@ -174,7 +174,7 @@ def _rank(
             ranked += [(TopTokens(*row), None) for row in zip(*best, strict=True)]
         return ranked
     for rows in _row_blocks(state, loaded.vocab_size):
-        if ranked:  # before all blocks but the first: one distribution is not delayed
+        if ranked:  # not before the first: one distribution is not delayed
             yield None
         if ids is not None and not request.entropy:
             log_probs = yield from next_log_probs(loaded, rows, ids)
@@ -260,7 +260,7 @@ def rank_next_words(
     _check_entries(request, limits, "split it into several requests")
     ranked: list[NextWordResult] = []
     for parameter, context in request.contexts:
-        if ranked:  # with a cached context, no model call lets other requests run
+        if ranked:  # a cached context has no model call, during which others run
             yield None
         if not isinstance(context, str):
             raise UnsupportedParameterError.of(
@@ -381,7 +381,7 @@ class _NextWords(_AfterContexts[list[NextWordResult]]):
 
     @override
     def cost(self) -> Cost:
-        # none if tokens are words; else half of the maximum, because most searches end early
+        # none if tokens are words; else half the maximum: most searches end early
         is_searched = not self.models[0].token_trie.whole_words
         steps = is_searched * self._count * MAX_SEARCH_STEPS // 2
         return Cost(self.call.num_tokens, predicted=steps)

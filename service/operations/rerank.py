@@ -1,4 +1,4 @@
-"""Reranking of one candidate list or a stream by a log-linear combination of features.
+"""Reranking of a candidate list or stream by a log-linear combination of features.
 
 An invalid list of a stream fails alone. In a session, a list's candidates follow the text that the
 client committed before: a session is a handle to one state per model, so its cost does not grow
@@ -80,10 +80,10 @@ _WORK_PER_CORRECTED = 512
 """Work of correcting a candidate, in characters read."""
 
 MAX_COMPARED = 1000
-"""Maximum candidates of a list if all pairs are compared, for risks, agreement and confidences."""
+"""Maximum candidates of a list of which all pairs are compared (risks, agreement, confidences)."""
 
 _FilteredList: TypeAlias = tuple[CandidateList, Int64s]
-"""A list, possibly without duplicates or with corrected candidates, and the original indices of its candidates."""
+"""A list, maybe without duplicates or with corrected candidates, and their original indices."""
 
 _BATCH_CANDIDATES = 128
 """Candidates in one chunk; other requests run between chunks."""
@@ -95,7 +95,7 @@ _DOCUMENTS, _LISTS = (re.compile(rb'"(?:%b)"\s*:' % names) for names in (b"docum
 def store_sessions(
     starts: StartStates[StoredState], turns: Sequence[Turn | None], state_store: OwnedStateStore
 ) -> list[str | None]:
-    """Store new states; return each list's handle for the next list, unchanged without a commit.
+    """Store new states; return each list's handle for the next, unchanged without a commit.
 
     Args:
         starts: states before the lists, from `resume_sessions`.
@@ -187,7 +187,7 @@ def _commit_ids(
     limits.check_characters(turn.commit, parameter=f"{name}commit")
     text = written(turn.commit, form) if reads_forms(before.loaded) else turn.commit
     if text and not (eos or text[-1].isspace() or before.loaded.tokenizer.joins_spaces):
-        text += " "  # its own token, before the next candidate; read but not scored, as after a context
+        text += " "  # its own token, read but not scored, as after a context
     ids = ids_after(before.loaded.tokenizer, before, text)
     if eos:
         ids = np.append(ids, EOS)
@@ -205,9 +205,9 @@ class RankedList(NamedTuple):
         posteriors: in the order of `given` [C].
         totals: in the order of `given` [C].
         computed: computed features in the order of `given`.
-        utilities: expected utilities in the order of `given` [C]; None unless requested.
+        utilities: expected utilities as in `given` [C]; None unless requested.
         confidences: of the best candidate's words; empty unless requested.
-        tokens: returns token scores of the candidate at a position in `given`; None without a main model.
+        tokens: returns token scores of `given`'s candidate at a position; None without a main model.
         session: handle for the next list; None without a session.
     """
 
@@ -236,7 +236,7 @@ def rerank(
     states: OwnedStateStore | None = None,
     name: Callable[[int], str] = "lists[{}].".format,
 ) -> Work[Any, list[RankedList]]:
-    """Score candidates as complete sentences after their contexts, and re-rank each list.
+    """Score candidates as complete sentences after contexts; re-rank each list.
 
     Args:
         job: models and settings.
@@ -309,7 +309,7 @@ def _add_corrected(
     starts: StartStates[StoredState],
     limits: Limits,
 ) -> Work[Any, list[_FilteredList]]:
-    """Append corrected candidates, each with the original index of its source."""
+    """Append corrected candidates, with the original indices of their sources."""
 
     def correct(number: int) -> _FilteredList:
         given, indices = filtered[number]
@@ -325,7 +325,7 @@ def _add_corrected(
 def _checked_columns(
     job: RerankJob, lists: Sequence[CandidateList], name: Callable[[int], str]
 ) -> dict[str, Float64s]:
-    """Check weights and given features before scoring; return the given columns with weights."""
+    """Check weights and given features before scoring; return given columns with weights."""
     models = job.models
     job.weighting.check(models.extra)
     for feature in job.weighting.weights if not models.parts else ():
@@ -460,7 +460,7 @@ def rerank_reply_chunks(lists: Sequence[RankedList], job: RerankJob, limits: Lim
 
 
 def list_chunks(ranked: RankedList, job: RerankJob, *, tuned_on: Sequence[str] = ()) -> Iterator[bytes]:
-    """Yield a list's JSON, best candidate first; in a stream with `tuned_on`, if not empty."""
+    """Yield a list's JSON, best candidate first; in a stream with any `tuned_on`."""
     head: dict[str, Any] = {"id": ranked.given.name, "unchanged": int(ranked.order[0]) == 0}
     if tuned_on:
         head["tuned_on"] = tuned_on
@@ -564,7 +564,7 @@ class Rerank(LinesOperation[RerankItem, RankedList]):
             yield self._replace_members
         if self.job.phrases:
             yield lambda: self.job.phrases.automaton
-        if self.job.is_pairwise:  # its kernels take a second to compile at first
+        if self.job.is_pairwise:  # its kernels take 1 s to compile at first
             yield lambda: importlib.import_module("models.reranking.metrics.ngram_overlap")
 
     def _find_job(self, profile: Profile | None) -> None:

@@ -72,7 +72,7 @@ _EXAMPLE: JsonValue = {
 }
 
 _MAX_PROBLEMS = 20
-"""Maximum problems in a list's line; further ones have lines of their own, which bounds work and memory of a step."""
+"""Maximum problems in a list's line; further ones have own lines, to bound a step's work and memory."""
 
 
 class Turn(NamedTuple):
@@ -80,7 +80,7 @@ class Turn(NamedTuple):
 
     Attributes:
         session: handle from the previous list's reply; None begins a session.
-        commit: text the client chose from the previous list, to read first; None for nothing.
+        commit: text chosen from the previous list, to read first; None for nothing.
     """
 
     session: str | None
@@ -240,8 +240,8 @@ class RerankSettings(ModelRequest):
         """Find the scoring models, and fill in omitted settings.
 
         Args:
-            profile: profile named in the settings, if any; its models are used if these name none.
-            resolve: finds a model by address, or with `any_version` the served version if that is not served.
+            profile: profile named in the settings, if any; its models are the default.
+            resolve: finds a model by address; with `any_version`, else the served version.
 
         Raises:
             InvalidInputError: a weight, exponent or scale is outside its limits, a mixture is invalid or given
@@ -275,7 +275,7 @@ class RerankSettings(ModelRequest):
         return RerankJob(models, weighting, scale, corrections, self, phrases, tuned_on, profile)
 
     def _model_weights(self) -> dict[str, float]:
-        """Return weights given with further models; reject those that are also in `weights`."""
+        """Return further models' weights; reject those also in `weights`."""
         given = {feature_name(LM, m.name): m.weight for m in self.models if m.weight is not None}
         duplicate = next((name for name in given if name in (self.weights or {})), None)
         if duplicate is not None:
@@ -296,7 +296,7 @@ class RerankJob:
         corrections: corrections of the profile; None without any.
         settings: all other settings.
         phrases: phrases that candidates may contain.
-        tuned_on: versions that the profile was tuned on, of models that score with another.
+        tuned_on: versions the profile was tuned on, of models that score with another.
         profile: the profile that the settings name, if any.
     """
 
@@ -401,7 +401,7 @@ def rerank_items(
 
 
 def _items_of(parsed: Iterable[ListOrBadLine]) -> Iterator[RerankItem | InvalidInputError]:
-    """Yield one item per list: its candidates' errors, which come before it, are its problems."""
+    """Yield an item per list, whose problems are its candidates' errors, which precede it."""
     problems: list[str] = []
     for one in parsed:
         if not isinstance(one, BadLine):

@@ -65,7 +65,7 @@ _INLINE_STATES, _INLINE_BYTES = 64, 256
 """Maximum continuations, and bytes of each on average, that an n-gram model scores faster at once."""
 
 _HANDLE_BYTES = 128
-"""Approximate body bytes per state with a following word; such a body is little work."""
+"""Approximate body bytes per state with a following word: little work."""
 
 
 def continue_states(
@@ -80,7 +80,7 @@ def continue_states(
         want: log-probabilities, states after the texts, or both.
 
     Returns:
-        Natural-log probabilities of each text's tokens [T], and states (one row) after each, if wanted.
+        Natural-log probabilities of each text's tokens [T], and states (one row) after it, if wanted.
     """
     row_of_state: dict[int, int] = {}
     rows = np.array([row_of_state.setdefault(id(before.state), len(row_of_state)) for before in previous])
@@ -175,7 +175,7 @@ def _score_and_advance(
     """Read nonempty texts [R, T] after rows of distinct states; return what is wanted."""
     used, row_of_used = np.unique(rows, return_inverse=True)
     num_tokens = tokens.shape[1]
-    single = num_tokens == 1 and not want.state  # scoring would advance the state needlessly
+    single = num_tokens == 1 and not want.state  # scoring would advance the state
     by_distribution = want.scores and (single or len(rows) >= MIN_SHARED_CONTINUATIONS * len(used))
     if is_lookup(model) or not by_distribution:
         result = yield from Read(model, distinct.select(rows), tokens, lengths, want)
@@ -321,7 +321,7 @@ def advance_states(
     state_store: OwnedStateStore,
     limits: Limits,
 ) -> Work[Any, list[AdvancedState]]:
-    """Score continuations of states and store the states after them; those before stay unchanged.
+    """Score continuations of states and store the states after them; those before stay.
 
     Args:
         loaded: model version of the states.

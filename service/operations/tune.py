@@ -1,4 +1,4 @@
-"""Tuning of reranking weights on lists with references, for POST /v1/rerank/tune and `gramophone tune`."""
+"""Tuning of reranking weights on lists with references, for POST /v1/rerank/tune and the command line."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -71,7 +71,7 @@ from service.schemas.wire import (
 )
 
 MAX_CANDIDATES = 65_536
-"""Maximum candidates of all lists of one request; the command line has no limit."""
+"""Maximum candidates of a request's lists; the command line has no limit."""
 
 MAX_SEARCHES = 4096
 """Maximum searches of one request: (folds + 1) · exponents · (restarts + resamples)."""
@@ -359,7 +359,7 @@ def tune_and_evaluate(
         settings: settings of tuning.
         models: scoring models that the weights apply to.
         lists: candidate lists; ignored without references.
-        features_of: work that computes candidates' features, of all lists with references.
+        features_of: work that computes candidates' features, of lists with references.
         limits: of one text with its context.
         searched: called after each resample, at most `settings.search.num_resamples` times.
 
@@ -388,7 +388,7 @@ def tune_and_evaluate(
 def _check(
     features: Sequence[str], lists: Sequence[CandidateList], numbers: Ints, models: ScoringModels
 ) -> Work[Any, None]:
-    """Reject lists invalid for tuning; `numbers` are their indices in the request, for messages."""
+    """Reject lists invalid for tuning; `numbers` are their indices, for messages."""
     for begin in range(0, len(lists), LISTS_AT_ONCE):
         batch, batch_numbers = lists[begin : begin + LISTS_AT_ONCE], numbers[begin : begin + LISTS_AT_ONCE]
         check_given(batch, models=models.extra, place=partial(list_prefix, batch_numbers))

@@ -1,6 +1,6 @@
-"""Steps common to requests: the application's services, bodies, results while the client is connected.
+"""Steps common to requests: services, bodies, results while the client is connected.
 
-Work is cancelled when the client disconnects. A newer autocomplete request of a session cancels older ones.
+Work is cancelled when the client disconnects; a session's newer autocomplete request cancels older ones.
 """
 
 import asyncio
@@ -31,10 +31,10 @@ from service.schemas.wire import parse_json
 B = TypeVar("B", bound=BaseModel)
 R = TypeVar("R")
 _WATCH_DELAY_S = 0.02
-"""Delay before a request is watched for a disconnect; most requests end earlier, which saves the watcher task."""
+"""Delay before a request is watched for a disconnect; most end earlier, which saves the task."""
 
 _SHORT_BODY_BYTES = 1 << 16
-"""Maximum size of a body that is parsed on the event loop, in a few milliseconds."""
+"""Maximum size of a body parsed on the event loop, in a few milliseconds."""
 
 
 class AutocompleteSessions:
@@ -51,7 +51,7 @@ class AutocompleteSessions:
 
     @contextmanager
     def newest(self, owner: str, session: str, answer: "asyncio.Future[Any]") -> Iterator[None]:
-        """Register a session's newest request while the context waits for its result.
+        """Register a session's newest request while it waits for its result.
 
         Args:
             owner: owner of the session.
@@ -66,7 +66,7 @@ class AutocompleteSessions:
         try:
             yield
         except asyncio.CancelledError:
-            if self._newest.get((owner, session)) is answer:  # not cancelled by a newer request
+            if self._newest.get((owner, session)) is answer:  # not cancelled
                 raise
             raise SupersededError(f"a newer request of session {session!r} has arrived") from None
         finally:
@@ -101,7 +101,7 @@ def services_of(request: Request) -> Services:
 
 
 def resolve_model(request: Request, address: str | None) -> LoadedModel:
-    """Return the loaded model at an address (None for the default), in use until the request ends.
+    """Return the loaded model at an address (None: the default), in use until the request ends.
 
     Raises:
         ModelNotFoundError: the service does not serve the model.
@@ -113,12 +113,12 @@ def resolve_model(request: Request, address: str | None) -> LoadedModel:
 
 
 def owner_of(request: Request) -> str:
-    """Return a request's owner: the name of its API key, or an empty string without keys."""
+    """Return a request's owner: the name of its API key, empty without keys."""
     return guarded(request.scope).owner
 
 
 def json_response(reply: Any, status: int = 200) -> Response:
-    """Return a successful response with a JSON reply; bytes are already JSON."""
+    """Return a successful response with a JSON reply; bytes are JSON."""
     content = reply if isinstance(reply, bytes) else to_json(reply)
     return Response(content, status, media_type="application/json")
 
@@ -136,7 +136,7 @@ async def read_body(request: GuardedRequest, services: Services, parse: Callable
     async with services.parsing[request.owner], services.parsing[None]:
         terms = RequestOptions(bulk=True, tokens=len(body) // BYTES_PER_TOKEN, owner=request.owner)
         services.engine.scheduler.admission.check_capacity(terms)
-        gc.disable()  # a body's objects form no cycles, and each collection would visit them all
+        gc.disable()  # its objects form no cycles, and each collection would visit all
         try:
             return await asyncio.to_thread(parse, body)
         finally:
@@ -181,12 +181,12 @@ async def while_connected(receive: Receive, future: "asyncio.Future[R]") -> R:
 async def start_stream(
     request: GuardedRequest, stream: AsyncGenerator[R, None], timeout_s: float | None = None
 ) -> AsyncGenerator[R, None]:
-    """Return a stream after its first item or a time; earlier errors set the HTTP status.
+    """Return a stream after its first item or some time; earlier errors set the HTTP status.
 
     Args:
         request: watched for a disconnect.
         stream: closed with the returned generator.
-        timeout_s: longest wait for the response to start; None to wait for the first item.
+        timeout_s: longest wait for the response to start; None: until the first item.
     """
     first = asyncio.ensure_future(anext(stream))
     firsts = [first]  # removed once taken, since a task holds its result
@@ -212,7 +212,7 @@ async def start_stream(
 
 
 class ClosingStream(StreamingResponse):
-    """Streamed response that always closes its source at the end, to cancel the work."""
+    """Streamed response that closes its source at the end, to cancel the work."""
 
     def __init__(self, content: AsyncGenerator[bytes, None], **options: Any) -> None:
         super().__init__(content, **options)

@@ -42,7 +42,7 @@ T = TypeVar("T")
 class EventStream(ClosingStream):
     """JSON documents as server-sent events with heartbeat comments, then `[DONE]`.
 
-    An error is the last event, without `[DONE]`, because the status was sent before.
+    An error is the last event, without `[DONE]`: the status was sent before.
 
     Args:
         payloads: documents; always closed with the stream.

@@ -49,7 +49,7 @@ def model_card(host: ModelHost, hosted: HostedModel) -> ModelCard:
 
 
 def _figures(metrics: dict[str, Any]) -> dict[str, float]:
-    """Return the held-out metrics of metrics.json, of the test text or else of the validation text."""
+    """Return the held-out metrics of metrics.json, of the test or else the validation text."""
     figures = metrics.get("test", metrics.get("valid"))
     if not isinstance(figures, dict):
         return {}

@@ -1,4 +1,4 @@
-"""Long replies written in chunks of bounded time, so that other requests run between."""
+"""Long replies written in chunks of bounded time: other requests run between."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Validation of requests: parses bytes into a pydantic model, with errors that name the field and the value.
+"""Validation of requests: bytes become a pydantic model, or errors with field and value.
 
 Bounds that operations check with their own messages appear in the schema only; they are imported
 from the modules that check them.
@@ -34,7 +34,7 @@ from models.scoring.texts import TextOrIds
 from service.schemas import schema_objects
 
 MAX_CONTAINERS = 1 << 18
-"""Maximum arrays and objects of a JSON body: each takes up to 300 bytes, a hundred times its share of the body."""
+"""Maximum arrays and objects of a JSON body: each takes up to 300 bytes, 100 times its share."""
 
 MAX_VALUES = 1 << 20
 """Maximum values and names in a JSON body."""
@@ -43,13 +43,13 @@ _MAX_SHOWN_CHARACTERS = 80
 _MAX_FORM_FIELDS = 100
 _MAX_FIELD_NAME_BYTES = 300
 _FORM_BYTES_AT_ONCE, _JSON_BYTES_AT_ONCE = 1 << 16, 1 << 18
-"""Bytes decoded, or counted, together: a form's decoder makes an object of each escape."""
+"""Bytes decoded, or counted, together: a form's decoder makes an object per escape."""
 
 _SHORT_ITEMS = {("items_schema", "int"), ("items_schema", "float")}
 """Items of lists that take no time: numbers."""
 
 _MANY_ERRORS = 1000
-"""Limit above which errors are only counted: their details take far more memory and time than the body."""
+"""Limit above which errors are only counted: details take far more memory and time than the body."""
 
 _CONTEXT_MESSAGE = "input should be a string or a list of token ids"
 S = TypeVar("S", bound=str)
@@ -60,7 +60,7 @@ TextOrObject = Annotated[S, Tag("<text>")] | Annotated[T, Tag("<object>")]
 
 
 def schema_only(**keywords: Any) -> Any:
-    """Return a field with JSON Schema keywords that the operation checks, not pydantic."""
+    """Return a field with JSON Schema keywords checked by the operation, not pydantic."""
     return Field(json_schema_extra=keywords)
 
 
@@ -110,7 +110,7 @@ class WireModel(BaseModel):
         for part in schema_objects(schema):
             items = {"list": "items_schema", "dict": "values_schema"}.get(str(part.get("type")))
             if part.get("type") == "list":
-                part["fail_fast"] = True  # millions of errors take a hundred times a body's memory
+                part["fail_fast"] = True  # millions of errors take 100 times a body's memory
             if items in part and (items, part[items]["type"]) not in _SHORT_ITEMS:
                 # between functions written in Python, other threads can run
                 part[items] = no_info_after_validator_function(lambda value: value, part[items])
@@ -123,7 +123,7 @@ def either(first: str, second: str, *, neither: str | None = None) -> Any:
     Args:
         first: name of a field, null if not given.
         second: name of the other field.
-        neither: end of the message if both may be missing, such as `, or neither`; None to require one.
+        neither: end of the message if both may be missing, such as `, or neither`; or None.
     """
 
     def check(self: T) -> T:
@@ -143,7 +143,7 @@ class TimedRequest(WireModel):
 
 
 def by_type(message: str, tags: Mapping[type, str]) -> Discriminator:
-    """Return the choice of an alternative by the type of a value; `message` is the error of other types."""
+    """Return the choice of an alternative by a value's type; `message` is the error of other types."""
     return Discriminator(
         lambda value: tags.get(type(value)), custom_error_type="by_type", custom_error_message=message
     )
@@ -164,7 +164,7 @@ Slots = Annotated[
 
 
 def text_or_object(names: str) -> Discriminator:
-    """Return the choice of a `TextOrObject` by the type of a value; `names` are the object's fields."""
+    """Return the choice of a `TextOrObject` by a value's type; `names` are the object's fields."""
     message = f"input should be a string, or an object with {names}"
     return by_type(message, {str: "<text>", dict: "<object>"})
 
@@ -181,8 +181,8 @@ class ModelRequest(TimedRequest):
 
 
 def shared_fields(wire: BaseModel, kind: Any) -> dict[str, Any]:
-    """Return the fields that a request shares with a dataclass, lists as tuples; null means the dataclass's default."""
-    declared = type(wire).model_fields  # requests that allow other fields ignore them
+    """Return the fields shared with a dataclass, lists as tuples; null means the latter's default."""
+    declared = type(wire).model_fields  # other fields are ignored
     values = {field.name: getattr(wire, field.name) for field in fields(kind) if field.name in declared}
     return {
         name: tuple(value) if isinstance(value, list) else value
@@ -207,7 +207,7 @@ def parse_form(kind: type[W], body: bytes) -> W:
     """Parse a body of form fields; fields that `kind` lacks are not decoded.
 
     Raises:
-        InvalidInputError: the body is not form fields in UTF-8, or a field is invalid.
+        InvalidInputError: the body is no form in UTF-8, or a field is invalid.
     """
     num_fields = body.count(b"&") + 1
     if num_fields > _MAX_FORM_FIELDS:
@@ -237,7 +237,7 @@ def _unquoted(value: bytes) -> bytes:
 
 
 def check_json_size(body: bytes) -> None:
-    """Reject a JSON body of more values than the limits, before objects are made of them.
+    """Reject a JSON body of too many values before objects are made of them.
 
     Raises:
         InvalidInputError: the body has more.
@@ -271,7 +271,7 @@ def parse_json(kind: type[W], body: bytes) -> W:
     """Parse the body of a request.
 
     Raises:
-        InvalidInputError: the body is not UTF-8, not JSON, nested too deeply, too large, or not a valid `kind`.
+        InvalidInputError: the body is not UTF-8, JSON or a valid `kind`, or nested too deeply or too large.
     """
     check_json_size(body)
     try:
@@ -285,7 +285,7 @@ def parse_json(kind: type[W], body: bytes) -> W:
 
 
 def parse_lines(body: bytes, parse: Callable[[bytes], T]) -> Iterator[T | InvalidInputError]:
-    """Parse the lines of a body lazily; yield an error for an invalid line. A final line feed starts no line."""
+    """Parse a body's lines lazily; yield an invalid line's error. A final line feed starts none."""
     for line in io.BytesIO(body or b"\n"):
         try:
             yield parse(line.removesuffix(b"\n"))
@@ -319,7 +319,7 @@ def invalid_input(error: ValidationError) -> InvalidInputError:
 
 
 def _path(location: tuple[int | str, ...]) -> str:
-    """Format `("lists", 3, "id")` as `lists[3].id`, omitting names of alternatives, which start with `<`."""
+    """Format `("lists", 3, "id")` as `lists[3].id`, without names of alternatives (`<…`)."""
     path = ""
     for key in location:
         if isinstance(key, int):
@@ -330,7 +330,7 @@ def _path(location: tuple[int | str, ...]) -> str:
 
 
 def _truncate(value: Any) -> Any:
-    """Truncate a value for display: formatting a body of megabytes delays all other requests."""
+    """Truncate a value for display: formatting megabytes delays all other requests."""
     if isinstance(value, str):
         return value[: _MAX_SHOWN_CHARACTERS + 1]
     if isinstance(value, list):
@@ -341,12 +341,12 @@ def _truncate(value: Any) -> Any:
 
 
 def _constraint_text(message: str) -> str:
-    message = message.replace(" after validation", "")  # pydantic's words about the length of a list
+    message = message.replace(" after validation", "")  # pydantic's words about a list's length
     return message[:1].lower() + message[1:]
 
 
 def _context_tag(value: Any) -> str | None:
-    """Return the alternative that matches the type of a value; errors then concern only this alternative."""
+    """Return the alternative that matches a value's type; errors then concern only it."""
     if isinstance(value, str):
         return "<text>"
     if isinstance(value, list):

@@ -65,7 +65,7 @@ _BUFFER_BYTES = 1 << 18
 """Maximum buffered bytes of a reply that arrives faster than it is forwarded."""
 
 _REPLY_TIMEOUT_S = 1.0
-"""Timeout of requests to internal endpoints, which reply at once unless the worker hangs."""
+"""Timeout of requests to internal endpoints, which reply at once or hang."""
 
 _HOP_BY_HOP_HEADERS = frozenset(
     {b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"expect", b"te", b"trailer"}
@@ -77,7 +77,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class PeerResponse:
-    """Complete reply; its `send` collects the messages of an ASGI application."""
+    """Complete reply; `send` collects an ASGI application's messages."""
 
     status: int = 0
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
@@ -92,7 +92,7 @@ class PeerResponse:
 
 
 def encode_scope(scope: Scope, body: bytes) -> bytes:
-    """Encode a scope's request; HEAD becomes GET, and the forwarding worker omits the reply's body."""
+    """Encode a scope's request; HEAD becomes GET: the forwarding worker omits the reply's body."""
     method = "GET" if scope["method"] == "HEAD" else scope["method"]
     target = scope["raw_path"]
     if scope["query_string"]:
@@ -104,7 +104,7 @@ def encode_scope(scope: Scope, body: bytes) -> bytes:
 
 
 class Peer:
-    """Peer worker, by the path of its socket for peers; connections to it are reused."""
+    """Peer worker, by its socket's path; connections are reused."""
 
     def __init__(self, socket: Path) -> None:
         self._socket = str(socket)
@@ -148,7 +148,7 @@ class Peer:
                     return await connection.forward(request, send)
                 except ExchangeError as error:
                     if error.reply_begun or not was_used:
-                        raise  # else the idle connection was closed, or the worker died: retry on another
+                        raise  # else an idle connection was closed, or the worker died: retry on another
 
     async def _connect(self) -> "_PeerConnection":
         try:
@@ -160,7 +160,7 @@ class Peer:
 
 
 class _PeerConnection(ClientConnection):
-    """Connection to a peer, whose replies become messages of an ASGI application."""
+    """Connection to a peer, whose replies become an ASGI application's messages."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -171,7 +171,7 @@ class _PeerConnection(ClientConnection):
 
     @property
     def is_idle(self) -> bool:
-        """True if another request can be sent; false while parts of the last reply are pending."""
+        """True if another request can be sent; false while the last reply is incomplete."""
         return super().is_idle and not self._messages
 
     async def forward(self, request: bytes, send: Send) -> None:
@@ -230,7 +230,7 @@ class PeerMiddleware:
         pool: worker pool.
         peers: other workers, by number.
         metrics: metrics of this worker.
-        max_body_bytes: maximum size of a body; this worker rejects longer bodies.
+        max_body_bytes: maximum size of a body; this worker rejects longer ones.
         held: size of the bodies of all requests.
     """
 
@@ -288,7 +288,7 @@ def _replay(messages: list[Message], receive: Receive) -> Receive:
 
 
 def affine_worker(scope: Scope, body: bytes, workers: Sequence[str]) -> int | None:
-    """Return the number of the worker for a request to one of `AFFINITY_PATHS`; None for any worker.
+    """Return the number of the worker for a request to an affinity path; None for any.
 
     `workers` are the names of all workers in state handles.
     """
@@ -321,20 +321,20 @@ def _session_name(body: bytes) -> str | None:
 
 
 def is_from_peer(scope: Scope) -> bool:
-    """Return whether a request is from another worker: over a Unix socket, which has no port."""
+    """Return whether another worker sent a request: over a Unix socket, without port."""
     server = scope.get("server")
     return server is not None and server[1] is None
 
 
 @dataclass(frozen=True, slots=True)
 class AffinityRelay(PeerMiddleware):
-    """Middleware that forwards requests to their worker, which authenticates, counts and logs them.
+    """Middleware that forwards requests to their worker, to authenticate, count and log there.
 
-    It is the outermost middleware. Requests from other workers are answered here.
+    It is the outermost one. Requests from other workers are answered here.
 
     Attributes:
         peer_endpoints: application of the internal endpoints.
-        keys: the service's keys; with any, a valid one is required before a body is read.
+        keys: the service's keys; with any, a body is read only if one is valid.
     """
 
     peer_endpoints: ASGIApp
@@ -357,7 +357,7 @@ class AffinityRelay(PeerMiddleware):
             await self.app(scope, receive, send)
 
     def _acceptable_key(self, scope: Scope) -> str | None:
-        """Return the name of a request's key, empty without keys; None to reject the request here."""
+        """Return the name of a request's key, empty without keys; None to reject it here."""
         if scope["method"] not in _METHODS or scope["state"].get(OVER_LIMIT):
             return None
         found = self.keys.find(presented_key(scope)) if self.keys else None
@@ -379,7 +379,7 @@ class AffinityRelay(PeerMiddleware):
             return  # the closed connection cancels the work of the other worker
         except ExchangeError as error:
             _log.warning("worker did not reply", other=owner, reason=str(error))
-            if not error.reply_begun:  # else the server closes the connection after the incomplete reply
+            if not error.reply_begun:  # else the server closes the connection
                 lost = NotReadyError(
                     f"worker {owner}, which stores the state or session of this request, does not reply; if it "
                     "has died, it restarts without them"
@@ -399,7 +399,7 @@ def served_addresses(services: Services) -> set[str]:
 
 
 def peer_endpoints(services: Services) -> ASGIApp:
-    """Return the application of a worker's internal endpoints, for other workers."""
+    """Return the application of a worker's internal endpoints."""
     at_start = served_addresses(services)
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:

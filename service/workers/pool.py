@@ -1,4 +1,4 @@
-"""Worker pool as seen by one worker, and the status shared by workers and supervisor."""
+"""Worker pool as seen by one worker; status shared by workers and supervisor."""
 
 import asyncio
 import fcntl
@@ -31,7 +31,7 @@ class SharedStatus:
         started: 1 for each worker that has ever finished its initial loads; kept after its death, because its
             peers serve.
         restarts: restarts of each worker, written by the supervisor.
-        heartbeats: heartbeats of each worker, sent while it makes progress or is idle; 0 before the first.
+        heartbeats: heartbeats of each worker, while it makes progress or is idle; 0 before the first.
     """
 
     def __init__(self, size: int) -> None:
@@ -44,7 +44,7 @@ class SharedStatus:
             self.mark_stopped(worker)
 
     def mark_stopped(self, worker: int) -> None:
-        """Record that a worker stopped listening; the supervisor calls this for a dead one."""
+        """Record that a worker stopped listening; called by the supervisor for a dead one."""
         self.connections[worker] = NOT_LISTENING
         self.heartbeats[worker] = 0
 
@@ -59,7 +59,7 @@ class WorkerPool:
         name: name of the service in state handles; a worker's name adds its number.
         status: status shared by all workers.
         folder: folder of the workers' peer sockets, closed to other users.
-        weights: folder of the arrays that models compute from their weights, shared by all workers.
+        weights: folder of arrays that models compute from weights, shared by all workers.
         lifeline: descriptor of a pipe that closes with the supervisor.
         is_restarted: True if this worker replaces a dead one.
     """
@@ -84,9 +84,9 @@ class WorkerPool:
 
     @asynccontextmanager
     async def lock_changes(self) -> AsyncIterator[None]:
-        """Exclude changes by other requests of all workers; the lock is released if this process dies.
+        """Exclude changes by all workers' other requests; the lock ends with this process.
 
-        Each request has its own descriptor, so requests of one worker exclude each other, too.
+        Each request has its own descriptor, so a worker's requests exclude each other, too.
         """
         descriptor = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:

@@ -42,7 +42,7 @@ _FIRST_DELAY_S = 0.5
 _MAX_DELAY_S = 30.0
 _MAX_NAME_LENGTH = 59
 _MAX_FOLDER_BYTES = 98
-"""Maximum bytes of a folder's path: a socket's may have 107, nine of them for its file name."""
+"""Maximum bytes of a folder's path: a socket's may have 107, nine for its name."""
 
 _MAX_MISSED_HEARTBEATS = 5
 _STABLE_S = 60.0
@@ -64,7 +64,7 @@ _log = structlog.get_logger(__name__)
 
 
 class LockedFolder:
-    """New locked folder, closed to other users; unlocked folders of its kind are removed first.
+    """New locked folder, closed to other users; unlocked ones of its kind are removed first.
 
     Args:
         kind: suffix of the name, `gramophone-….kind`.
@@ -91,7 +91,7 @@ class LockedFolder:
 def _remove_leftovers(parent: Path, kind: str) -> None:
     """Remove the unlocked folders of a kind that belong to this user."""
     for path in parent.glob(f"{_PREFIX}*.{kind}"):
-        with contextlib.suppress(OSError):  # locked, of another user, a link, or removed meanwhile
+        with contextlib.suppress(OSError):  # locked, another user's, a link, or gone
             if path.stat(follow_symlinks=False).st_uid == os.getuid():
                 with locked_folder(path, wait=False):
                     shutil.rmtree(path)
@@ -150,7 +150,7 @@ class Supervisor:
         self._check_interval_s = interval_s if hang_timeout_s else math.inf
         self._check_s = time.monotonic() + self._check_interval_s
         self._slots = [_WorkerSlot() for _ in range(size)]
-        # changes as pip replaces the program's files, from which forked workers would import more modules
+        # changes as pip replaces the program's files, from which forked workers would import more
         self._program = file_stamp(Path(__file__))
         self._stopping: int | None = None
         self._kill_s: float | None = None
@@ -168,7 +168,7 @@ class Supervisor:
             that stopped them, or with the exit code of a worker that failed to start.
 
         Raises:
-            InvalidInputError: the path of the folder of temporary files is too long.
+            InvalidInputError: the path of the temporary folder is too long.
         """
         self._listening = listening
         self._folder = _socket_folder()
@@ -196,7 +196,7 @@ class Supervisor:
         if pid := os.fork():
             slot.pid, slot.since_s, slot.due_s = pid, time.monotonic(), None
             return None
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the handler that reloads the keys is installed
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the handler that reloads keys
         # Ctrl-C reaches all processes, and the supervisor then sends SIGTERM
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _AWAITED)
@@ -220,7 +220,7 @@ class Supervisor:
             try:
                 if pool := self._start(number):
                     return pool
-            except OSError as error:  # out of memory or processes; the other workers continue
+            except OSError as error:  # out of memory or processes; others continue
                 slot.delay_s = _next_delay_s(slot.delay_s)
                 slot.due_s = now_s + slot.delay_s
                 _log.error("worker cannot be started", of=number, reason=str(error), again_in_s=slot.delay_s)
@@ -259,7 +259,7 @@ class Supervisor:
                     os.kill(slot.pid, kind)
 
     def _kill_hung(self) -> None:
-        """Kill workers without recent heartbeats; they are restarted like dead ones.
+        """Kill workers without recent heartbeats; restart them like dead ones.
 
         Checks are counted, not seconds, since the supervisor makes none either while the machine or container is
         suspended. A worker without a first heartbeat is still starting.
@@ -273,7 +273,7 @@ class Supervisor:
             slot.heartbeats = count
             if slot.missed == _MAX_MISSED_HEARTBEATS and self._stopping is None and slot.pid is not None:
                 _log.error("hung worker killed", of=number, pid=slot.pid)
-                os.kill(slot.pid, signal.SIGKILL)  # not reaped yet, so the pid cannot have been reused
+                os.kill(slot.pid, signal.SIGKILL)  # not reaped yet, so the pid is still its own
 
     def _reap(self) -> None:
         """Reap dead workers; kill workers that did not stop in time."""
@@ -316,7 +316,7 @@ class Supervisor:
         slot.delay_s = _next_delay_s(slot.delay_s)
 
     def _clean_up(self) -> int:
-        """Remove the folders, then end by the stop signal; return the exit code if there was none."""
+        """Remove the folders, then end by the stop signal; without one, return the exit code."""
         for folder in (self._folder, self._weights):
             folder.remove()
         if self._stopping:
@@ -344,7 +344,7 @@ def _socket_folder() -> LockedFolder:
 
 
 def _shared_memory_folder() -> Path | None:
-    """Return the shared memory folder; None if missing, not writable or too small for weights."""
+    """Return the shared memory folder; None if missing, read-only or too small for weights."""
     try:
         filesystem = os.statvfs(_SHARED_MEMORY)
     except OSError:
@@ -354,7 +354,7 @@ def _shared_memory_folder() -> Path | None:
 
 
 def prepare(host: ModelHost) -> bool:
-    """Compile the kernels that a host's models need; return whether one of them is a neural network."""
+    """Compile the kernels of a host's models; return whether one is a neural network."""
     wait(host.compile_kernels())
     for model in host.models.values():
         if model.version is not None:
@@ -365,7 +365,7 @@ def prepare(host: ModelHost) -> bool:
 
 
 def preload(*, networks: bool, float32: bool) -> None:
-    """Import the modules of n-gram models, and of networks that compute in int8 or float32.
+    """Import the modules of n-gram models, and of networks in int8 or float32.
 
     They are excluded from garbage collection, which writes to shared pages.
     """
@@ -376,14 +376,14 @@ def preload(*, networks: bool, float32: bool) -> None:
 
 
 def probe_in_child(probe: Callable[[], bool]) -> bool:
-    """Return the result of a probe in a child process, which leaves no threads in this one.
+    """Return the result of a probe in a child process, to leave no threads in this one.
 
     Those of a remote-file library, for instance, would be missing in workers forked later. If the probe raises,
     the child reports the error, and this process ends with the same exit code.
     """
     child = os.fork()
     if not child:
-        os._exit(_YES if probe() else 0)  # skips exit handlers, which are the parent's
+        os._exit(_YES if probe() else 0)  # without the parent's exit handlers
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code not in {0, _YES}:
         sys.exit(code if code > 0 else 1)

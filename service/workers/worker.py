@@ -1,4 +1,4 @@
-"""Worker process: its server, fair acceptance of connections, and synchronisation with its peers.
+"""Worker process: server, fair acceptance of connections, synchronisation with peers.
 
 Clients keep connections open, so a worker that accepts a burst of them keeps their load. When the
 kernel chose between two workers, one sometimes accepted all of eight connections. With one socket
@@ -33,7 +33,7 @@ from service.workers.pool import HEARTBEAT_INTERVAL_S, WorkerPool
 _POLL_S = 0.05
 _DEFER_S = 0.001
 _PATIENCE_S = 0.01
-"""Waiting time for a worker with fewer connections; twice as many may be accepted before it after each further one."""
+"""Waiting time for a worker with fewer connections; after each, twice as many may be accepted before it."""
 
 _log = structlog.get_logger(__name__)
 
@@ -48,7 +48,7 @@ async def sync_with_peers(services: Services, peers: Mapping[int, Peer]) -> None
         served = served_addresses(services)
         load, unload = services.reloader.load, services.reloader.unload
         changes = [(load, address) for address in peer_models["served"] if address not in served]
-        # addresses that only this worker serves may be new in the registry: unload only listed ones
+        # what only this worker serves may be new in the registry: unload only listed ones
         changes += [(unload, address) for address in peer_models["unloaded"] if address in served]
         for change, address in changes:
             try:
@@ -59,7 +59,7 @@ async def sync_with_peers(services: Services, peers: Mapping[int, Peer]) -> None
 
 
 class FairListener(SocketListener):
-    """Listener that defers to workers with fewer connections; for the event loop only.
+    """Listener that defers to workers with fewer connections; for the event loop.
 
     The allowed lead over them grows while connections wait, so neither a burst nor a hung worker holds up
     new ones.
@@ -100,7 +100,7 @@ class FairListener(SocketListener):
         return False
 
     def _is_deferred(self) -> bool:
-        """Return whether a worker with fewer connections should accept this one."""
+        """Return whether a worker with fewer connections should accept it."""
         fewest = min((count for count in self._status.connections if count >= 0), default=0)
         lead = self._status.connections[self._number] - fewest
         if lead <= 0:
@@ -120,9 +120,9 @@ class FairListener(SocketListener):
 
 
 class WorkerServer(DrainingServer):
-    """Server of a worker: a socket for its peers, and a fair share of the connections to the shared socket.
+    """Server of a worker: a socket for peers, and a fair share of connections to the shared one.
 
-    A restarted worker uses the shared socket once its models are loaded; its peers serve until then.
+    A restarted worker uses the shared socket once its models are loaded; till then its peers serve.
     """
 
     def __init__(self, app: FastAPI, settings: Settings, pool: WorkerPool) -> None:
@@ -134,7 +134,7 @@ class WorkerServer(DrainingServer):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop on SIGTERM from the supervisor.
 
-        SIGINT (Ctrl-C) is ignored, because the supervisor then sends SIGTERM, and so is a second SIGTERM: a signal to
+        SIGINT (Ctrl-C) is ignored, as the supervisor then sends SIGTERM, and so is a second SIGTERM: a signal to
         the process group reaches workers twice. The supervisor sends SIGKILL to end workers immediately.
         """
         if sig != signal.SIGINT and not self.should_exit:
@@ -163,7 +163,7 @@ class WorkerServer(DrainingServer):
                 self.servers.append(listener)  # type: ignore[arg-type]  # has the methods that uvicorn calls
 
     async def _send_heartbeats(self) -> None:
-        """Send heartbeats while this worker makes progress; the supervisor kills workers without them."""
+        """Send heartbeats while this worker makes progress; without any it is killed."""
         while True:
             if not self._services.engine.is_hung:
                 self._pool.status.heartbeats[self._pool.number] += 1
