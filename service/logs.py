@@ -111,7 +111,7 @@ def configure_logs(*, level: str, form: str, texts: bool = False, worker: int | 
         level: lowest level written, such as `info`; for libraries at least `info`.
         form: `json` or `console`.
         texts: True to write messages of exceptions raised by requests.
-        worker: number of this worker, added to every line; None for a single process.
+        worker: number of this worker in every line; None for a single process.
     """
 
     def add_worker(_logger: Any, _method: str, event: _Event) -> _Event:

@@ -64,7 +64,7 @@ class Reply:
         status: HTTP status.
         streamed: true for a stream of server-sent events, whose body is not stored.
         num_tokens: generated tokens; without streaming, from the reply's usage.
-        token_times_s: arrival times of events with tokens, by `time.perf_counter`.
+        token_times_s: arrival times of events with tokens, by `perf_counter`.
         ended_s: time of completion.
         error: error message within a stream.
         body: the complete body; empty for a stream.

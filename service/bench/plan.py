@@ -104,7 +104,7 @@ class Request(NamedTuple):
     """POST request.
 
     Attributes:
-        path: path below the target's path; empty for the target's path.
+        path: path below the target's; empty for the target's.
         body: JSON, or empty.
         num_items: texts, candidates or contexts in the request.
     """

@@ -33,8 +33,8 @@ class Observation:
     Attributes:
         intended_s: due time; in a closed loop, when its client was free.
         started_s: time when the generator started it.
-        sent_s: time when it was written to a connection; 0 if it was not.
-        ended_s: time when the reply was complete or the request failed.
+        sent_s: time when it was written to a connection, else 0.
+        ended_s: time of the complete reply or the failure.
         status: HTTP status; 0 without a reply.
         error: kind of error: `http_429`, `refused`, `connect`, `cut`, `protocol`, `stream`, `timeout`,
             `unfinished`; None without an error.
@@ -81,7 +81,7 @@ class Recording:
         started_s: start of the run.
         window_start_s: start of the measurement, after the warm-up.
         ended_s: time of the last reply.
-        observations: observations of all ended requests, including the warm-up.
+        observations: of all ended requests, warm-up included.
         examples: first message of each kind of error.
         num_due: observations due after the warm-up.
         num_waited: requests that waited for a connection.
@@ -202,8 +202,8 @@ class GeneratorFigures(BaseModel):
     """Figures of the generator itself.
 
     Attributes:
-        lateness_ms: time from a request's due time to its start.
-        connecting_ms: time from a request's start to its connection.
+        lateness_ms: from a request's due time to its start.
+        connecting_ms: from a request's start to its connection.
         waited_for_connection: requests that waited for a connection.
         cpu_share: CPU use as a share of one core.
     """

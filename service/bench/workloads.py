@@ -57,7 +57,7 @@ def default_texts() -> list[str]:
 
 
 def shuffled(texts: Sequence[str], seed: int) -> list[str]:
-    """Return the texts in a random order determined by the seed."""
+    """Return the texts in random order, by the seed."""
     return random.Random(seed).sample(texts, len(texts))
 
 
@@ -124,7 +124,7 @@ def workload_requests(
         num_items: contexts, texts or candidates per request; None for the workload's default.
         max_tokens: tokens to generate.
         fields: fields to set in each body.
-        seed: seed of the order of texts and of random choices.
+        seed: of the order of texts and random choices.
         count: number of requests; default 100 to 2,048, fewer of large ones.
 
     Raises:

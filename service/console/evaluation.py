@@ -99,8 +99,8 @@ def _print_groups(head: str, groups: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _difference(model: str, against: Mapping[str, Any]) -> str:
-    difference = against["difference"]
-    nats, error = difference["nats_per_token"], difference["standard_error"]
+    gap = against["difference"]
+    nats, error = gap["nats_per_token"], gap["standard_error"]
     if nats is None:
         return f"{model} and {against['model']}: no difference, because one model gives a token probability 0"
     better = "better" if nats >= 0 else "worse"
@@ -108,8 +108,8 @@ def _difference(model: str, against: Mapping[str, Any]) -> str:
     if error is None:
         return f"{by} (only one sentence, so no standard error)"
     return (
-        f"{by} (± {error:.4f} standard error over {difference['sentences']:,} sentences; "
-        f"95 %: {difference['low']:+.4f} to {difference['high']:+.4f})"
+        f"{by} (± {error:.4f} standard error over {gap['sentences']:,} sentences; "
+        f"95 %: {gap['low']:+.4f} to {gap['high']:+.4f})"
     )
 
 

@@ -25,7 +25,7 @@ _MIN_SHOWN = 0.005
 _KINDS = {"unknown_word": "unknown word", "real_word": "wrong word"}
 
 _MIN_PROBABILITY = 5e-4
-"""Minimum unexplored mass to show; a smaller one would be rounded to 0."""
+"""Minimum unexplored mass to show; less is rounded to 0."""
 
 
 def print_table(

@@ -25,7 +25,7 @@ class CallQueue:
     Attributes:
         clock: monotonic clock in seconds.
         costs_s: estimated seconds per token by kind of call, shared by all queues.
-        record: receives the kind of call and the number of rows of each slice.
+        record: receives each slice's kind of call and number of rows.
         batches: batches with pending calls by kind, the last served last.
         turns: kinds of batches by owner, the next first in both; ended ones are dropped later.
     """

@@ -26,7 +26,7 @@ MIN_SLICE_TOKENS, MIN_BULK_SLICE_TOKENS = 256, 16
 """Minimum tokens of a slice; a network takes nearly as long for fewer."""
 
 MIN_LATE_TOKENS = 1024
-"""Minimum token count of a job in the computation of its lateness."""
+"""Minimum tokens of a job for its lateness."""
 
 MIN_LATE_JOBS = 32
 """Unfinished interactive jobs below which their age does not matter."""

@@ -56,10 +56,10 @@ class Job:
         submitted_s: time of submission on the scheduler's clock.
         started: True after the first step.
         cancelled: True if the client no longer waits.
-        parked: True while the job is suspended until its events are taken.
-        pending: sizes in bytes of the events delivered but not yet taken.
+        parked: True while suspended until its events are taken.
+        pending: bytes of each event delivered but not yet taken.
         call: pending model call, if any.
-        answer: result of the last model call, sent to the work when it resumes.
+        answer: result of the last model call, to resume the work with.
     """
 
     work: Work[Any, Any]

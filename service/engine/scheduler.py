@@ -69,7 +69,7 @@ class SchedulerLimits:
         bulk_slice_s: approximate slice duration of bulk work.
         late_bulk_slice_s: maximum slice duration of late bulk work.
         bulk_tokens_per_s: rate below which a bulk job is late.
-        idle_slice_s: slice duration of bulk work while no interactive jobs run.
+        idle_slice_s: slice duration of bulk work without interactive jobs.
         idle_after_s: time without interactive jobs until `idle_slice_s` applies.
         round_s: maximum time of interactive jobs before the next slice of other work.
         pass_s: time after which a pass of several owners resumes no further job.
@@ -253,7 +253,7 @@ class Scheduler:
             self._enqueue(job)
 
     def cancel(self, job: Job) -> None:
-        """Cancel a job: it runs no further step and delivers no further output.
+        """Cancel a job: it runs and delivers nothing more.
 
         An unstarted job is released at once, so a client can replace its own waiting request
         without rejection.
@@ -491,7 +491,7 @@ class Scheduler:
         queue.setdefault(job.options.owner, deque()).append(job)
 
     def _end(self, job: Job, how: str, outcome: Any = None) -> None:
-        """Release a job, and deliver its outcome unless it is cancelled."""
+        """Release a job; deliver its outcome unless cancelled."""
         for queue in (self._urgent, self._long, self._bulk):
             queue.remove(job)
         job.work.close()

@@ -109,7 +109,7 @@ class Loader:
         read: reads a checkpoint.
         device: `cpu`, `cuda`, `cuda:1` or `auto`.
         precision: setting in the syntax of `read_precisions`.
-        budget: maximum bytes of all models together; None for no limit.
+        budget: maximum bytes of all models; None for no limit.
         num_threads: maximum threads of a network; None for the default.
         prefix_cache_bytes: maximum bytes of each model's caches, not in the budget; 0 for none.
         clock: monotonic clock in seconds.

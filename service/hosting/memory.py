@@ -53,7 +53,7 @@ def check_budget(
     Args:
         address: address of the model.
         needed: bytes that the model needs.
-        budget: maximum bytes of all models together; None for no limit.
+        budget: maximum bytes of all models; None for no limit.
         in_use: bytes in use.
         others: bytes of models that can be unloaded, by address, for the message.
 

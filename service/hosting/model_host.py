@@ -62,7 +62,7 @@ class ModelHost:
 
     Attributes:
         registry: source of the models.
-        budget: maximum bytes of all models together; None for no limit.
+        budget: maximum bytes of all models; None for no limit.
         address_table: the current addresses; replaced atomically.
         default_choice: served address of the default model, and why it was chosen.
 
