@@ -164,7 +164,7 @@ class Percentiles(BaseModel):
 def validity_problems(
     recording: Recording, latency: Percentiles | None, lateness: Percentiles | None
 ) -> list[str]:
-    """Return why the figures do not describe the service; empty if they do.
+    """Return why figures do not describe the service; empty if they do.
 
     The lateness is the time from a request's due time to its start.
     """

@@ -70,7 +70,7 @@ class Engine:
         """Run work on the model thread, dropping its events.
 
         Returns:
-            Future of its result or LanguageModelError; cancelling it cancels the work.
+            Future of its result or LanguageModelError; cancel it to cancel the work.
 
         Raises:
             OverloadedError, DrainingError: the work is not admitted.

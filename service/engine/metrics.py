@@ -39,7 +39,7 @@ class Metrics:
     """Metrics of one application, in a separate collector registry.
 
     Args:
-        worker: index of this worker, a label of every sample; None for a single process.
+        worker: index of this worker, a label of every sample; None (no label) for a single process.
     """
 
     def __init__(self, worker: int | None = None) -> None:

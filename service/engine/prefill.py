@@ -51,7 +51,7 @@ class Segment(NamedTuple):
 
 
 class PrefillProgress:
-    """Progress of one call: R texts, each continuing a row of the state.
+    """Progress of one call: R texts, each after a row of the state.
 
     Attributes:
         tokens: ids of the texts [R, T].

@@ -291,7 +291,7 @@ class Scheduler:
             self._end(job, "cancelled" if job.cancelled else "failed", error)
 
     def serve_interactive(self) -> bool:
-        """Advance interactive jobs for some time; return whether work was done."""
+        """Advance interactive jobs for a bounded time; return whether work was done."""
         until_s = self.clock() + self._limits.round_s
         worked, owners = False, set[str]()
         while True:  # a keystroke's two or three calls, without other work between

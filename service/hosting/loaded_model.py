@@ -1,7 +1,7 @@
 """Models in memory: loaded, hosted and unloading ones, and their addresses.
 
 An `AddressTable` is immutable and replaced atomically: a request sees the old version or the new
-one. An unloaded model's memory is freed when the last request that uses it ends.
+one. An unloaded model's memory is freed with the last request that uses it.
 """
 
 import itertools

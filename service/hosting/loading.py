@@ -210,7 +210,7 @@ class Loader:
         )
         loaded_s = self.clock()
         warm_up(checkpoint.model)
-        loaded.token_trie.folded  # noqa: B018 - built now, not during the first autocomplete request
+        loaded.token_trie.folded  # noqa: B018 - now, not in the first autocomplete
         ready_s = self.clock()
         load_s, warm_up_s = ready_s - started_s, ready_s - loaded_s
         _log.info(

@@ -112,7 +112,7 @@ class StateStore:
         return self._sizes.used
 
     def find(self, owner: str, handles: Sequence[str], *, parameter: str) -> list[StoredState]:
-        """Return the states of handles, and renew their expiry.
+        """Return handles' states, and renew their expiry.
 
         Args:
             owner: client of the request; others' states count as unknown.
@@ -228,7 +228,7 @@ class StateStore:
                     self._remove(owner, next(iter(entries)))
 
     async def sweep(self) -> None:
-        """Delete expired states regularly until cancelled."""
+        """Delete expired states regularly, even without requests, until cancelled."""
         while True:
             await asyncio.sleep(min(self.ttl_s / 4, _SWEEP_S))
             self.expire()

@@ -164,7 +164,7 @@ class UserStore:
             return self._put(writer, owner, user, model.limited_to(self.bounds))
 
     def forget(self, owner: str, user: str) -> bool:
-        """Delete the personal model of a user; return whether it existed.
+        """Delete a user's personal model; return whether it existed.
 
         Raises:
             UsersUnavailableError: the file cannot be written, or another program reads its log, so the words are

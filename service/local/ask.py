@@ -287,7 +287,7 @@ def rerank_file(
 
 
 def tell_scores(metric: Metric, counts: Int64s, what: str, chosen: str) -> None:
-    """Tell on standard error the scores of first, chosen and best texts [3, statistics]."""
+    """Tell on standard error the scores of first, chosen and oracle texts [3, statistics]."""
     first, new, best = (format_score(metric.name, score) for score in metric.score(counts).tolist())
     title = f"{METRIC_TITLES[metric.name]} of {what} with references"
     typer.echo(f"{title}: first pass {first}, {chosen} {new}, best possible {best}", err=True)

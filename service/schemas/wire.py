@@ -123,7 +123,7 @@ def either(first: str, second: str, *, neither: str | None = None) -> Any:
     Args:
         first: name of a field, null if not given.
         second: name of the other field.
-        neither: end of the message if both may be missing, such as `, or neither`; or None.
+        neither: end of the message if both may be missing, such as `, or neither`; else None.
     """
 
     def check(self: T) -> T:
