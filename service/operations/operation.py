@@ -161,11 +161,6 @@ class Call(ABC):
     def count_scored(self, loaded: TextModel, tokens: int) -> None:
         """Count scored tokens of a model."""
 
-    def count_prompt(self, loaded: TextModel, tokens: int) -> None:
-        """Count tokens read as contexts."""
-        self.resources.metrics.prompt_tokens.labels(loaded.address).inc(tokens)
-        self.annotate(prompt_tokens=tokens)
-
     @abstractmethod
     def annotate(self, **fields: str | float) -> None:
         """Add fields to the log line."""

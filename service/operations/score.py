@@ -296,11 +296,6 @@ def score_reply(loaded: TextModel, scores: Sequence[SequenceScore], detail: Deta
     return ScoreReply(loaded.address, results, ScoreTotals(*_totals(*scores)))
 
 
-def score_totals(loaded: TextModel, scores: Sequence[SequenceScore]) -> ScoreReply:
-    """Return a reply with the totals of scores, and no results."""
-    return ScoreReply(loaded.address, [], ScoreTotals(*_totals(*scores)))
-
-
 def score_result(loaded: TextModel, score: SequenceScore, detail: Detail) -> SequenceScoreResult:
     """Return the score of one sequence in wire format."""
     if detail is Detail.NONE and not len(score.ngram_lengths):
@@ -487,13 +482,9 @@ class Score(LinesOperation[ScoreItem, SequenceScore]):
         entries = num_tokens if self.given.reports_tokens else len(result)
         if entries <= ENTRIES_PER_PIECE:
             return to_json(score_reply(loaded, result, detail))
-        return json_pieces(
-            score_totals(loaded, result),
-            "results",
-            result,
-            lambda one: score_result(loaded, one, detail),
-            entries=entries,
-        )
+        totals = ScoreReply(loaded.address, [], ScoreTotals(*_totals(*result)))
+        write = partial(score_result, loaded, detail=detail)
+        return json_pieces(totals, "results", result, write, entries=entries)
 
     @override
     def line(self, result: SequenceScore) -> Iterable[bytes]:

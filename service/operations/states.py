@@ -473,8 +473,10 @@ class OpenStates(Operation[list[OpenedState]]):
 
     @override
     def reply(self, result: list[OpenedState]) -> bytes:
-        self.call.count_prompt(self.models[0], sum(state.num_tokens for state in result))
-        return to_json(OpenStatesReply(self.models[0].address, result))
+        address, tokens = self.models[0].address, sum(state.num_tokens for state in result)
+        self.call.resources.metrics.prompt_tokens.labels(address).inc(tokens)
+        self.call.annotate(prompt_tokens=tokens)
+        return to_json(OpenStatesReply(address, result))
 
 
 class _OnStates(Operation[R]):

@@ -251,12 +251,9 @@ class PeerMiddleware:
             too slow or incomplete; the application rejects the request.
         """
         messages: list[Message] = []
-        size, is_complete = 0, False
+        size, is_complete, told = 0, False, content_length(header(scope, b"content-length") or b"")
         try:
-            while (
-                not is_complete
-                and content_length(header(scope, b"content-length") or b"") <= self.max_body_bytes
-            ):
+            while not is_complete and told <= self.max_body_bytes:
                 message = await receive()
                 messages.append(message)
                 count = len(message.get("body", b""))
