@@ -52,11 +52,10 @@ def next_token(
 ) -> None:
     """List the most probable next tokens or words after a context."""
     from service.console.tables import show_next
-    from service.local import ask
+    from service.local.ask import ask
 
-    loaded = published.load(model)
     given = {} if top_k is None else {"top_k": top_k}
-    reply = ask.next_token(loaded, {"context": context, "unit": unit, **given})
+    reply = ask(published.call(model), "/v1/next-token", {"context": context, "unit": unit, **given})
     print_json(reply) if as_json else show_next(reply)
 
 
@@ -77,7 +76,7 @@ def score(
 ) -> None:
     """Compute log-probability and perplexity of texts."""
     from service.console.tables import show_scores
-    from service.local import ask
+    from service.local.ask import ask
 
     # None if standard input is closed
     lines = texts or [line.rstrip("\n") for line in sys.stdin or () if line.strip()]
@@ -86,7 +85,7 @@ def score(
             "there is no text: give texts as arguments or as lines of standard input", parameter="texts"
         )
     request = {"texts": lines, "context": context, "bos": bos, "eos": eos, "detail": detail}
-    reply = ask.score(published.load(model), request)
+    reply = ask(published.call(model), "/v1/score", request)
     print_json(reply) if as_json else show_scores(lines, reply)
 
 
@@ -134,7 +133,7 @@ def generate(
 ) -> None:
     """Continue a text, token by token; or sample a text of many lines from a model (--lines)."""
     from models.files import atomic_writer
-    from service.local import ask
+    from service.local.ask import ask, sample_lines, stream_text
 
     if (lines is None) != (out is None):
         raise InvalidInputError("--lines and --out are given together", parameter="lines")
@@ -143,21 +142,21 @@ def generate(
             f"--lines requires the strategy sample, given {options.strategy}", parameter="strategy"
         )
     request = {**options._asdict(), "bad_words": options.bad_words or [], "stop": options.stop or []}
-    loaded = published.load(model)
+    call = published.call(model)
     if lines is not None and out is not None:
         from service.console.evaluation import TuningProgress
 
         with TuningProgress() as progress, atomic_writer(out) as write:
-            for number, line in enumerate(ask.sample_lines(loaded, request, lines), start=1):
+            for number, line in enumerate(sample_lines(call, request, lines), start=1):
                 write(f"{line}\n".encode())
                 progress("sampling lines", number, lines)
     elif as_json:
-        print_json(ask.generate(loaded, request))
+        print_json(ask(call, "/v1/generate", {**request, "logprobs": True}))
     elif options.n > 1:  # generated in parallel, so printed only when complete
-        for choice in ask.generate(loaded, request)["choices"]:
+        for choice in ask(call, "/v1/generate", request)["choices"]:
             typer.echo(options.prompt + choice["text"])
     else:
-        pieces = ask.stream_text(loaded, request)  # rejects an invalid request before any output
+        pieces = stream_text(call, request)  # rejects an invalid request before any output
         for text in chain([options.prompt], pieces):
             typer.echo(text, nl=False)
         typer.echo()
@@ -228,10 +227,12 @@ def rerank(
 
     entries = None if phrases is None else json.dumps(read_dictionary(phrases))
     given = {**ask.main_model(model), "phrases": entries, **settings._asdict()}
-    job = ask.prepare_rerank(given, published.registry, published.load)
-    lists = source.lists(reserved=lambda name: is_reserved(name, job.models.extra))
-    metric = ask.metric_of_profile(job.profile)
-    ask.rerank_file(job, lists, file=source.file, target=output, output_format=output_format, metric=metric)
+    operation = ask.prepare_rerank(given, published.registry, published.load)
+    lists = source.lists(reserved=lambda name: is_reserved(name, operation.job.models.extra))
+    metric = ask.metric_of_profile(operation.job.profile)
+    ask.rerank_file(
+        operation, lists, file=source.file, target=output, output_format=output_format, metric=metric
+    )
 
 
 def read_text(path: Path) -> str:
@@ -325,7 +326,7 @@ def check(
     """Find probable errors from the text on both sides of each word; each line is a sentence."""
     from models.checking.lexicon import HunspellDictionary
     from service.console.tables import show_check
-    from service.local import ask
+    from service.local.ask import ask
 
     if threshold is not None and min_precision is not None:
         raise InvalidInputError("give either --threshold or --min-precision, not both", parameter="threshold")
@@ -341,7 +342,7 @@ def check(
         "max_edits": max_edits,
     }
     read = tuple(map(HunspellDictionary, word_lists))
-    reply = ask.check([published.load(model)], published.registry, request, read)
+    reply = ask(published.call(model, word_lists=read), "/v1/check", request)
     print_json(reply) if as_json else show_check(text, reply)
 
 
@@ -398,7 +399,7 @@ def complete(
 ) -> None:
     """Complete the last word of a text, or predict the next; exact over all tokenisations of a word."""
     from service.console.tables import show_completions
-    from service.local import ask
+    from service.local.ask import ask
 
     request: dict[str, Any] = {
         "limit": limit,
@@ -413,7 +414,7 @@ def complete(
         "max_steps": max_steps,
         "open_vocabulary": open_vocabulary,
     }
-    loaded = published.load(model)
+    call = published.call(model)
     for text in texts:
-        reply = ask.autocomplete([loaded], {"text": text, **request})
+        reply = ask(call, "/v1/autocomplete", {"text": text, **request})
         print_json(reply) if as_json else show_completions(text, reply)

@@ -17,6 +17,8 @@ from service.local.streams import good_items, open_source, open_target
 
 if TYPE_CHECKING:
     from service.hosting.loaded_model import LoadedModel
+    from service.local.ask import LocalCall
+    from service.operations.inputs import WordLists
 
 EXIT_BAD_INPUT, EXIT_FAILED = 2, 1
 DEFAULT_REGISTRY = "registry"
@@ -170,6 +172,19 @@ class PublishedModels(NamedTuple):
 
         loaded = load_published(self.registry, address, self.device, self.precision)
         return loaded.with_slots(self.members())
+
+    def call(self, *addresses: str, word_lists: "WordLists" = ()) -> "LocalCall":
+        """Load published models for calls of operations in this process; the first is the default.
+
+        Raises:
+            LanguageModelError: the registry or a model is missing or damaged.
+        """
+        from service.local.ask import LocalCall, model_loader
+
+        resolve = model_loader(self.load, addresses[0])
+        for address in addresses:
+            resolve(address)
+        return LocalCall(self.registry, resolve, word_lists)
 
 
 def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:

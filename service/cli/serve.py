@@ -121,7 +121,7 @@ def lsp(
         query = remote_models(url, models or (), key)
     elif models:
         read = tuple(map(HunspellDictionary, word_lists))
-        query = local_models([published.load(model) for model in models], published.registry, read)
+        query = local_models(published.call(*models, word_lists=read), models)
     else:
         raise InvalidInputError("give a model, or the --url of a service", parameter="model")
     words = [word for file in lists if file != lists[0] or file.exists() for word in read_words(file)]

@@ -202,10 +202,10 @@ def _check_profile(
 
     for name in filter(unused.get, unused):
         raise InvalidInputError(f"--check tunes nothing, so {name} has no effect", parameter=name)
-    job = ask.prepare_rerank(given, published.registry, published.load)
-    lists = source.lists(reserved=lambda name: is_reserved(name, job.models.extra))
+    operation = ask.prepare_rerank(given, published.registry, published.load)
+    lists = source.lists(reserved=lambda name: is_reserved(name, operation.job.models.extra))
     settings = {name: getattr(options, name) for name in ("seed", "max_p_value", "bootstrap_samples")}
-    checked = ask.check_profile(job, lists, TuningSettings(**settings), file=source.file)
+    checked = ask.check_profile(operation, lists, TuningSettings(**settings), file=source.file)
     if as_json:
         print_json(checked)
     else:

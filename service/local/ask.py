@@ -1,7 +1,6 @@
 """In-process queries of a published model, and re-ranking of n-best list files.
 
-The service's schemas and operations are called without HTTP, so command-line values are validated
-like HTTP requests.
+Commands run the service's operations, so their values are validated like HTTP requests.
 """
 
 import dataclasses
@@ -13,17 +12,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import typer
+from typing_extensions import override
 
 from models.arrays import Int64s
-from models.calls import Work, iter_outputs, run_to_completion
+from models.calls import iter_outputs, run_to_completion
 from models.checking.calibration import CalibrationStore
 from models.checking.error_model import ErrorTableStore
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import Address, open_registry
+from models.completion.user_model import UserModelLimits
 from models.decoding.parameters import MAX_CHOICES
 from models.errors import InvalidInputError, LanguageModelError, ModelNotFoundError
 from models.files import atomic_writer
@@ -35,28 +36,23 @@ from models.reranking.ranking import Profile, ProfileStore
 from models.reranking.tuning.cross_fitting import select_with_references
 from models.reranking.tuning.fitting import TuningSettings
 from models.scoring.candidate_features import check_score_mode
-from models.scoring.model_weights import WeightedModel
 from models.scoring.texts import Limits
 from service.hosting.loaded_model import LoadedModel
+from service.hosting.state_store import StateStore
+from service.hosting.user_store import UserStore
 from service.local.streams import good_items, open_target
-from service.operations import check as checking
-from service.operations.autocomplete import AutocompleteRequest
-from service.operations.autocomplete import autocomplete as complete_text
-from service.operations.generate import ChoiceChunk, GenerateRequest, GenerateResult
-from service.operations.generate import generate as generate_text
+from service.operations.autocomplete import Autocomplete
+from service.operations.check import Check
+from service.operations.generate import Generate
 from service.operations.inputs import WordLists, answer_each, read_batch
-from service.operations.next_token import (
-    NextTokenRequest,
-    next_token_result,
-    rank_next_tokens,
-    rank_next_words,
-)
-from service.operations.rerank import RankedList, list_chunks, rerank
-from service.operations.rerank_request import RerankItem, RerankJob, read_rerank_query
-from service.operations.score import ScoreRequest, score_reply
-from service.operations.score import score as score_texts
-from service.schemas.replies import GenerateReply, NextTokenReply, NextWordReply, to_json
-from service.schemas.wire import parse_json
+from service.operations.next_token import NextToken
+from service.operations.operation import Call, Operation, Resources, write_reply
+from service.operations.rerank import RankedList, Rerank
+from service.operations.rerank_request import RerankItem
+from service.operations.score import Score
+from service.schemas.wire import parse_object
+
+Asked = TypeVar("Asked", bound=Operation[Any])
 
 Json = dict[str, Any]
 NO_MODEL = "-"
@@ -66,6 +62,13 @@ UNLIMITED = Limits(
     max_new_tokens=sys.maxsize,
     max_reply_entries=sys.maxsize,
 )
+_OPERATIONS: dict[str, type[Operation[Any]]] = {
+    "/v1/autocomplete": Autocomplete,
+    "/v1/check": Check,
+    "/v1/generate": Generate,
+    "/v1/next-token": NextToken,
+    "/v1/score": Score,
+}
 
 
 def load_published(registry: Address, address: str, device: str, precision: str) -> LoadedModel:
@@ -80,62 +83,74 @@ def load_published(registry: Address, address: str, device: str, precision: str)
     return LoadedModel.of(version.address, checkpoint)
 
 
-def next_token(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
-    """Return the reply of POST /v1/next-token."""
-    parsed = parse_json(NextTokenRequest, _request_body(request))
-    reply: NextWordReply | NextTokenReply
-    if parsed.unit == "word":
-        reply = NextWordReply(loaded.address, run_to_completion(rank_next_words(loaded, parsed, UNLIMITED)))
-    else:
-        ranked = run_to_completion(rank_next_tokens(loaded, parsed, UNLIMITED))
-        reply = NextTokenReply(loaded.address, [next_token_result(loaded, result) for result in ranked])
-    return _shown(reply)
+class LocalCall(Call):
+    """Call of a command: documents of a registry, no limits, and nobody who counts or logs.
+
+    Args:
+        registry: folder or address of the registry.
+        resolve: finds a model by its address, see `Call.resolve`.
+        word_lists: Hunspell dictionaries of checks.
+    """
+
+    owner, request_id, num_bytes = "", "", 0
+
+    def __init__(
+        self, registry: Address, resolve: Callable[..., LoadedModel], word_lists: WordLists = ()
+    ) -> None:
+        self.resources = Resources(
+            limits=UNLIMITED,
+            profiles=ProfileStore(registry),
+            calibrations=CalibrationStore(registry),
+            errors=ErrorTableStore(registry),
+            states=StateStore(process="", max_states=0, max_bytes=0, ttl_s=0),
+            users=UserStore(None, max_users=0, ttl_s=0, bounds=UserModelLimits()),
+        )
+        self._resolve, self._word_lists = resolve, word_lists
+
+    @override
+    def resolve(self, address: str | None, *, any_version: bool = False) -> LoadedModel:
+        return self._resolve(address, any_version=any_version)
+
+    @override
+    def find_word_lists(self, names: Sequence[str]) -> WordLists:
+        return self._word_lists
 
 
-def autocomplete(models: Sequence[LoadedModel], request: Mapping[str, Any]) -> Json:
-    """Return the reply of POST /v1/autocomplete by one model or several, without a user."""
-    parsed = parse_json(AutocompleteRequest, _request_body(request))
-    weighted = [WeightedModel(loaded) for loaded in models]
-    return _shown(run_to_completion(complete_text(weighted, parsed, UNLIMITED)))
+def ask(call: LocalCall, path: str, request: Mapping[str, Any]) -> Json:
+    """Return the reply of an endpoint, as the service sends it.
+
+    Raises:
+        InvalidInputError: the request is invalid, also for the model.
+    """
+    reply: Json = json.loads(run_to_completion(write_reply(_operation(call, path, request))))
+    return reply
 
 
-def check(
-    models: Sequence[LoadedModel],
-    registry: Address,
-    request: Mapping[str, Any],
-    word_lists: WordLists = (),
-) -> Json:
-    """Return the reply of POST /v1/check by one model or several and Hunspell dictionaries."""
-    parsed = parse_json(checking.CheckRequest, _request_body(request))
-    calibration = None
-    if len(models) == 1:
-        needed = parsed.precision is not None
-        calibration = CalibrationStore(registry).read(models[0].address, any_version=needed)
-    weighted = [WeightedModel(loaded) for loaded in models]
-    errors = {loaded.address: ErrorTableStore(registry).read(loaded.address) for loaded in models}
-    reply, _ = run_to_completion(checking.check(weighted, parsed, calibration, UNLIMITED, word_lists, errors))
-    return _shown(reply)
+def _operation(call: LocalCall, path: str, request: Mapping[str, Any]) -> Any:
+    try:
+        _check_utf8(request)
+    except UnicodeEncodeError:
+        raise InvalidInputError("the text is not UTF-8: convert it first, for example with iconv") from None
+    kind = _OPERATIONS[path]
+    return _prepared(kind.of(call, parse_object(kind.request, request)))
 
 
-def score(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
-    """Return the reply of POST /v1/score."""
-    parsed = parse_json(ScoreRequest, _request_body(request))
-    scores = run_to_completion(score_texts(loaded, parsed.items(UNLIMITED), parsed, UNLIMITED))
-    return _shown(score_reply(loaded, scores, parsed.detail))
+def _check_utf8(value: Any) -> None:
+    """Reject texts with other bytes, which arguments of a command have as surrogates."""
+    if isinstance(value, str):
+        value.encode()
+    elif isinstance(value, Mapping | list):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            _check_utf8(part)
 
 
-def generate(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
-    """Return the unstreamed reply of POST /v1/generate."""
-    result = run_to_completion(_generate(loaded, {**request, "logprobs": True}))
-    return _shown(GenerateReply(loaded.address, result.choices, result.usage))
+def _prepared(operation: Asked) -> Asked:
+    for step in operation.prepare():
+        step()
+    return operation
 
 
-def _generate(loaded: LoadedModel, request: Mapping[str, Any]) -> Work[ChoiceChunk, GenerateResult]:
-    parsed = parse_json(GenerateRequest, _request_body(request))
-    return generate_text(loaded, parsed, parsed.parameters(UNLIMITED), UNLIMITED)
-
-
-def sample_lines(loaded: LoadedModel, request: Mapping[str, Any], count: int) -> Iterator[str]:
+def sample_lines(call: LocalCall, request: Mapping[str, Any], count: int) -> Iterator[str]:
     """Yield continuations as lines of a training text, to `</s>` or a line break; none is empty.
 
     With a seed in the request, the lines are the same each time.
@@ -145,39 +160,48 @@ def sample_lines(loaded: LoadedModel, request: Mapping[str, Any], count: int) ->
     """
     seeds = random.Random(request.get("seed"))
     fields = {**request, "stop": [*request.get("stop", ()), "\n"], "n": MAX_CHOICES}
-    parse_json(GenerateRequest, _request_body(fields)).parameters(UNLIMITED)  # refuses the seed, too
+    _operation(call, "/v1/generate", fields)  # refuses the seed, too
     num_lines = 0
     for number in itertools.count():
-        result = run_to_completion(_generate(loaded, {**fields, "seed": seeds.getrandbits(62)}))
-        lines = [line for choice in result.choices if (line := f"{request['prompt']}{choice.text}".strip())]
+        operation = _operation(call, "/v1/generate", {**fields, "seed": seeds.getrandbits(62)})
+        choices = run_to_completion(operation.run()).choices
+        lines = [line for choice in choices if (line := f"{request['prompt']}{choice.text}".strip())]
         if not lines and number:
-            raise InvalidInputError(f"{loaded.address} generates empty lines only", parameter="lines")
+            message = f"{operation.models[0].address} generates empty lines only"
+            raise InvalidInputError(message, parameter="lines")
         yield from lines[: count - num_lines]
         num_lines += len(lines)
         if num_lines >= count:
             return
 
 
-def stream_text(loaded: LoadedModel, request: Mapping[str, Any]) -> Iterator[str]:
+def stream_text(call: LocalCall, request: Mapping[str, Any]) -> Iterator[str]:
     """Stream the text of a continuation.
 
     Raises:
         InvalidInputError: the request is invalid, also for this model; raised before iteration.
     """
-    outputs = iter_outputs(_generate(loaded, {**request, "stream": True}))
+    operation = _operation(call, "/v1/generate", {**request, "stream": True})
+    outputs = iter_outputs(operation.run())
     pieces = (choice.text for value, last in outputs for choice in (value.choices if last else value[:1]))
     first = next(pieces)  # never empty: every choice has a final chunk
     return itertools.chain([first], pieces)
 
 
-def model_loader(load: Callable[[str], LoadedModel]) -> Callable[..., LoadedModel]:
-    """Return a function that loads each address's model once, and rejects None.
+def model_loader(
+    load: Callable[[str], LoadedModel], default: str | None = None
+) -> Callable[..., LoadedModel]:
+    """Return a function that loads each address's model once, and the default's for None.
 
     If `any_version`, one not in the registry is replaced like in a service.
+
+    Raises:
+        InvalidInputError: the address is None and there is no default; raised by the function.
     """
 
     @cache
     def loaded(address: str | None, *, any_version: bool = False) -> LoadedModel:
+        address = default if address is None else address
         if address is None:
             raise InvalidInputError.of("model", "is missing; give its name")
         try:
@@ -197,19 +221,18 @@ def main_model(argument: str) -> dict[str, str]:
 
 def prepare_rerank(
     settings: Mapping[str, Any], registry: Address, load: Callable[[str], LoadedModel]
-) -> RerankJob:
+) -> Rerank:
     """Parse settings of POST /v1/rerank's query string (None: unset); load the models.
 
     Raises:
         InvalidInputError: a setting is invalid, also for the models, or the profile does not exist.
         LanguageModelError: the registry or model is missing or damaged.
     """
-    read = read_rerank_query({name: value for name, value in settings.items() if value is not None})
-    profile = None if read.profile is None else ProfileStore(registry).read(read.profile)
-    job = read.job(profile, model_loader(load))
-    check_score_mode(job.models, read.score_mode)
-    report_replaced(read.profile, job.tuned_on)
-    return job
+    read = Rerank.parse_settings({name: value for name, value in settings.items() if value is not None})
+    operation = _prepared(Rerank(LocalCall(registry, model_loader(load)), read))
+    check_score_mode(operation.job.models, read.score_mode)
+    report_replaced(read.profile, operation.job.tuned_on)
+    return operation
 
 
 def report_replaced(profile: str | None, tuned_on: Sequence[str]) -> None:
@@ -219,22 +242,8 @@ def report_replaced(profile: str | None, tuned_on: Sequence[str]) -> None:
         typer.echo(note, err=True)
 
 
-def _shown(reply: Any) -> Json:
-    """Return a reply as the service sends it."""
-    shown: Json = json.loads(to_json(reply))
-    return shown
-
-
-def _request_body(request: Mapping[str, Any]) -> bytes:
-    """Encode as JSON, for the same validation as HTTP requests."""
-    try:
-        return json.dumps(request, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise InvalidInputError("the text is not UTF-8: convert it first, for example with iconv") from None
-
-
 def rerank_file(
-    job: RerankJob,
+    operation: Rerank,
     lists: Iterable[CandidateList],
     *,
     file: str,
@@ -245,7 +254,7 @@ def rerank_file(
     """Re-rank a stream of lists and write them; report single lists' errors on standard error.
 
     Args:
-        job: models and settings.
+        operation: re-ranking with models and settings.
         lists: lists of a file.
         file: name of the file, for messages.
         target: file or folder to write; `-` is standard output.
@@ -260,7 +269,7 @@ def rerank_file(
 
     def counted() -> Iterator[RankedList]:
         nonlocal num_referred, total
-        for one in _rerank_lists(job, lists, file):
+        for one in _rerank_lists(operation, lists, file):
             if one.given.references:
                 texts = [candidate.text for candidate in one.given.candidates]
                 of_candidates = metric.statistics(texts, one.given.references)
@@ -272,7 +281,7 @@ def rerank_file(
 
     ranked = counted()
     if output_format not in {None, "jsonl"}:
-        cut = job.settings.top
+        cut = operation.given.top
         new = (reorder_list(ranked_list, cut) for ranked_list in ranked)
         write_lists(new, open_target(target), output_format)
     elif target != "-" and output_format is None:
@@ -281,7 +290,7 @@ def rerank_file(
         printed = nullcontext(partial(typer.echo, nl=False))
         with printed if target == "-" else atomic_writer(Path(target)) as write:
             for ranked_list in ranked:
-                write(b"".join((*list_chunks(ranked_list, job, tuned_on=job.tuned_on), b"\n")))
+                write(b"".join((*operation.line(ranked_list), b"\n")))
     if num_referred:
         tell_scores(metric, total, f"{num_referred:,} lists", "re-ranked")
 
@@ -302,12 +311,12 @@ def metric_of_profile(profile: Profile | None) -> Metric:
 
 
 def check_profile(
-    job: RerankJob, lists: Iterable[CandidateList], settings: TuningSettings, *, file: str
+    operation: Rerank, lists: Iterable[CandidateList], settings: TuningSettings, *, file: str
 ) -> Json:
     """Test if a profile's weights improve on the first pass, by the metric they were tuned for.
 
     Args:
-        job: re-ranking with the profile.
+        operation: re-ranking with the profile.
         lists: lists, best ones it was not tuned on; ignored without references.
         settings: maximum p-value, samples of the bootstrap, and seed.
         file: name of the lists' file, for messages.
@@ -319,9 +328,9 @@ def check_profile(
     Raises:
         InvalidInputError: no list can be re-ranked, or none has a reference.
     """
+    job, counts = operation.job, []
     profile, metric = job.profile, metric_of_profile(job.profile)
-    counts = []
-    for one in _rerank_lists(job, select_with_references([*lists])[1], file):
+    for one in _rerank_lists(operation, select_with_references([*lists])[1], file):
         texts = [one.given.candidates[index].text for index in (0, int(one.order[0]))]
         counts.append(metric.statistics(texts, one.given.references))
     before, after = np.stack(counts, axis=1)
@@ -354,14 +363,13 @@ def reorder_list(ranked: RankedList, top: int | None) -> CandidateList:
     return dataclasses.replace(ranked.given, candidates=tuple(candidates))
 
 
-def _rerank_lists(job: RerankJob, lists: Iterable[CandidateList], file: str) -> Iterator[RankedList]:
+def _rerank_lists(operation: Rerank, lists: Iterable[CandidateList], file: str) -> Iterator[RankedList]:
     """Yield re-ranked lists; report single lists' errors on standard error."""
 
     def outcomes() -> Iterator[RankedList | str]:
         items, numbers = map(RerankItem, lists), itertools.count(1)
-        answer = partial(rerank, job, limits=UNLIMITED, name=lambda _: "")
-        while batch := run_to_completion(read_batch(items, lambda item: len(item.given.candidates))):
-            ranked = run_to_completion(answer_each(answer, batch))
+        while batch := run_to_completion(read_batch(items, operation.size)):
+            ranked = run_to_completion(answer_each(operation.answer, batch))
             for item, outcome, number in zip(batch, ranked, numbers, strict=False):
                 if isinstance(outcome, LanguageModelError):
                     name = "" if item.given.name is None else f" ({item.given.name})"

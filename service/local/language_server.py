@@ -12,7 +12,7 @@ import logging
 import re
 import sys
 from bisect import bisect_left, bisect_right
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, lru_cache, partial
 from itertools import accumulate, takewhile
@@ -32,14 +32,11 @@ from pygls.protocol import LanguageServerProtocol, default_converter
 from pygls.workspace import PositionCodec
 from typing_extensions import override
 
-from models.checkpoint.registry import Address
 from models.completion.ranking import MAX_DICTIONARY_WORDS
 from models.errors import LanguageModelError
 from models.words import is_word_character
-from service.hosting.loaded_model import LoadedModel
-from service.local import ask
+from service.local.ask import LocalCall, ask
 from service.operations.check import MAX_CHARACTERS, MAX_DICTIONARY
-from service.operations.inputs import WordLists
 
 NAME = "gramophone"
 ADD_TO_DICTIONARY = "gramophone.addToDictionary"
@@ -103,23 +100,24 @@ class ServerOptions(NamedTuple):
     dictionary: Path | None = None
 
 
-def local_models(models: Sequence[LoadedModel], registry: Address, word_lists: WordLists) -> Query:
-    """Return a function that asks a registry's models and Hunspell dictionaries, in turn."""
-    endpoints: Mapping[str, Callable[[Json], Json]] = {
-        "/v1/autocomplete": partial(ask.autocomplete, models),
-        "/v1/check": partial(ask.check, models, registry, word_lists=word_lists),
-    }
+def _asked_models(models: Sequence[str]) -> Json:
+    return {"models": [{"model": model} for model in models]} if models else {}
+
+
+def local_models(call: LocalCall, models: Sequence[str]) -> Query:
+    """Return a function that asks models in this process, in turn."""
+    asked = _asked_models(models)
     thread = ThreadPoolExecutor(max_workers=1)  # a cancelled request may still run
 
     async def query(path: str, body: Json) -> Json:
-        return await asyncio.get_running_loop().run_in_executor(thread, endpoints[path], body)
+        return await asyncio.get_running_loop().run_in_executor(thread, ask, call, path, {**asked, **body})
 
     return query
 
 
 def remote_models(url: str, models: Sequence[str], key: str | None) -> Query:
     """Return a function that asks a service at a URL without a path; by default its default model."""
-    asked = {"models": [{"model": model} for model in models]} if models else {}
+    asked = _asked_models(models)
     headers = {} if key is None else {"authorization": f"Bearer {key}"}
     client = httpx.AsyncClient(base_url=url, headers=headers, timeout=_TIMEOUT_S)
 

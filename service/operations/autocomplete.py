@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from typing import Annotated, Any, Literal
 
-import structlog
 from pydantic import Field, StringConstraints
 from typing_extensions import override
 
@@ -25,8 +24,6 @@ from service.schemas import with_examples
 from service.schemas.replies import to_json
 from service.schemas.suggestions import AutocompleteReply, CompletionCandidate
 from service.schemas.wire import TextOrObject, WireModel, shared_fields, text_or_object
-
-_log = structlog.get_logger(__name__)
 
 _ROWS_FOR_CORRECTIONS = 32
 """Rows that take as long as the search for mistyped prefixes."""
@@ -224,12 +221,12 @@ class Autocomplete(ModelsOperation[AutocompleteReply]):
 def _personal_model(call: Call, user: str | None) -> UserModel | None:
     """Return a user's personal model.
 
-    If it cannot be read, this is logged and there is none: typing goes on.
+    If it cannot be read, this is reported and there is none: typing goes on.
     """
     if user is None:
         return None
     try:
         return call.resources.users.get(call.owner, user)
     except UsersUnavailableError as error:
-        _log.warning("completed without the user's words", reason=str(error))
+        call.report_unusable("completed without the user's words", error)
         return None

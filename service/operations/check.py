@@ -5,7 +5,6 @@ from itertools import pairwise
 from math import log
 from typing import Annotated, Any, Self, TypeVar
 
-import structlog
 from pydantic import Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 from typing_extensions import override
@@ -25,7 +24,7 @@ from models.scoring.model_weights import (
 from models.scoring.texts import Limits
 from models.text_model import TextModel
 from models.words import dictionary_key
-from service.operations.inputs import ModelsRequest, WordLists, find_dictionaries
+from service.operations.inputs import ModelsRequest, WordLists
 from service.operations.operation import Call, Cost, ModelsOperation
 from service.schemas import with_examples
 from service.schemas.pieces import reply_pieces
@@ -36,8 +35,6 @@ from service.schemas.suggestions import (
     WordSurprisal,
 )
 from service.schemas.wire import TextOrObject, WireModel, either, text_or_object
-
-_log = structlog.get_logger(__name__)
 
 DEFAULT_THRESHOLD = 0.5
 MAX_DICTIONARY = 10_000
@@ -274,7 +271,7 @@ class Check(ModelsOperation[tuple[CheckReply, list[int]]]):
     def __init__(self, call: Call, given: CheckRequest) -> None:
         self.given = given
         super().__init__(call, given)
-        self._word_lists = find_dictionaries(call.resources.dictionaries, given.dictionaries)
+        self._word_lists = call.find_word_lists(given.dictionaries)
 
     @override
     def prepare(self) -> Iterator[Callable[[], Any]]:
@@ -322,7 +319,7 @@ def read_documents(
         except LanguageModelError as error:
             if needed:
                 raise
-            _log.warning(f"{kind} not read", model=address, reason=str(error))
+            call.report_unusable(f"{kind} not read", error, model=address)
             return None
 
     resources = call.resources

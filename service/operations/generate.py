@@ -291,11 +291,9 @@ class ChoicesOperation(EventsOperation[ChoiceChunk, GenerateResult]):
 
     @override
     def reply(self, result: GenerateResult) -> bytes:
-        metrics, address = self.call.resources.metrics, self.models[0].address
-        metrics.prompt_tokens.labels(address).inc(result.usage.prompt_tokens)
-        metrics.generation_tokens.labels(address).inc(result.usage.completion_tokens)
-        for reason in result.finish_reasons:
-            metrics.generated.labels(address, reason).inc()
+        loaded, usage = self.models[0], result.usage
+        self.call.count_prompt(loaded, usage.prompt_tokens)
+        self.call.count_generated(loaded, usage.completion_tokens, result.finish_reasons)
         return self._written(result.choices, result.usage)
 
     @override

@@ -69,7 +69,7 @@ def read_batch(lines: Iterator[L], size: Callable[[L], int]) -> Work[Any, list[L
 
 
 def answer_each(
-    answer: Callable[[list[L]], Work[Any, Sequence[R]]], batch: list[L]
+    answer: Callable[[list[L]], Work[Any, Sequence[R | LanguageModelError]]], batch: list[L]
 ) -> Work[Any, list[R | LanguageModelError]]:
     """Answer lines together; if one is invalid, each half apart: only invalid lines fail.
 

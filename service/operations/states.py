@@ -473,10 +473,10 @@ class OpenStates(Operation[list[OpenedState]]):
 
     @override
     def reply(self, result: list[OpenedState]) -> bytes:
-        address, tokens = self.models[0].address, sum(state.num_tokens for state in result)
-        self.call.resources.metrics.prompt_tokens.labels(address).inc(tokens)
+        loaded, tokens = self.models[0], sum(state.num_tokens for state in result)
+        self.call.count_prompt(loaded, tokens)
         self.call.annotate(prompt_tokens=tokens)
-        return to_json(OpenStatesReply(address, result))
+        return to_json(OpenStatesReply(loaded.address, result))
 
 
 class _OnStates(Operation[R]):

@@ -6,15 +6,16 @@ are bulk and yield to others.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from typing import Any
 
+import structlog
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 from typing_extensions import override
 
 from models.calls import run_to_completion
-from models.errors import InvalidInputError
+from models.errors import InvalidInputError, LanguageModelError
 from models.reranking.formats.reader import format_name_of_media_type
 from models.text_model import TextModel
 from service.engine.job import RequestOptions
@@ -34,6 +35,8 @@ from service.routes.endpoints import BINARY_TYPE, LINES_TYPE, Endpoint, Lines
 from service.routes.request import Services, read_body, start_stream, while_connected
 from service.routes.streaming import HEARTBEAT_S, EventStream, float32_response, lines_response
 
+_log = structlog.get_logger(__name__)
+
 _JSON_LINES = "jsonl"
 
 
@@ -47,7 +50,8 @@ class HttpCall(Call):
     """
 
     def __init__(self, services: Services, request: GuardedRequest, num_bytes: int) -> None:
-        self.resources, self._host, self._request = services, services.host, request
+        self.resources, self._request = services, request
+        self._host, self._metrics = services.host, services.metrics
         self.owner, self.request_id, self.num_bytes = request.owner, request.request_id, num_bytes
 
     @override
@@ -62,12 +66,26 @@ class HttpCall(Call):
 
     @override
     def count_scored(self, loaded: TextModel, tokens: int) -> None:
-        self.resources.metrics.scored(loaded.address, tokens)
+        self._metrics.scored(loaded.address, tokens)
         self._request.add_counts(scored_tokens=tokens)
+
+    @override
+    def count_prompt(self, loaded: TextModel, tokens: int) -> None:
+        self._metrics.prompt_tokens.labels(loaded.address).inc(tokens)
+
+    @override
+    def count_generated(self, loaded: TextModel, tokens: int, finish_reasons: Iterable[str]) -> None:
+        self._metrics.generation_tokens.labels(loaded.address).inc(tokens)
+        for reason in finish_reasons:
+            self._metrics.generated.labels(loaded.address, reason).inc()
 
     @override
     def annotate(self, **fields: str | float) -> None:
         self._request.annotate(**fields)
+
+    @override
+    def report_unusable(self, event: str, error: LanguageModelError, **fields: str) -> None:
+        _log.warning(event, reason=str(error), **fields)
 
 
 async def answer(endpoint: Endpoint, services: Services, request: GuardedRequest) -> None:

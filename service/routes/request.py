@@ -21,6 +21,7 @@ from starlette.types import Receive, Send
 from models.errors import SupersededError
 from service.engine.engine import Engine
 from service.engine.job import RequestOptions
+from service.engine.metrics import Metrics
 from service.hosting.loaded_model import LoadedModel
 from service.hosting.model_host import ModelHost, ModelReloader
 from service.middleware.guarded_request import GuardedRequest, guarded
@@ -82,6 +83,7 @@ class Services(Resources):
         host: loaded models.
         reloader: loader of models.
         engine: model thread.
+        metrics: counters and durations.
         sessions: newest requests of autocomplete sessions.
         parsing: locks by API key, held while a long body is parsed, that of None by the one parsed now;
             so keys take turns.
@@ -90,6 +92,7 @@ class Services(Resources):
     host: ModelHost
     reloader: ModelReloader
     engine: Engine
+    metrics: Metrics
     sessions: AutocompleteSessions
     parsing: Mapping[str | None, asyncio.Lock]
 

@@ -197,8 +197,17 @@ def parse_query(kind: type[W], query: Mapping[str, Any]) -> W:
     Raises:
         InvalidInputError: an option is unknown or invalid.
     """
+    return parse_object(kind, query, strict=False)
+
+
+def parse_object(kind: type[W], fields: Mapping[str, Any], *, strict: bool | None = None) -> W:
+    """Validate the fields of a request in memory.
+
+    Raises:
+        InvalidInputError: a field is unknown or invalid.
+    """
     try:
-        return kind.model_validate(dict(query), strict=False)
+        return kind.model_validate(dict(fields), strict=strict)
     except ValidationError as error:
         raise invalid_input(error) from None
 

@@ -12,7 +12,7 @@ from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import LocalRegistry
 from models.tokenizers import WordTokenizer
 from service.hosting.loaded_model import LoadedModel
-from service.local import ask
+from service.local.ask import LocalCall, ask
 from service.settings import Settings
 from tests.contract.conftest import publish
 from tests.support.fake_models import FakeModel, fake_vocabulary
@@ -41,7 +41,10 @@ def answers_of(registry, number):
     """Return a version's replies by path, computed in this process."""
     version = registry.resolve(f"moving@{number}")
     loaded = LoadedModel.of(version.address, load_checkpoint(version.path))
-    return {"/v1/score": ask.score(loaded, SCORE), "/v1/generate": ask.generate(loaded, GENERATE)}
+    call = LocalCall(registry.root, lambda *_, **__: loaded)
+    return {
+        path: ask(call, path, given) for path, given in (("/v1/score", SCORE), ("/v1/generate", GENERATE))
+    }
 
 
 def essence(answer):
@@ -55,13 +58,13 @@ def test_swapping_under_load_fails_no_request_and_mixes_no_versions(registry):
     settings = Settings(registry=registry.root, watch_interval_s=0.02)
     with running(settings) as server, httpx.Client(base_url=server.url, timeout=20) as client:
 
-        def ask(number):
+        def ask_service(number):
             path, body = [("/v1/score", SCORE), ("/v1/generate", GENERATE)][number % 2]
             time.sleep(0.003)
             return path, client.post(path, json=body)
 
         with ThreadPoolExecutor(CLIENTS) as pool:
-            asked = [pool.submit(ask, number) for number in range(CLIENTS * REQUESTS)]
+            asked = [pool.submit(ask_service, number) for number in range(CLIENTS * REQUESTS)]
             for number in range(2, VERSIONS + 1):
                 add_version(registry)
                 registry.set_alias("moving", "champion", number)

@@ -18,7 +18,7 @@ from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.errors import CheckpointError, IntegrityError
 from service.hosting.loading import Loader
 from service.hosting.model_host import ModelHost
-from service.local import ask
+from service.local.ask import LocalCall, ask
 from tests.support import families
 from tests.support.object_stores import Clock
 
@@ -211,7 +211,8 @@ def promoted(every_kind, tmp_path):
 
 def score(host):
     loaded = host.resolve("m")
-    return loaded.address, ask.score(loaded, {"texts": ["w3 w5 w9"]})["results"]
+    call = LocalCall("none", lambda *_, **__: loaded)
+    return loaded.address, ask(call, "/v1/score", {"texts": ["w3 w5 w9"]})["results"]
 
 
 def test_the_version_before_answers_until_a_damaged_one_is_mended(promoted):

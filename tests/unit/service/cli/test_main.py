@@ -248,6 +248,30 @@ def test_a_damaged_version_is_reported_and_the_others_stay_usable(typed, registr
     assert typed("next", "small@1", "--registry", copy)[0] == 0
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("next", "small", "BAD"),
+        ("next", "small", "BAD", "--unit", "word"),
+        ("score", "small", "BAD"),
+        ("score", "small", "ok", "--context", "BAD"),
+        ("generate", "small", "BAD"),
+        ("generate", "small", "BAD", "--json"),
+        ("generate", "small", "the", "--stop", "BAD"),
+        ("generate", "small", "the", "--bad-word", "BAD"),
+        ("generate", "small", "BAD", "--lines", "2", "--out", "OUT"),
+        ("check", "small", "BAD is"),
+        ("complete", "small", "BAD"),
+    ],
+)
+def test_arguments_with_other_bytes_than_utf8_are_refused(typed, registry, tmp_path, arguments):
+    given = [one.replace("BAD", "caf\udce9").replace("OUT", str(tmp_path / "lines.txt")) for one in arguments]
+    code, out, err = typed(*given, "--registry", registry)
+    assert (code, out) == (2, "")
+    assert err == "gramophone: the text is not UTF-8: convert it first, for example with iconv\n"
+    assert not [*tmp_path.iterdir()]
+
+
 def test_bytes_that_are_not_utf8_are_refused_by_name(typed, registry, tmp_path):
     stdin = io.TextIOWrapper(io.BytesIO(b"the cat\n\xff\n"), encoding="utf-8")
     code, _, err = typed("score", "small", "--registry", registry, stdin=stdin)
