@@ -27,7 +27,7 @@ _OWN_LOGGERS = ("service", "models", "training")
 _FRAMES = 50
 # C0 and C1 controls, line separators and text direction controls
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-_SEPARATORS = frozenset(' =\t\n"')
+_SEPARATOR = re.compile('[ =\t\n"]')
 _Event = MutableMapping[str, Any]
 
 _MAX_WAITING_LINES = 8192
@@ -161,7 +161,7 @@ def _render_columns(_logger: Any, _method: str, event: _Event) -> str:
 
 def _format_value(value: Any) -> str:
     if isinstance(value, str):
-        return value if value.isprintable() and not _SEPARATORS & set(value) else repr(value)
+        return value if value.isprintable() and _SEPARATOR.search(value) is None else repr(value)
     return repr(value)
 
 
@@ -178,7 +178,7 @@ def _escape_values(_logger: Any, _method: str, event: _Event) -> _Event:
         if key == "exception":
             continue  # several lines, each escaped already
         if isinstance(value, str):
-            if _UNSAFE.search(value):
+            if not value.isprintable():  # no unsafe character is; much faster than a search for each
                 event[key] = escape(value)
         elif isinstance(value, (list, tuple)):
             event[key] = [escape(item) if isinstance(item, str) else item for item in value]
