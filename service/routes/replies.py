@@ -32,7 +32,7 @@ from service.operations.operation import (
     write_reply,
 )
 from service.routes.endpoints import BINARY_TYPE, LINES_TYPE, Endpoint, Lines
-from service.routes.request import Services, read_body, start_stream, while_connected
+from service.routes.request import Services, parse_body, start_stream, while_connected
 from service.routes.streaming import HEARTBEAT_S, EventStream, float32_response, lines_response
 
 _log = structlog.get_logger(__name__)
@@ -91,18 +91,16 @@ class HttpCall(Call):
 async def answer(endpoint: Endpoint, services: Services, request: GuardedRequest) -> None:
     """Answer a request by its endpoint's operation; cancel the work when the client disconnects."""
     kind: Any = endpoint.operation
-    form = None if endpoint.lines is None else _stream_format(endpoint.lines, request)
-    if form is not None:
-        given = kind.parse_settings(QueryParams(request.scope["query_string"]))
-        body = await request.body()
-    elif endpoint.method == "GET":
-        body = request.scope["query_string"]
-        given = kind.parse(body)
-    else:
-        if endpoint.lines is not None and request.scope["query_string"]:
-            _refuse_query_options(request, kind)
-        given = await read_body(request, services, kind.parse)
-        body = await request.body()
+    query, form, given = request.scope["query_string"], None, None
+    if endpoint.lines is not None:
+        form = _stream_format(endpoint.lines, request)
+        if form is not None:
+            given = kind.parse_settings(QueryParams(query))
+        elif query:
+            _refuse_query_options(query, kind)
+    body = query if endpoint.method == "GET" else await request.body()
+    if given is None:
+        given = await parse_body(services, request.owner, body, kind.parse)
     operation: Operation[Any] = kind.of(HttpCall(services, request, len(body)), given)
     for step in operation.prepare():
         await asyncio.to_thread(step)
@@ -149,13 +147,13 @@ def _stream_format(lines: Lines, request: GuardedRequest) -> str | None:
     return _JSON_LINES if content_type.partition(";")[0].strip().lower() == LINES_TYPE else None
 
 
-def _refuse_query_options(request: GuardedRequest, kind: type[LinesOperation[Any, Any]]) -> None:
+def _refuse_query_options(query: bytes, kind: type[LinesOperation[Any, Any]]) -> None:
     """Reject query-string options of a JSON request; only JSON lines have them.
 
     Raises:
         InvalidInputError: the query string has an option.
     """
-    for name in QueryParams(request.scope["query_string"]):
+    for name in QueryParams(query):
         if name in kind.settings.model_fields:
             raise InvalidInputError(
                 f"{name} is in the query string, which is for options of JSON lines; put options of JSON into the body",

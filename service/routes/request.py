@@ -126,18 +126,17 @@ def json_response(reply: Any, status: int = 200) -> Response:
     return Response(content, status, media_type="application/json")
 
 
-async def read_body(request: GuardedRequest, services: Services, parse: Callable[[bytes], R]) -> R:
-    """Parse a request's body; a long one on a thread, and one at a time.
+async def parse_body(services: Services, owner: str, body: bytes, parse: Callable[[bytes], R]) -> R:
+    """Parse an owner's body; a long one on a thread, and one at a time.
 
     Raises:
         InvalidInputError: the body is invalid.
         OverloadedError, DrainingError: a long body's work would not be admitted.
     """
-    body = await request.body()
     if len(body) <= _SHORT_BODY_BYTES:
         return parse(body)
-    async with services.parsing[request.owner], services.parsing[None]:
-        terms = RequestOptions(bulk=True, tokens=len(body) // BYTES_PER_TOKEN, owner=request.owner)
+    async with services.parsing[owner], services.parsing[None]:
+        terms = RequestOptions(bulk=True, tokens=len(body) // BYTES_PER_TOKEN, owner=owner)
         services.engine.scheduler.admission.check_capacity(terms)
         gc.disable()  # its objects form no cycles, and each collection would visit all
         try:
@@ -147,8 +146,9 @@ async def read_body(request: GuardedRequest, services: Services, parse: Callable
 
 
 async def read_json(request: Request, kind: type[B]) -> B:
-    """Parse the JSON body of a request, see `read_body`."""
-    return await read_body(guarded(request.scope), services_of(request), partial(parse_json, kind))
+    """Parse the JSON body of a request, see `parse_body`."""
+    body = await guarded(request.scope).body()
+    return await parse_body(services_of(request), owner_of(request), body, partial(parse_json, kind))
 
 
 async def while_connected(receive: Receive, future: "asyncio.Future[R]") -> R:

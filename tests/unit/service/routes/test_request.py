@@ -9,7 +9,7 @@ import pytest
 from models.calls import iter_outputs
 from models.errors import InvalidInputError
 from service.operations.operation import BYTES_PER_TOKEN, Cost, LinesOperation, request_options
-from service.routes.request import read_body
+from service.routes.request import parse_body
 from service.routes.streaming import write_lines
 from service.schemas.pieces import json_pieces, reply_pieces
 from service.schemas.replies import NextTokenReply, NextTokenResult, TokenScore, to_json
@@ -139,13 +139,6 @@ def test_work_belongs_to_the_key_of_its_request():
     assert (options.owner, options.party) == ("web", ("web", True))
 
 
-def long_request(key):
-    async def body():
-        return key.encode() + bytes(1 << 17)
-
-    return SimpleNamespace(body=body, owner=key)
-
-
 def test_keys_take_turns_while_long_bodies_are_parsed():
     admission = SimpleNamespace(check_capacity=lambda _: None)
     engine = SimpleNamespace(scheduler=SimpleNamespace(admission=admission))
@@ -153,9 +146,11 @@ def test_keys_take_turns_while_long_bodies_are_parsed():
     parsed = []
 
     async def main():
-        waiting = map(long_request, ["busy"] * 4 + ["other"])
         await asyncio.gather(
-            *(read_body(request, services, lambda body: parsed.append(body[:5])) for request in waiting)
+            *(
+                parse_body(services, key, key.encode() + bytes(1 << 17), lambda body: parsed.append(body[:5]))
+                for key in ["busy"] * 4 + ["other"]
+            )
         )
 
     asyncio.run(main())
