@@ -162,6 +162,18 @@ def compile_declared(argument: Any) -> None:
             declared.compile(chosen)
 
 
+def version_for(compiled: F, argument: Any) -> F:
+    """Return the version of a kernel with this type of first argument, compiled.
+
+    Its call skips the choice of the version, which takes longer than some kernels; other types are errors.
+    """
+    declared = next(one for one in DECLARED if one.dispatcher is compiled)
+    signature = next(one for one in declared.signatures if one.args[0] == argument)
+    if signature.args not in declared.dispatcher.overloads:
+        declared.compile([signature])
+    return cast("F", declared.dispatcher.get_overload(signature))
+
+
 def tuple_type(cls: type[tuple[Any, ...]], *fields: Any) -> Any:
     """Return the numba type of a named tuple with fields of these types."""
     return core.types.NamedTuple(fields, cls)

@@ -45,7 +45,12 @@ def automaton_kernel(result: Any, *arguments: Any) -> Callable[[F], F]:
 
 def compile_kernels(automaton: Automaton) -> None:
     """Compile the imported kernels for an automaton's types, or read them from files."""
-    compile_declared(_QUANTISED if automaton.quantised else _EXACT)
+    compile_declared(type_of(automaton))
+
+
+def type_of(automaton: Automaton) -> Any:
+    """Return the numba type of an automaton."""
+    return _QUANTISED if automaton.quantised else _EXACT
 
 
 @numba.njit(nogil=True, forceinline=True)

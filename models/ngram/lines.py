@@ -11,7 +11,8 @@ import numpy as np
 from numba import types
 
 from models.arrays import Float32s, Int32s, Int64s, TokenIds, UInt8s
-from models.ngram.access import automaton_kernel
+from models.kernels.compilation import version_for
+from models.ngram.access import automaton_kernel, type_of
 from models.ngram.automaton import Automaton
 from models.ngram.model import NGramModel
 from models.ngram.scoring import score_spans
@@ -106,6 +107,7 @@ class LineScorer:
     def __init__(self, model: NGramModel, tokenizer: WordTokenizer) -> None:
         self._automaton, self._normalise = model.automaton, tokenizer.normaliser.all
         self._words = tokenizer.index
+        self._score_lines = version_for(score_lines, type_of(self._automaton))
 
     @staticmethod
     def of(model: object, tokenizer: Tokenizer) -> "LineScorer | None":
@@ -122,7 +124,6 @@ class LineScorer:
         tokens, log_probs = np.empty(size, np.int64), np.empty(size, np.float32)
         offsets = np.empty(len(texts) + 1, np.int64)
         start, last = automaton.initial if bos else 0, EOS if eos else -1
-        score_lines(
-            automaton, self._words.table, self._words.ids, text, last, start, tokens, offsets, log_probs
-        )
+        table, ids = self._words.table, self._words.ids
+        self._score_lines(automaton, table, ids, text, last, start, tokens, offsets, log_probs)
         return ScoredLines(tokens, log_probs, offsets.tolist())
