@@ -27,7 +27,7 @@ _OWN_LOGGERS = ("service", "models", "training")
 _FRAMES = 50
 # C0 and C1 controls, line separators and text direction controls
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-_SEPARATOR = re.compile('[ =\t\n"]')
+_SEPARATOR, _SPECIAL = re.compile('[ =\t\n"]'), re.compile(r'["(\\]')
 _Event = MutableMapping[str, Any]
 
 _MAX_WAITING_LINES = 8192
@@ -70,7 +70,7 @@ class LineWriter:
     def write(self, text: str) -> None:
         """Write complete lines, or have the thread write them."""
         if self._thread is None:
-            self._write([text], patience_ms=0)
+            self._write([text], may_wait=False)
         elif self._lines.qsize() < _MAX_WAITING_LINES:
             self._lines.put(text)
         else:
@@ -86,15 +86,17 @@ class LineWriter:
             while not self._lines.empty():
                 lines.append(self._lines.get())
             ended = None in lines
-            self._write([line for line in lines if line is not None], patience_ms=None)
+            self._write([line for line in lines if line is not None], may_wait=True)
             time.sleep(_PAUSE_S)
 
-    def _write(self, lines: list[str], *, patience_ms: int | None) -> None:
+    def _write(self, lines: list[str], *, may_wait: bool) -> None:
         try:
             rest, poll = "".join(lines).encode(errors="backslashreplace"), select.poll()
             poll.register(self.stream, select.POLLOUT)
-            while rest and poll.poll(patience_ms):
-                rest = rest[os.write(self.stream.fileno(), rest[:_PIPE_BYTES]) :]
+            # the fewer calls, the less often the thread takes the interpreter lock from the event loop
+            most = len(rest) if may_wait else _PIPE_BYTES
+            while rest and (may_wait or poll.poll(0)):
+                rest = rest[os.write(self.stream.fileno(), rest[:most]) :]
         except (OSError, ValueError):  # a full disk or closed pipe must not fail requests
             rest = b"all"
         self.num_dropped += len(lines) if rest else 0
@@ -124,14 +126,15 @@ def configure_logs(*, level: str, form: str, texts: bool = False, worker: int | 
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     if form == "json":
-        finish: Any = structlog.processors.JSONRenderer(
-            serializer=lambda event, **_: to_json(event, fallback=str).decode()
-        )
+        to_text = structlog.processors.JSONRenderer(lambda event, **_: to_json(event, fallback=str).decode())
+        finish: list[Any] = [_escape_values, to_text]
+    elif sys.stderr.isatty():
+        finish = [_escape_values, structlog.dev.ConsoleRenderer()]
     else:
-        finish = structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else _render_columns
+        finish = [_render_columns]
     writer.stream = sys.stderr
     structlog.configure(  # not by `logging`, which would double a line's cost
-        processors=[*shared, partial(_add_exception, texts=texts, is_ours=True), _escape_values, finish],
+        processors=[*shared, partial(_add_exception, texts=texts, is_ours=True), *finish],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.WriteLoggerFactory(writer),  # type: ignore[arg-type]  # has the methods that it calls
         cache_logger_on_first_use=True,
@@ -139,7 +142,7 @@ def configure_logs(*, level: str, form: str, texts: bool = False, worker: int | 
     # format lines of `logging` like structlog's
     remove_meta = structlog.stdlib.ProcessorFormatter.remove_processors_meta
     add_exception = partial(_add_exception, texts=texts, is_ours=False)
-    processors = [*shared, add_exception, _escape_values, remove_meta, finish]
+    processors = [*shared, add_exception, remove_meta, *finish]
     handler = logging.StreamHandler(writer)
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(processors=processors))
     logging.raiseExceptions = False  # `logging` must not write a format's fault
@@ -150,11 +153,19 @@ def configure_logs(*, level: str, form: str, texts: bool = False, worker: int | 
         logging.getLogger(name).setLevel(level.upper())
 
 
-def _render_columns(_logger: Any, _method: str, event: _Event) -> str:
+def _render_columns(logger: Any, method: str, event: _Event) -> str:
     """Render a line like structlog's console renderer without colours, ten times as fast."""
-    time, level, name = event.pop("timestamp"), event.pop("level"), event.pop("event")
     exception = event.pop("exception", None)
-    pairs = " ".join(f"{key}={_format_value(value)}" for key, value in sorted(event.items()))
+    time, level, name = event.pop("timestamp"), event.pop("level"), event.pop("event")
+    pairs = " ".join(
+        [f"{key}={value if isinstance(value, str) else repr(value)}" for key, value in sorted(event.items())]
+    )
+    # one look at most lines tells that no value has to be escaped or quoted
+    is_plain = pairs.count(" ") + 1 == pairs.count("=") == len(event) and _SPECIAL.search(pairs) is None
+    if not ((is_plain or not pairs) and (name + pairs).isprintable()):
+        name = escape(name)
+        escaped = sorted(_escape_values(logger, method, event).items())
+        pairs = " ".join(f"{key}={_format_value(value)}" for key, value in escaped)
     line = f"{time} [{level:9}] {name:<30} {pairs}" if pairs else f"{time} [{level:9}] {name}"
     return line if exception is None else f"{line}\n{exception}"
 
