@@ -21,7 +21,6 @@ from service.operations.accepted_words import UserName
 from service.operations.inputs import ModelsRequest
 from service.operations.operation import Call, Cost, ModelsOperation
 from service.schemas import with_examples
-from service.schemas.replies import to_json
 from service.schemas.suggestions import AutocompleteReply, CompletionCandidate
 from service.schemas.wire import TextOrObject, WireModel, shared_fields, text_or_object
 
@@ -181,8 +180,8 @@ class Autocomplete(ModelsOperation[AutocompleteReply]):
     request = AutocompleteRequest
 
     def __init__(self, call: Call, given: AutocompleteRequest) -> None:
-        self.given, self.session = given, given.session
         super().__init__(call, given)
+        self.session = given.session
         self._user = _personal_model(call, given.user)
         self._cached: NextTokenEntry | None = None
 
@@ -212,10 +211,6 @@ class Autocomplete(ModelsOperation[AutocompleteReply]):
     @override
     def run(self) -> Work[Any, AutocompleteReply]:
         return autocomplete(self.weighted, self.given, self.call.limits, user=self._user, cached=self._cached)
-
-    @override
-    def reply(self, result: AutocompleteReply) -> bytes:
-        return to_json(result)
 
 
 def _personal_model(call: Call, user: str | None) -> UserModel | None:

@@ -33,7 +33,7 @@ from models.scoring.texts import (
 from models.states import view
 from models.text_model import TextModel
 from service.operations.constants import ROWS_PER_STEP, VALUES_PER_STEP
-from service.operations.operation import BYTES_PER_TOKEN, Call, Cost, Operation, RowsOperation
+from service.operations.operation import BYTES_PER_TOKEN, Call, Cost, ModelOperation, Operation, RowsOperation
 from service.operations.score import token_scores
 from service.operations.states import next_log_probs, requested_token_ids
 from service.schemas import with_examples
@@ -284,16 +284,15 @@ def rank_next_words(
     return ranked
 
 
-class _AfterContexts(Operation[R]):
+class _AfterContexts(ModelOperation[R]):
     """Operation on what follows each of a request's contexts."""
 
     request = NextTokenRequest
 
     def __init__(self, call: Call, given: NextTokenRequest) -> None:
-        self.given, self._count = given, len(given.contexts)
+        self._count = len(given.contexts)
         call.limits.check_count(self._count, parameter="context")
-        super().__init__(call, call.resolve(given.model))
-        self.slots = given.slots
+        super().__init__(call, given)
 
 
 class NextToken(_AfterContexts[list[RankedTokens]], RowsOperation[list[RankedTokens]]):

@@ -25,7 +25,8 @@ from service.engine.job import RequestOptions
 from service.hosting.loaded_model import LoadedModel
 from service.hosting.state_store import OwnedStateStore, StateStore
 from service.hosting.user_store import UserStore
-from service.operations.inputs import Dictionaries, ModelsRequest, WordLists, find_dictionaries
+from service.operations.inputs import Dictionaries, WordLists, find_dictionaries
+from service.schemas.replies import to_json
 from service.schemas.wire import parse_json, parse_query
 
 L = TypeVar("L")
@@ -240,17 +241,17 @@ class Operation(ABC, Generic[R]):
         """Return the operation for a validated request."""
         return cls(call, given)
 
-    @abstractmethod
     def cost(self) -> Cost:
-        """Return upper bounds of the work."""
+        """Return upper bounds of the work: by default of reading the body."""
+        return Cost(self.call.num_tokens)
 
     @abstractmethod
     def run(self) -> Work[Any, R]:
         """Do the work."""
 
-    @abstractmethod
     def reply(self, result: R) -> bytes | Iterator[bytes]:
         """Return the reply in JSON, at once or in parts, with other requests between."""
+        return to_json(result)
 
     def prepare(self) -> Iterable[Callable[[], Any]]:
         """Yield steps before the work that may take long, for a thread; what is between them is not."""
@@ -267,17 +268,25 @@ class Operation(ABC, Generic[R]):
         return bool(self.models) and all(is_lookup(loaded.model) for loaded in self.models)
 
 
+class ModelOperation(Operation[R]):
+    """Operation of one model."""
+
+    def __init__(self, call: Call, given: Any) -> None:
+        self.given, self.slots = given, getattr(given, "slots", None)
+        super().__init__(call, call.resolve(given.model))
+
+
 class ModelsOperation(Operation[R]):
     """Operation of one model, or of several with weights."""
 
-    def __init__(self, call: Call, given: ModelsRequest) -> None:
+    def __init__(self, call: Call, given: Any) -> None:
         if given.models:
             models = [call.resolve(one.model) for one in given.models]
             self._weights = [one.weight for one in given.models]
         else:
             models, self._weights = [call.resolve(given.model)], [1.0]
         super().__init__(call, *models)
-        self.slots = given.slots
+        self.given, self.slots = given, given.slots
 
     @property
     def weighted(self) -> list[WeightedModel]:

@@ -58,7 +58,14 @@ from models.vocabulary import EOS
 from service.hosting.loaded_model import LoadedModel
 from service.hosting.state_store import OwnedStateStore, StoredState
 from service.operations.constants import CANDIDATES_PER_STEP, MAX_PAIR_CHARACTERS
-from service.operations.operation import BYTES_PER_TOKEN, Call, Cost, LinesOperation, Operation
+from service.operations.operation import (
+    BYTES_PER_TOKEN,
+    Call,
+    Cost,
+    LinesOperation,
+    ModelOperation,
+    Operation,
+)
 from service.operations.rerank_request import (
     DocumentsRequest,
     RerankItem,
@@ -642,12 +649,8 @@ class Rerank(LinesOperation[RerankItem, RankedList]):
         return list_chunks(result, self.job, tuned_on=self.job.tuned_on)
 
 
-class RankDocuments(Operation[DocumentsReply]):
+class RankDocuments(ModelOperation[DocumentsReply]):
     """Order documents by the probability of a query after each."""
-
-    def __init__(self, call: Call, given: DocumentsRequest) -> None:
-        self.given = given
-        super().__init__(call, call.resolve(given.model))
 
     @override
     def cost(self) -> Cost:
@@ -657,7 +660,3 @@ class RankDocuments(Operation[DocumentsReply]):
     @override
     def run(self) -> Work[Any, DocumentsReply]:
         return rank_documents(self.models[0], self.given, self.call.limits)
-
-    @override
-    def reply(self, result: DocumentsReply) -> bytes:
-        return to_json(result)

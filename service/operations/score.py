@@ -33,7 +33,7 @@ from models.scoring.texts import (
 from models.text_model import TextModel
 from models.vocabulary import EOS, UNK
 from service.operations.constants import MAX_LINE_CHARACTERS
-from service.operations.operation import BYTES_PER_TOKEN, Call, Cost, LinesOperation
+from service.operations.operation import BYTES_PER_TOKEN, Call, Cost, LinesOperation, ModelOperation
 from service.schemas import with_examples
 from service.schemas.pieces import ENTRIES_PER_PIECE, json_pieces
 from service.schemas.replies import (
@@ -438,7 +438,7 @@ def _quality_outcome(score: SequenceScore, against: SequenceScore | None) -> Qua
     return result, len(score.ids), 0 if against is None else len(against.ids)
 
 
-class Score(LinesOperation[ScoreItem, SequenceScore]):
+class Score(LinesOperation[ScoreItem, SequenceScore], ModelOperation[Sequence[SequenceScore]]):
     """Compute log-probabilities and perplexities of texts.
 
     With `Content-Type: application/x-ndjson`, each line of the body is an object with `text` or
@@ -451,14 +451,13 @@ class Score(LinesOperation[ScoreItem, SequenceScore]):
     may_run_inline = True
 
     def __init__(self, call: Call, given: ScoreSettings) -> None:
-        self.given, self._limits, self.items, self._context = given, call.limits, [], 0
+        self._limits, self.items, self._context = call.limits, [], 0
         if isinstance(given, ScoreRequest):
             self.items = given.items(call.limits)
             self._context = len(given.context) // BYTES_PER_TOKEN
         else:
             self._limits = replace(call.limits, max_reply_entries=sys.maxsize)
-        super().__init__(call, call.resolve(given.model))
-        self.slots = given.slots
+        super().__init__(call, given)
 
     @override
     def cost(self) -> Cost:

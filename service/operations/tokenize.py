@@ -4,7 +4,7 @@ Requests and replies use the field names of OpenAI and vLLM.
 """
 
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from typing_extensions import override
 
@@ -12,12 +12,10 @@ from models.calls import Work
 from models.scoring.texts import Limits
 from models.text_model import TextModel
 from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK
-from service.operations.operation import Call, Cost, Operation
+from service.operations.operation import ModelOperation
 from service.schemas import with_examples
-from service.schemas.replies import ModelReply, to_json
+from service.schemas.replies import ModelReply
 from service.schemas.wire import TokenId, WireModel
-
-R = TypeVar("R")
 
 
 class TokenizeRequest(WireModel):
@@ -152,23 +150,7 @@ def tokenizer_info(loaded: TextModel, limits: Limits) -> Work[Any, TokenizerInfo
     )
 
 
-class _Tokenisation(Operation[R]):
-    """Operation of a model's tokenizer."""
-
-    def __init__(self, call: Call, given: Any) -> None:
-        self.given = given
-        super().__init__(call, call.resolve(given.model))
-
-    @override
-    def cost(self) -> Cost:
-        return Cost(self.call.num_tokens)
-
-    @override
-    def reply(self, result: R) -> bytes:
-        return to_json(result)
-
-
-class Tokenize(_Tokenisation[TokenizeReply]):
+class Tokenize(ModelOperation[TokenizeReply]):
     """Tokenise a text."""
 
     request = TokenizeRequest
@@ -178,7 +160,7 @@ class Tokenize(_Tokenisation[TokenizeReply]):
         return tokenize(self.models[0], self.given, self.call.limits)
 
 
-class Detokenize(_Tokenisation[DetokenizeReply]):
+class Detokenize(ModelOperation[DetokenizeReply]):
     """Join tokens into text."""
 
     request = DetokenizeRequest

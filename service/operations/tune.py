@@ -59,7 +59,6 @@ from service.operations.operation import Call, Cost, Operation
 from service.operations.rerank import MAX_COMPARED
 from service.operations.rerank_request import CandidateIn, Mixture, TunedModel, main_models
 from service.schemas import with_examples
-from service.schemas.replies import to_json
 from service.schemas.wire import (
     LengthExponent,
     Probability,
@@ -423,7 +422,3 @@ class Tune(Operation[TuneReply]):
     @override
     def run(self) -> Work[Any, TuneReply]:
         return tune(self._scoring, self.given, self.call.limits)
-
-    @override
-    def reply(self, result: TuneReply) -> bytes:
-        return to_json(result)
