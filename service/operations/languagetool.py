@@ -15,13 +15,11 @@ from pydantic import ConfigDict, Field, StringConstraints, ValidationError
 from typing_extensions import override
 
 from models.calls import Work, map_in_steps
-from models.checking.error_model import ErrorTable
 from models.errors import InvalidInputError
 from models.scoring.model_weights import WeightedModel
-from models.scoring.texts import Limits
 from models.text_model import TextModel
 from service.operations.check import DEFAULT_THRESHOLD, CheckRequest, check, read_documents
-from service.operations.inputs import WordLists, dictionaries_of_languages
+from service.operations.inputs import dictionaries_of_languages
 from service.operations.operation import Call, Cost, Operation
 from service.schemas.pieces import reply_pieces
 from service.schemas.suggestions import (
@@ -203,63 +201,6 @@ def choose_languages(languages: Mapping[str, str | None], code: str) -> list[str
     raise InvalidInputError.of("language", f"is {code[:80]!r}; this service checks {', '.join(languages)}")
 
 
-def check_languages(
-    request: LanguageToolRequest,
-    loaded: Mapping[str, TextModel],
-    limits: Limits,
-    count: Callable[[TextModel, int], None],
-    word_lists: WordLists,
-    errors: Mapping[str, ErrorTable | None],
-) -> Work[Any, LanguageToolReply]:
-    """Check a text with models of languages, weighted by how well they predict it.
-
-    Args:
-        request: the request.
-        loaded: models by language.
-        limits: of one request.
-        count: counts the tokens that a model has scored.
-        word_lists: dictionaries of the languages.
-        errors: edits in misspellings, by model address.
-
-    Raises:
-        InvalidInputError: the markup is invalid, or a line is too long.
-        UnsupportedParameterError: a model reads backward.
-    """
-    document = yield from request.document()
-    threshold = _PICKY_THRESHOLD if request.level == "picky" else DEFAULT_THRESHOLD
-    text = "" if request.mode == "textLevelOnly" and len(loaded) == 1 else document.plain
-    wire = CheckRequest(text=text, threshold=threshold, max_suggestions=_MAX_REPLACEMENTS)
-    codes: dict[str, str] = {}  # by address: languages may share a model
-    for code, model in loaded.items():
-        codes.setdefault(model.address, code)
-    models = [WeightedModel(loaded[code]) for code in codes.values()]
-    reply, num_tokens = yield from check(models, wire, None, limits, word_lists, errors)
-    for weighted, number in zip(models, num_tokens, strict=True):
-        count(weighted.loaded, number)
-    best = codes[reply.model]
-    rules = {kind: _rule(kind, best) for kind in ("unknown_word", "real_word")}
-    allowed = {
-        kind: rule for kind, rule in rules.items() if request.allows(rule["id"], rule["category"]["id"])
-    }
-    matches = yield from map_in_steps(
-        [issue for issue in reply.issues if issue.type in allowed],
-        lambda issue: _match(document, issue, allowed[issue.type]),
-        size=lambda issue: len(issue.text) + 2 * _SENTENCE_CHARACTERS,
-    )
-    asked = best if request.language == AUTO else request.language
-    confidence = 1.0 if reply.weights is None else reply.weights[reply.model]
-    return LanguageToolReply(
-        software=_SOFTWARE,
-        warnings={"incompleteResults": False},
-        language={
-            "name": asked,
-            "code": asked,
-            "detectedLanguage": {"name": best, "code": best, "confidence": confidence},
-        },
-        matches=matches,
-    )
-
-
 def _rule(kind: str, code: str) -> dict[str, Any]:
     """Return the rule of a type of issues in a language."""
     if kind == "unknown_word":
@@ -335,14 +276,40 @@ class LanguageToolCheck(Operation[LanguageToolReply]):
 
     @override
     def run(self) -> Work[Any, LanguageToolReply]:
-        dictionaries, codes = self.call.resources.dictionaries, [*self._codes, self.given.language]
-        return check_languages(
-            self.given,
-            dict(zip(self._codes, self.models, strict=True)),
-            self.call.limits,
-            self.call.count_scored,
-            dictionaries_of_languages(dictionaries, codes),
-            self._errors,
+        given, codes = self.given, [*self._codes, self.given.language]
+        document = yield from given.document()
+        threshold = _PICKY_THRESHOLD if given.level == "picky" else DEFAULT_THRESHOLD
+        text = "" if given.mode == "textLevelOnly" and len(self.models) == 1 else document.plain
+        wire = CheckRequest(text=text, threshold=threshold, max_suggestions=_MAX_REPLACEMENTS)
+        by_address: dict[str, tuple[str, TextModel]] = {}  # languages may share a model
+        for code, loaded in zip(self._codes, self.models, strict=True):
+            by_address.setdefault(loaded.address, (code, loaded))
+        models = [WeightedModel(loaded) for _, loaded in by_address.values()]
+        word_lists = dictionaries_of_languages(self.call.resources.dictionaries, codes)
+        reply, num_tokens = yield from check(models, wire, None, self.call.limits, word_lists, self._errors)
+        for weighted, number in zip(models, num_tokens, strict=True):
+            self.call.count_scored(weighted.loaded, number)
+        best, _ = by_address[reply.model]
+        rules = {kind: _rule(kind, best) for kind in ("unknown_word", "real_word")}
+        allowed = {
+            kind: rule for kind, rule in rules.items() if given.allows(rule["id"], rule["category"]["id"])
+        }
+        matches = yield from map_in_steps(
+            [issue for issue in reply.issues if issue.type in allowed],
+            lambda issue: _match(document, issue, allowed[issue.type]),
+            size=lambda issue: len(issue.text) + 2 * _SENTENCE_CHARACTERS,
+        )
+        asked = best if given.language == AUTO else given.language
+        confidence = 1.0 if reply.weights is None else reply.weights[reply.model]
+        return LanguageToolReply(
+            software=_SOFTWARE,
+            warnings={"incompleteResults": False},
+            language={
+                "name": asked,
+                "code": asked,
+                "detectedLanguage": {"name": best, "code": best, "confidence": confidence},
+            },
+            matches=matches,
         )
 
     @override
