@@ -18,10 +18,7 @@ from models.checking.lexicon import UserDictionary
 from models.errors import InvalidInputError, LanguageModelError, UnsupportedParameterError
 from models.files import count_words
 from models.language_model import LOG_ZERO
-from models.scoring.model_weights import (
-    WeightedModel,
-    shares,
-)
+from models.scoring.model_weights import WeightedModel, shares
 from models.scoring.texts import Limits
 from models.text_model import TextModel
 from models.words import dictionary_key
@@ -29,12 +26,7 @@ from service.operations.inputs import ModelsRequest, WordLists, find_dictionarie
 from service.operations.operation import Call, Cost, ModelsOperation
 from service.schemas import with_examples
 from service.schemas.pieces import reply_pieces
-from service.schemas.suggestions import (
-    CheckReply,
-    SuggestedText,
-    TextIssue,
-    WordSurprisal,
-)
+from service.schemas.suggestions import CheckReply, SuggestedText, TextIssue, WordSurprisal
 from service.schemas.wire import TextOrObject, WireModel, either, text_or_object
 
 _log = structlog.get_logger(__name__)

@@ -22,11 +22,7 @@ from service.operations.check import DEFAULT_THRESHOLD, CheckRequest, check, rea
 from service.operations.inputs import dictionaries_of_languages
 from service.operations.operation import Call, Cost, Operation
 from service.schemas.pieces import reply_pieces
-from service.schemas.suggestions import (
-    LanguageToolMatch,
-    LanguageToolReply,
-    TextIssue,
-)
+from service.schemas.suggestions import LanguageToolMatch, LanguageToolReply, TextIssue
 from service.schemas.wire import WireModel, either, invalid_input, parse_form, parse_json
 
 # ruff: noqa: N815 - LanguageTool's names

@@ -17,14 +17,7 @@ from models.arrays import FloatArray, Int64s, TokenIds
 from models.calls import Predict, Read, Work, map_in_steps
 from models.decoding.generate import phrase_automaton
 from models.errors import InvalidInputError
-from models.language_model import (
-    SCORES,
-    STATE,
-    LanguageModel,
-    Want,
-    is_lookup,
-    pad_sequences,
-)
+from models.language_model import SCORES, STATE, LanguageModel, Want, is_lookup, pad_sequences
 from models.phrases import MAX_TOKEN_PHRASES, Phrase, PhraseList
 from models.scoring.constants import MAX_CALL_TOKENS, MAX_STATE_ENTRIES
 from models.scoring.prefill import chunks_by_length, prefill, token_runs
