@@ -15,6 +15,7 @@ import numpy as np
 from numba import types
 
 from models.arrays import FloatArray
+from models.decoding.choices import GeneratedToken
 from models.decoding.parameters import DecodingParameters
 from models.decoding.rules import KernelRows, buffers_for
 from models.decoding.sampling import BUFFERS_TYPE, LOG_PROBS_TYPE, ROWS_TYPE, adjust_scores, insert_sorted
@@ -100,7 +101,7 @@ class FinishedBeam(NamedTuple):
 
     score: float
     end: HypothesisNode | None
-    eos: HypothesisNode | None
+    eos: GeneratedToken | None
 
     def nodes(self) -> list[HypothesisNode]:
         """Return the tokens of the hypothesis in order, without `</s>`."""
@@ -197,7 +198,7 @@ class BeamSearch:
             link = HypothesisNode(beam.end, token, float(log_probs[beam.row, token]), top)
             if token == EOS:
                 if rank < self._size:
-                    self._finish(group, total, beam.end, eos=link)
+                    self._finish(group, total, beam.end, eos=link[1:])
                     taken.append(token)
                 continue
             tail = self._stops.advance(beam.tail, token) if self._stops else beam.tail
@@ -214,7 +215,7 @@ class BeamSearch:
         return taken
 
     def _finish(
-        self, group: _Group, total: float, end: HypothesisNode | None, *, eos: HypothesisNode | None = None
+        self, group: _Group, total: float, end: HypothesisNode | None, *, eos: GeneratedToken | None = None
     ) -> None:
         score = total / self._steps**self._parameters.length_penalty
         group.finished.append(FinishedBeam(score, end, eos))

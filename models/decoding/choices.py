@@ -10,7 +10,7 @@ from models.arrays import FloatArray, TokenIds
 from models.calls import Predict, Read, Work
 from models.completion.prefix import take_back
 from models.decoding.parameters import DecodingParameters
-from models.decoding.rules import Rules, TokenBias, compile_rules
+from models.decoding.rules import TokenBias
 from models.decoding.stopping import StopStrings
 from models.decoding.top_k import TokenChoice, top_tokens_of_rows
 from models.errors import UnsupportedParameterError
@@ -95,10 +95,6 @@ class DecodeTask:
         """Stop strings in the Unicode form and case of the model."""
         return self.loaded.tokenizer.normaliser.all(self.parameters.stop)
 
-    def rules(self, prompt: Prompt) -> Rules:
-        """Return the rules of rows that continue a prompt."""
-        return compile_rules(self.parameters, prompt.ids, self.biases)
-
     def parts(self, items: Sequence[T], rows: int) -> Iterator[Sequence[T]]:
         """Split items of `rows` rows each into parts decoded together, to bound memory."""
         max_rows = min(MAX_CHOICE_ROWS, MAX_CHOICE_ENTRIES // self.loaded.vocab_size)
@@ -173,24 +169,19 @@ class Continuation:
         self.text += text
         return text
 
-    def end(self) -> Self:
-        """Finish at a stop string, at `max_tokens`, or without a possible token."""
+    def end(self, eos: GeneratedToken | None = None) -> Self:
+        """Finish at `</s>`, else at a stop string, at `max_tokens`, or without a possible token."""
+        log_probs = list(self.logprobs)
+        if eos is not None:
+            _, self.eos_logprob, self.eos_top = eos
+            log_probs.append(self.eos_logprob)
         if not self._stops.stopped:
             self.rest = self._stops.push(self._detokenizer.flush()) + self._stops.flush()
             self.text += self.rest
-        if self._stops.stopped or len(self.token_ids) < self.task.parameters.max_tokens:
+        is_full = len(self.token_ids) == self.task.parameters.max_tokens
+        if eos is not None or self._stops.stopped or not is_full:
             self.finish_reason = STOP
-        log_probs = list(self.logprobs)
-        if self.eos_logprob is not None:
-            log_probs.append(self.eos_logprob)
         self.score = sum(log_probs) / len(log_probs) if log_probs else 0.0
-        return self
-
-    def end_by_eos(self, logprob: float, top: TopTokens | None) -> Self:
-        """Finish at `</s>`."""
-        self.eos_logprob, self.eos_top = logprob, top
-        self.end()
-        self.finish_reason = STOP
         return self
 
 

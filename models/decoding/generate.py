@@ -78,11 +78,11 @@ def continue_prompts(
                 f"logit_bias has token id {token_id}, but this model's token ids are 0 to {loaded.vocab_size - 1}",
                 parameter=f"logit_bias.{token_id}",
             )
-    choices, alternatives = len(prompts) * parameters.n, top if isinstance(top, int) else len(top)
+    num_choices, alternatives = len(prompts) * parameters.n, top if isinstance(top, int) else len(top)
     limits.check_entries(
-        choices * parameters.max_tokens * max(1, alternatives),
+        num_choices * parameters.max_tokens * max(1, alternatives),
         parameter="max_tokens",
-        description=f"max_tokens is {parameters.max_tokens} for {choices} choices"
+        description=f"max_tokens is {parameters.max_tokens} for {num_choices} choices"
         + (f" with {alternatives} alternatives per token" if alternatives else ""),
         instead="split it into several requests",
     )
@@ -97,11 +97,7 @@ def continue_prompts(
 
     if parameters.strategy == BEAM:
         return (yield from beam_search(task, prompts))
-    return _best((yield from sample_prompts(task, prompts)), parameters)
-
-
-def _best(choices: list[Continuation], parameters: DecodingParameters) -> list[Continuation]:
-    """Select and renumber the `n` best of `best_of` continuations per prompt."""
+    choices = yield from sample_prompts(task, prompts)
     if parameters.num_samples == parameters.n:
         return choices
     best = []

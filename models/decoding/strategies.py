@@ -19,6 +19,7 @@ from models.decoding.batch import SequenceBatch, row_seed, uniform_numbers
 from models.decoding.beam_search import BeamSearch, FinishedBeam
 from models.decoding.choices import Continuation, DecodeTask, Piece, Prompt, prefill_prompts
 from models.decoding.decode import Decode, DecodeState, Generated
+from models.decoding.rules import compile_rules
 from models.decoding.sampling import choose_tokens
 from models.decoding.stopping import StopBytes
 from models.decoding.top_k import top_tokens_of_rows
@@ -49,7 +50,12 @@ def _sample_rows(task: DecodeTask, rows: Sequence[Continuation]) -> Work[Any, No
     """Sample R rows together; drop finished rows."""
     model, max_tokens = task.loaded.model, task.parameters.max_tokens
     state = yield from prefill_prompts(task.loaded, [one.prompt for one in rows])
-    decoding: Any = DecodeState(state, _batch(task, rows))
+    prompts = {one.prompt.number: one.prompt for one in rows}
+    rules = {n: compile_rules(task.parameters, one.ids, task.biases) for n, one in prompts.items()}
+    count, seed = task.parameters.num_samples, task.parameters.seed or 0
+    seeds = [row_seed(seed, one.prompt.number, one.choice % count) for one in rows]
+    batch = SequenceBatch.of([rules[one.prompt.number] for one in rows], seeds)  # a prompt's rows share
+    decoding: Any = DecodeState(state, batch)
     heals = any(one.prompt.taken for one in rows)
     if heals:
         rows, decoding = yield from _heal(task, rows, decoding)
@@ -80,7 +86,7 @@ def _extend(task: DecodeTask, rows: Sequence[Continuation], generated: Generated
         text = one.push(tokens[:count], logprobs[:count], tops[:count])
         ended = None
         if count < len(tokens):
-            ended = one.end_by_eos(logprobs[-1], tops[-1] if tops else None)
+            ended = one.end((EOS, logprobs[-1], tops[-1] if tops else None))
         elif one.full:
             ended = one.end()
         token = (tokens[0], logprobs[0], tops[0] if tops else None) if count else None
@@ -214,15 +220,6 @@ def _heal(
     return unfinished, DecodeState(materialize(result.state), batches[0].concatenate(batches[1:]))
 
 
-def _batch(task: DecodeTask, rows: Sequence[Continuation]) -> SequenceBatch:
-    """Create the batch of rows; a prompt's rows share rules."""
-    seed, count = task.parameters.seed or 0, task.parameters.num_samples
-    prompts = {one.prompt.number: one.prompt for one in rows}
-    rules = {number: task.rules(prompt) for number, prompt in prompts.items()}
-    seeds = [row_seed(seed, one.prompt.number, one.choice % count) for one in rows]
-    return SequenceBatch.of([rules[one.prompt.number] for one in rows], seeds)
-
-
 def beam_search(task: DecodeTask, prompts: Sequence[Prompt]) -> Work[Any, list[Continuation]]:
     """Search for the best continuations of each prompt.
 
@@ -244,7 +241,7 @@ def _run_beams(task: DecodeTask, prompts: Sequence[Prompt]) -> Work[Any, list[Be
     parameters, model = task.parameters, task.loaded.model
     state = yield from prefill_prompts(task.loaded, prompts)
     log_probs = yield from Predict(model, state)
-    batch = SequenceBatch.of([task.rules(prompt) for prompt in prompts])
+    batch = SequenceBatch.of([compile_rules(parameters, one.ids, task.biases) for one in prompts])
     tokenizer = task.loaded.tokenizer
     searches = []
     for row, prompt in enumerate(prompts):
@@ -283,10 +280,7 @@ def _build_continuation(
     for _, token, logprob, top in finished.nodes():
         text = built.push([token], [logprob], [] if top is None else [top])
         pieces.append(Piece(choice, text, (token, logprob, top), None))
-    if finished.eos is None:
-        built.end()
-    else:
-        built.end_by_eos(finished.eos.logprob, finished.eos.top)
+    built.end(finished.eos)
     built.score = finished.score
     if task.emit is not None:
         last = pieces.pop() if pieces else Piece(choice, "", None, None)
