@@ -32,7 +32,6 @@ from models.scoring.model_weights import (
     words_at,
 )
 from models.scoring.texts import Limits, check_reads_forward
-from models.states import view
 from models.text_model import TextModel
 from models.tokenizers import CharacterTokenizer
 from models.words import word_pattern
@@ -124,8 +123,7 @@ def _check(
     issues: list[Issue] = []
     num_entries = 0
     direct = is_lookup(loaded.model)
-    begin = None if direct else lambda rows: view(loaded.model.initial_state(rows))
-    for work in loaded.checker.rescore_all(loaded.model, sentences, settings, begin=begin):
+    for work in loaded.checker.rescore_all(loaded.model, sentences, settings):
         rescored = yield from _answer_directly(work) if direct else work
         found = yield from find_issues(rescored, tokens, threshold=threshold, max_suggestions=max_suggestions)
         issues += found

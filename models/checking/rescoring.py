@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from models.arrays import Float64s, Int64s, TokenIds
+from models.arrays import Float64s, Int64s
 from models.calls import Read, ScoreChoices, Work, map_in_steps
 from models.checking.candidates import (
     CandidateGenerator,
@@ -19,7 +19,7 @@ from models.checking.candidates import (
     Slot,
     concatenate_corrections,
 )
-from models.checking.sentences import Sentence, Word
+from models.checking.sentences import Word
 from models.language_model import LOG_ZERO, SCORES, STATE
 from models.vocabulary import EOS, UNK
 
@@ -95,9 +95,11 @@ def rescore_batch(
     totals, stops = yield from _sequence_log_probs(context, (states, rows), chosen, right_tokens)
     sums = np.concatenate([[0.0], np.cumsum(log_probs)])
     gains = totals - (sums[stops] - sums[chosen.firsts])
-    log_weights = chosen.log_weights - _typed_log_weights(context)[chosen.slots]
+    log_weights = chosen.log_weights - np.array([slot.log_weight for slot in context.slots])[chosen.slots]
     log_weights += _unknown_word_log_odds(context, chosen, log_probs)
-    counts = [len(sentence.ids) + sentence.ends for sentence in context.sentences]  # with the ends of lines
+    # with the ends of lines
+    ended = [(one, [len(one.text)] if one.ends else []) for one in context.sentences]
+    counts = [len(sentence.ids) + len(ends) for sentence, ends in ended]
     predicted = np.arange(sum(counts)) + np.repeat(context.bases - np.cumsum(counts) + counts, counts)
     num_tokens = np.fromiter((word.last - word.first for word in context.words), np.int64, len(context.words))
     last = context.sentences[-1]
@@ -105,7 +107,7 @@ def rescore_batch(
         context.words,
         sums[context.positions + num_tokens] - sums[context.positions],
         log_probs[predicted],
-        np.concatenate([_positions(sentence) for sentence in context.sentences]),
+        np.concatenate([one.offset + np.append(one.begins, ends) for one, ends in ended]).astype(np.int64),
         int(np.count_nonzero(context.tokens[predicted] == EOS)),
         context.slots,
         chosen,
@@ -113,12 +115,6 @@ def rescore_batch(
         gains,
         None if last.ends else states.select(rows[[context.bases[-1] + len(last.ids)]]),
     )
-
-
-def _positions(sentence: Sentence) -> Int64s:
-    """Return the positions of a sentence's tokens and line end in the whole text."""
-    ends = [len(sentence.text)] if sentence.ends else []
-    return sentence.offset + np.append(sentence.begins, ends).astype(np.int64)
 
 
 def _prefix_states(context: CheckContext, state: Any) -> Work[Any, tuple[Any, Int64s]]:
@@ -156,7 +152,7 @@ def _shortlist(context: CheckContext, found: Corrections, before: Float64s) -> I
     """
     if not len(found.slots):
         return np.zeros(0, dtype=np.int64)
-    typed = _typed_log_weights(context)
+    typed = np.array([slot.log_weight for slot in context.slots])
     is_unknown = np.array([not slot.known for slot in context.slots])
     margins = before + found.log_weights - typed[found.slots]
     order = np.lexsort((-margins, found.slots))
@@ -165,11 +161,6 @@ def _shortlist(context: CheckContext, found: Corrections, before: Float64s) -> I
     rank = np.arange(len(order)) - np.repeat(begins, np.diff(begins, append=len(order)))
     plausible = (margins[order] >= -context.search.slack_nats) | is_unknown[slots]
     return np.sort(order[plausible & (rank < context.search.max_alternatives)])
-
-
-def _typed_log_weights(context: CheckContext) -> Float64s:
-    """Collect ln P(typed | intended) of the typed text of each slot."""
-    return np.array([slot.log_weight for slot in context.slots])
 
 
 def _unknown_word_log_odds(context: CheckContext, found: Corrections, log_probs: Float64s) -> Float64s:
@@ -204,20 +195,14 @@ def _sequence_log_probs(
     order = np.argsort(lengths, kind="stable")
     for begin in range(0, len(order), _MAX_ROWS):
         selected = order[begin : begin + _MAX_ROWS]
-        tokens = _padded_sequences(context, found, selected, int(lengths[selected].max()))
+        # candidates, then the text [R, T], padded with arbitrary tokens
+        steps, own = np.arange(lengths[selected].max()), found.lengths[selected][:, None]
+        behind = np.minimum(found.lasts[selected][:, None] + steps - own, len(context.tokens) - 1)
+        tokens = context.tokens[np.maximum(behind, 0)]
+        if len(found.tokens):
+            inside = np.minimum(found.offsets[selected][:, None] + steps, len(found.tokens) - 1)
+            tokens = np.where(steps < own, found.tokens[inside], tokens)
         before = states.select(rows[found.firsts[selected]])
         result = yield from Read(context.model, before, tokens, lengths[selected], SCORES)
         totals[selected] = np.maximum(result.log_probs.astype(np.float64), LOG_ZERO).sum(axis=1)
     return totals, stops
-
-
-def _padded_sequences(context: CheckContext, found: Corrections, rows: Int64s, width: int) -> TokenIds:
-    """Tokens of candidates, then of the text [R, width]; padded with arbitrary ones."""
-    steps = np.arange(width)
-    own = found.lengths[rows][:, None]
-    inside = np.minimum(found.offsets[rows][:, None] + steps, max(len(found.tokens) - 1, 0))
-    behind = np.minimum(found.lasts[rows][:, None] + steps - own, len(context.tokens) - 1)
-    following: TokenIds = context.tokens[np.maximum(behind, 0)]
-    if not len(found.tokens):
-        return following
-    return np.where(steps < own, found.tokens[inside], following)

@@ -13,7 +13,7 @@ ligatures. All positions are those of the text as given.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from math import log
 from typing import NamedTuple
@@ -440,24 +440,23 @@ def one_edit_strings(word: str, letters: str) -> list[str]:
     Source: Norvig 2007, How to write a spelling corrector.
     """
     cuts = [(word[:index], word[index:]) for index in range(len(word) + 1)]
-    found = _shortened_or_swapped(word)
-    found |= dict.fromkeys(left + letter + right[1:] for left, right in cuts if right for letter in letters)
-    found |= dict.fromkeys(left + letter + right for left, right in cuts for letter in letters)
-    return [string for string in found if string not in {word, ""}]
+    changed = (left + letter + right[1:] for left, right in cuts if right for letter in letters)
+    longer = (left + letter + right for left, right in cuts for letter in letters)
+    return _edited(word, chain(changed, longer))
 
 
 def common_typo_corrections(word: str) -> list[str]:
     """Return corrections of frequent typos: an extra letter, two swapped, a missing double."""
-    doubled = (word[: index + 1] + word[index:] for index in range(len(word)))
-    found = _shortened_or_swapped(word) | dict.fromkeys(doubled)
-    return [string for string in found if string not in {word, ""}]
+    return _edited(word, (word[: index + 1] + word[index:] for index in range(len(word))))
 
 
-def _shortened_or_swapped(word: str) -> dict[str, None]:
+def _edited(word: str, others: Iterable[str]) -> list[str]:
+    """Return a word without a letter, with two letters swapped, and others; distinct, without the word."""
     cuts = [(word[:index], word[index:]) for index in range(len(word))]
-    found = dict.fromkeys(left + right[1:] for left, right in cuts)
+    shortened = (left + right[1:] for left, right in cuts)
     swapped = (left + right[1::-1] + right[2:] for left, right in cuts if len(right) > 1)
-    return found | dict.fromkeys(swapped)
+    found = dict.fromkeys(chain(shortened, swapped, others))
+    return [string for string in found if string not in {word, ""}]
 
 
 def word_splits(word: str) -> list[tuple[str, str]]:
