@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from operator import mul
 from typing import Any, NamedTuple, TypeAlias
 from unicodedata import normalize
@@ -303,8 +303,13 @@ def _best_completions(
             yield None
         offer.of_model = (1 - weight) * offer.of_model / live
         offer.of_user = weight * offer.of_user / live
-        worse = len(best) == settings.limit and rank(best[-1]) <= rank(offer)
-        if offer.probability >= least and not worse and not _is_blocked(offer.text, phrases):
+        is_worse = len(best) == settings.limit and rank(best[-1]) <= rank(offer)
+        if is_worse or offer.probability < least:
+            continue
+        folded = _folded(offer.text)
+        words, bare = folded.split(), chain.from_iterable(sentence_words(folded) if blocked else ())
+        is_blocked = blocked and any(map(phrases.find, (words, bare)))  # with or without punctuation
+        if not is_blocked and _CONTROL_TOKENS.isdisjoint(words):
             insort(best, offer, key=rank)
             del best[settings.limit :]
     return best
@@ -312,17 +317,6 @@ def _best_completions(
 
 def _folded(text: str) -> str:
     return normalize("NFKC", text.casefold())
-
-
-def _is_blocked(text: str, blocked: PhraseAutomaton[str]) -> bool:
-    """Find blocked consecutive words, with or without punctuation, or a control token."""
-    folded = _folded(text)
-    if not _CONTROL_TOKENS.isdisjoint(folded.split()):
-        return True
-    if not blocked.num_bytes:
-        return False
-    bare = [word for sentence in sentence_words(folded) for word in sentence]
-    return any(map(blocked.find, (folded.split(), bare)))
 
 
 class _OfModel:
@@ -361,15 +355,15 @@ class _OfModel:
         self.members: Sequence[RankedCompletion] = ()
         self._searches: list[_PrefixSearch] = []
 
-    def search_limit(self, blocked: Iterable[Sequence[str]]) -> int:
-        """Count completions to search for: some are blocked, some merge after recasing."""
-        prefix = self._typed.prefix.casefold()
-        num_blocked = min(sum(words[0].startswith(prefix) for words in blocked), _MAX_SPARE_COMPLETIONS)
-        return self._given.limit * (2 if self._given.ignore_case else 1) + 1 + num_blocked
+    def find(self, first: int, blocked: Iterable[Sequence[str]], limits: Limits) -> Work[Any, int]:
+        """Find completions; return how many of each length at most.
 
-    def find(self, first: int, limit: int, limits: Limits) -> Work[Any, None]:
-        """Find at most `limit` completions of each length; `first`: the first beginning by any model."""
-        typed, tokenizer = self._typed, self._loaded.tokenizer
+        Some are blocked, some merge after recasing. `first` is the first beginning by any model.
+        """
+        typed, tokenizer, given = self._typed, self._loaded.tokenizer, self._given
+        prefix = typed.prefix.casefold()
+        num_blocked = min(sum(words[0].startswith(prefix) for words in blocked), _MAX_SPARE_COMPLETIONS)
+        limit = given.limit * (2 if given.ignore_case else 1) + 1 + num_blocked
         splits, plain = [typed], plain_form(typed.prefix)
         if plain != typed.prefix:
             word = tokenizer.normalise_word(plain).encode("utf-8", "surrogatepass")
@@ -385,6 +379,7 @@ class _OfModel:
         self.mass += math.fsum(member.of_model for member in self.members)
         self.lead = tokenizer.normaliser.compose(self._text[first : typed.start])
         self.lead += " " * (typed.space and first < typed.start)
+        return limit
 
     def weighted_mass(self, text: str, *, is_complete: bool = True) -> float:
         """Return the weighted mass of a word or its beginning; 0 if unknown or a phrase not found."""
@@ -443,7 +438,18 @@ class _OfModel:
     def _create_searches(self, typed: PrefixSplit, limit: int) -> Work[Any, list[_PrefixSearch]]:
         """Create searches for the typed prefix, then corrected ones, most probable edits first."""
         settings, entry, tokens = self.settings, self._entry, self._loaded.token_trie
-        variants = self._prefix_variants(typed) if settings.fuzzy else []
+        found = corrected_prefixes(
+            tokens,
+            typed.spelled,
+            entry.log_probs[0],
+            settings.fuzzy,
+            limit=_MAX_CORRECTIONS - 1,
+            ignore_case=settings.ignore_case,
+        )
+        variants: list[CorrectedPrefix] = []  # none starts with the typed prefix or an earlier one
+        for variant in sorted(found, key=lambda variant: (-variant.penalty, len(variant.spelled))):
+            if not variant.spelled.startswith((typed.spelled, *(earlier.spelled for earlier in variants))):
+                variants.append(variant)
         # half of the steps for the typed prefix, the rest for corrected ones by weight
         spare, weights = settings.max_steps // 2, sum(variant.weight for variant in variants) or 1.0
         shares = [settings.max_steps - spare if variants else settings.max_steps]
@@ -459,22 +465,6 @@ class _OfModel:
             search.update(view(entry.state), entry.log_probs)
             searches.append((prefix, search))
         return searches
-
-    def _prefix_variants(self, typed: PrefixSplit) -> list[CorrectedPrefix]:
-        """Find corrected prefixes, most probable first; none starts with the typed or an earlier one."""
-        found = corrected_prefixes(
-            self._loaded.token_trie,
-            typed.spelled,
-            self._entry.log_probs[0],
-            self.settings.fuzzy,
-            limit=_MAX_CORRECTIONS - 1,
-            ignore_case=self.settings.ignore_case,
-        )
-        variants: list[CorrectedPrefix] = []
-        for variant in sorted(found, key=lambda variant: (-variant.penalty, len(variant.spelled))):
-            if not variant.spelled.startswith((typed.spelled, *(earlier.spelled for earlier in variants))):
-                variants.append(variant)
-        return variants
 
 
 class Ranking(NamedTuple):
@@ -544,8 +534,7 @@ def rank_completions(
     parts, limit = [], 0
     for (loaded, _), split, entry, weight in zip(models, splits, entries, weights, strict=True):
         part = _OfModel(WeightedModel(loaded, weight), text, settings, split, entry)
-        most = part.search_limit(blocked)
-        yield from part.find(typed.start, most, limits)
+        most = yield from part.find(typed.start, blocked, limits)
         limit = most if split is typed else limit
         parts.append(part)
     found = yield from _merged(parts)

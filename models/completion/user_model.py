@@ -171,14 +171,13 @@ class UserModel:
     def limited_to(self, bounds: UserModelLimits) -> "UserModel":
         """Return the model pruned to the limits, its unit rescaled if very large."""
         words, after = self.words, self._followers
+        # pruned to so few that pruning stays rare
+        max_words, max_pairs = (most - most // 8 for most in (bounds.max_words, bounds.max_pairs))
         if len(words) > bounds.max_words:
-            size = _pruned_size(bounds.max_words)
-            words = dict(heapq.nlargest(size, words.items(), key=itemgetter(1)))
+            words = dict(heapq.nlargest(max_words, words.items(), key=itemgetter(1)))
             after = _group_pairs(pair for pair in _flatten_pairs(after) if pair[1] in words)
         if sum(map(len, after.values())) > bounds.max_pairs:
-            pairs = _flatten_pairs(after)
-            size = _pruned_size(bounds.max_pairs)
-            after = _group_pairs(heapq.nlargest(size, pairs, key=itemgetter(2)))
+            after = _group_pairs(heapq.nlargest(max_pairs, _flatten_pairs(after), key=itemgetter(2)))
         if self._unit > _LARGEST_UNIT:
             words = {word: count / self._unit for word, count in words.items()}
             flat = ((previous, word, n / self._unit) for previous, word, n in _flatten_pairs(after))
@@ -191,11 +190,6 @@ def user_model_from_counts(
 ) -> UserModel:
     """Create a model from counts of distinct words and distinct pairs of them."""
     return UserModel(dict(words), _group_pairs(pairs))
-
-
-def _pruned_size(limit: int) -> int:
-    """Return the size to prune to, so low that pruning stays rare."""
-    return limit - limit // 8
 
 
 def _flatten_pairs(followers: Mapping[str, Mapping[str, float]]) -> Iterable[tuple[str, str, float]]:
