@@ -255,30 +255,20 @@ def score_prompt_tokens(
     distinct, rows = distinct_prompts(prompts)
     scores_of_row: dict[int, PromptScores] = {}
     for chunk in chunks_by_length(np.array([len(prompt.ids) for prompt in distinct], dtype=np.int64)):
-        scores = yield from _score_chunk(model, [distinct[row] for row in chunk], top)
-        scores_of_row.update(zip(chunk.tolist(), scores, strict=True))
+        tokens, lengths = pad_sequences([distinct[row].ids for row in chunk])
+        both = concatenate_states([model.initial_state(1), model.empty_state(1)])
+        state: Any = both.select(np.array([not distinct[row].bos for row in chunk], dtype=np.int64))
+        top_shape = (*tokens.shape, min(top, len(model.vocabulary)))
+        tops = TopTokens(np.zeros(top_shape, dtype=np.int64), np.zeros(top_shape, dtype=np.float32))
+        if top:
+            log_probs = np.zeros(tokens.shape, dtype=np.float32)
+            yield from _score_with_top(model, state, tokens, lengths, log_probs, tops)
+        else:
+            log_probs = (yield from Read(model, state, tokens, lengths, SCORES)).log_probs
+        for place, (row, length) in enumerate(zip(chunk.tolist(), lengths.tolist(), strict=True)):
+            own = place, slice(length)
+            scores_of_row[row] = log_probs[own], TopTokens(tops.ids[own], tops.log_probs[own])
     return [scores_of_row[row] for row in rows]
-
-
-def _score_chunk(
-    model: LanguageModel[Any], prompts: Sequence[Prompt], top: int
-) -> Work[Any, list[PromptScores]]:
-    """Score tokens of prompts [B, T]; find the `top` most probable at each position."""
-    tokens, lengths = pad_sequences([prompt.ids for prompt in prompts])
-    both = concatenate_states([model.initial_state(1), model.empty_state(1)])
-    state: Any = both.select(np.array([0 if prompt.bos else 1 for prompt in prompts], dtype=np.int64))
-    top_shape = (*tokens.shape, min(top, len(model.vocabulary)))
-    tops = TopTokens(np.zeros(top_shape, dtype=np.int64), np.zeros(top_shape, dtype=np.float32))
-    if top:
-        log_probs = np.zeros(tokens.shape, dtype=np.float32)
-        yield from _score_with_top(model, state, tokens, lengths, log_probs, tops)
-    else:
-        result = yield from Read(model, state, tokens, lengths, SCORES)
-        log_probs = result.log_probs
-    return [
-        (log_probs[row, :length], TopTokens(tops.ids[row, :length], tops.log_probs[row, :length]))
-        for row, length in enumerate(lengths.tolist())
-    ]
 
 
 def _score_with_top(

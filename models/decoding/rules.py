@@ -235,15 +235,15 @@ def compile_rules(parameters: DecodingParameters, prompt: TokenIds, biases: Toke
     )
 
 
+@dataclass(frozen=True, eq=False)
 class RuleTable:
     """Rules of R rows, immutable.
 
-    Args:
+    Attributes:
         row_rules: rules of each row [R].
     """
 
-    def __init__(self, row_rules: Sequence[Rules]) -> None:
-        self.row_rules = row_rules
+    row_rules: Sequence[Rules]
 
     def select(self, rows: TokenIds) -> "RuleTable":
         """Select rows by index; an index may repeat."""

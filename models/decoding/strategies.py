@@ -16,7 +16,7 @@ from models.arrays import FloatArray, TokenIds
 from models.calls import Predict, Read, Step, Work
 from models.completion.token_trie import SortedTokens
 from models.decoding.batch import SequenceBatch, row_seed, uniform_numbers
-from models.decoding.beam_search import BeamSearch, FinishedBeam
+from models.decoding.beam_search import BeamSearch
 from models.decoding.choices import Continuation, DecodeTask, Piece, Prompt, prefill_prompts
 from models.decoding.decode import Decode, DecodeState, Generated
 from models.decoding.rules import compile_rules
@@ -231,8 +231,18 @@ def beam_search(task: DecodeTask, prompts: Sequence[Prompt]) -> Work[Any, list[C
         searches = yield from _run_beams(task, part)
         for prompt, search in zip(part, searches, strict=True):
             for rank, finished in enumerate(search.best()):
-                continuation = yield from _build_continuation(task, prompt, rank, finished)
-                done.append(continuation)
+                built = Continuation(task, prompt, prompt.number * task.parameters.n + rank)
+                pieces = []
+                for _, token, logprob, top in finished.nodes():
+                    text = built.push([token], [logprob], [] if top is None else [top])
+                    pieces.append(Piece(built.choice, text, (token, logprob, top), None))
+                built.end(finished.eos)
+                built.score = finished.score
+                if task.emit is not None:
+                    last = pieces.pop() if pieces else Piece(built.choice, "", None, None)
+                    for piece in (*pieces, last._replace(end=built)):
+                        yield from task.emit([piece])
+                done.append(built)
     return done
 
 
@@ -268,22 +278,3 @@ def _run_beams(task: DecodeTask, prompts: Sequence[Prompt]) -> Work[Any, list[Be
             for beam, change in zip(live, batch.taken_back(), strict=True):
                 beam.total += change
         state, log_probs = yield from Step(model, state.select(before), tokens)
-
-
-def _build_continuation(
-    task: DecodeTask, prompt: Prompt, rank: int, finished: FinishedBeam
-) -> Work[Any, Continuation]:
-    """Build a continuation from a finished beam; yield its events if streaming."""
-    built = Continuation(task, prompt, prompt.number * task.parameters.n + rank)
-    choice = built.choice
-    pieces = []
-    for _, token, logprob, top in finished.nodes():
-        text = built.push([token], [logprob], [] if top is None else [top])
-        pieces.append(Piece(choice, text, (token, logprob, top), None))
-    built.end(finished.eos)
-    built.score = finished.score
-    if task.emit is not None:
-        last = pieces.pop() if pieces else Piece(choice, "", None, None)
-        for piece in (*pieces, last._replace(end=built)):
-            yield from task.emit([piece])
-    return built
