@@ -322,7 +322,13 @@ class CandidateGenerator(ABC):
                 index = by_span.get((span.start, span.end))
                 if index is None:
                     index = by_span[span.start, span.end] = len(context.slots)
-                    context.slots.append(self._span_slot(context, number, span))
+                    first, past = span.start - sentence.offset, span.end - sentence.offset
+                    inside, base = self.splitter.tokens_in(sentence, first, past), int(context.bases[number])
+                    words = [
+                        word for word in sentence.words if word.start < span.end and word.end > span.start
+                    ]
+                    tokens = slice(base + inside.start, base + inside.stop)
+                    context.slots.append(self._slot(context, span, tokens, words))
                 typed = sentence.text[span.start - sentence.offset : span.end - sentence.offset]
                 if not context.slots[index].known:
                     yield from context.dictionary.look_up([typed])
@@ -331,12 +337,6 @@ class CandidateGenerator(ABC):
                 context.slots[index] = slot._replace(exempt=context.dictionary.has(typed, known=slot.known))
                 meant = self._meant(context, span, index, typed)
                 found += yield from self.replacements(context, index, meant)
-
-    def _span_slot(self, context: CheckContext, number: int, span: GivenSpan) -> Slot:
-        sentence, base = context.sentences[number], int(context.bases[number])
-        inside = self.splitter.tokens_in(sentence, span.start - sentence.offset, span.end - sentence.offset)
-        words = [word for word in sentence.words if word.start < span.end and word.end > span.start]
-        return self._slot(context, span, slice(base + inside.start, base + inside.stop), words)
 
     def _slot(
         self, context: CheckContext, place: Word | GivenSpan, tokens: slice, words: Sequence[Word]

@@ -212,15 +212,13 @@ class HunspellDictionary:
     def _suggests(self, word: str) -> bool:
         if not self._unsuggested or word not in self:
             return word in self
-        return self._unsuggested.isdisjoint((word, *self._stems(plain_form(word))))
-
-    def _stems(self, word: str) -> list[str]:
         stems = ctypes.POINTER(ctypes.c_char_p)()
         given = self._handle, ctypes.byref(stems)
-        count = self._library.Hunspell_stem(*given, word.encode(self._encoding, "replace"))
+        plain = plain_form(word).encode(self._encoding, "replace")
+        count = self._library.Hunspell_stem(*given, plain)
         found = [(stem or b"").decode(self._encoding, "replace") for stem in stems[:count]]
         self._library.Hunspell_free_list(*given, count)
-        return found
+        return self._unsuggested.isdisjoint((word, *found))
 
     def look_up(
         self, words: Sequence[str], lookups: "UserDictionary", *, suggested: bool = False

@@ -14,10 +14,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from models.arrays import FloatArray, TokenIds
-from models.completion.text import MAX_LETTERS, LetterTable, as_one_word
-from models.completion.token_trie import NO_TOKENS, TokenTrie, fold_case
-from models.slots import MAX_MEMBER_WORDS
+from models.arrays import FloatArray
+from models.completion.text import MAX_LETTERS, LetterTable
+from models.completion.token_trie import TokenTrie, fold_case
 from models.tokenizers import Tokenizer, WordTokenizer
 from models.vocabulary import UNK
 from models.words import JOINERS, last_word_start
@@ -33,7 +32,6 @@ _CLOSING = frozenset(("Pe", "Pf", "Po"))
 
 _NOT_CLOSING = frozenset("&*@#\\\u00a1\u00bf")
 _JOINED = re.compile(rf"\w[{JOINERS}]$")
-_WORD_AFTER_SPACE = re.compile(r"(?<!\S)\S+")
 
 MAX_TAKEN_BYTES = 48
 """Maximum bytes taken back from a prompt: tokenisations multiply with the length."""
@@ -98,32 +96,6 @@ def split_prefix(tokenizer: Tokenizer, text: str) -> PrefixSplit:
         context, spelled = context[:-1], " " + spelled
     typed = tokenizer.normaliser.compose(prefix)
     return PrefixSplit(context, typed, start, spelled.encode("utf-8", "surrogatepass"), space)
-
-
-def begun_members(tokens: TokenTrie, text: str, last_word: int, *, ignore_case: bool) -> tuple[int, TokenIds]:
-    """Find class members that a text may have begun with complete words: "New York" after "New Y".
-
-    Also those whose first word the text has begun with a sign, such as "O'Fallon" after "O'": as one word, they have
-    another character in its place.
-
-    Args:
-        tokens: the trie of a model with members.
-        text: a normalised text.
-        last_word: start of the word at its end.
-        ignore_case: ignore the case of letters.
-
-    Returns:
-        The start of the longest part of the text that begins members, and their tokens; none without.
-    """
-    order = tokens.folded if ignore_case else tokens.exact
-    words = _WORD_AFTER_SPACE.finditer(text)
-    starts = [m.start() for m in words if m.start() < last_word or as_one_word(m.group()) != m.group()]
-    for start in starts[-MAX_MEMBER_WORDS:]:
-        spelled = f" {as_one_word(text[start:])}".encode()
-        ids = order.with_prefix(fold_case(spelled) if ignore_case else spelled)
-        if ids.size:
-            return start, ids
-    return last_word, NO_TOKENS
 
 
 def take_back(tokenizer: Tokenizer, tokens: TokenTrie, text: str) -> tuple[list[int], bytes]:

@@ -29,12 +29,12 @@ from models.completion.prefix import (
     LETTERS_PER_EDIT,
     CorrectedPrefix,
     PrefixSplit,
-    begun_members,
     corrected_prefixes,
     split_prefix,
 )
 from models.completion.search import CompletionSearch, CompletionSettings, run_searches
-from models.completion.token_trie import NO_TOKENS
+from models.completion.text import as_one_word
+from models.completion.token_trie import fold_case
 from models.completion.user_model import (
     NextWordModels,
     UserModel,
@@ -52,6 +52,7 @@ from models.scoring.constants import DICTIONARY_WORDS_PER_STEP
 from models.scoring.model_weights import WeightedModel, weights_after
 from models.scoring.prefill import predict_next
 from models.scoring.texts import Limits, check_reads_forward
+from models.slots import MAX_MEMBER_WORDS
 from models.states import view
 from models.vocabulary import CONTROL_TOKENS
 from models.words import JOINERS, match_beginning, plain_form
@@ -75,6 +76,7 @@ _LOOK_UPS_PER_STEP, _COMPLETIONS_PER_STEP, _CHARACTERS_PER_STEP = 32, 256, 2048
 _CONTROL_TOKENS = frozenset(CONTROL_TOKENS)
 """Placeholders in corpora; a vocabulary may have them as words, never offered."""
 
+_WORD_AFTER_SPACE = re.compile(r"(?<!\S)\S+")
 _MIN_LOG_PROBABILITY = -80.0
 _MIN_PROBABILITY = 1e-12
 """Probability below which completions are never returned."""
@@ -397,31 +399,34 @@ class _OfModel:
         return self.weight * next(masses, 0.0)
 
     def _begun_members(self, limits: Limits) -> Work[Any, list[RankedCompletion]]:
-        """Find members of classes begun with earlier words of the text.
+        """Find members of classes begun with complete words of the text: "New York" after "New Y".
 
-        Their masses are relative to these words' probability, as those of words after them are.
+        Also those whose first word the text has begun with a sign, such as "O'Fallon" after "O'": as one word, they
+        have another character in its place. Their masses are relative to these words' probability, as those of words
+        after them are.
         """
-        loaded, text, typed = self._loaded, self._text, self._typed
-        if not loaded.token_trie.has_members:
+        loaded, text, typed, any_case = self._loaded, self._text, self._typed, self.settings.ignore_case
+        if not loaded.token_trie.has_members or len(read := loaded.tokenizer.normaliser(text)) != len(text):
             return []
-        read = loaded.tokenizer.normaliser(text)
-        start, ids = typed.start, NO_TOKENS
-        if len(read) == len(text):
-            start, ids = begun_members(
-                loaded.token_trie, read, typed.start, ignore_case=self.settings.ignore_case
-            )
-        if not ids.size:
+        tokens = loaded.token_trie.folded if any_case else loaded.token_trie.exact
+        words = _WORD_AFTER_SPACE.finditer(read)
+        starts = [m.start() for m in words if m.start() < typed.start or as_one_word(m.group()) != m.group()]
+        for start in starts[-MAX_MEMBER_WORDS:]:  # the longest part of the text that begins members
+            spelled = f" {as_one_word(read[start:])}".encode()
+            ids = tokens.with_prefix(fold_case(spelled) if any_case else spelled)
+            if ids.size:
+                break
+        else:
             return []
         context = text[:start].rstrip()
         entry = yield from predict_next(loaded, context, limits, parameter="text")
         after = (" " if context else "") + text[start : typed.start].rstrip()
         joint, num_context = loaded.tokenizer.encode_after(context, after)
-        words = np.array([joint[num_context:]], dtype=np.int64)
+        before = np.array([joint[num_context:]], dtype=np.int64)
         of_words = 0.0
-        if words.size:
-            scores = yield from Read(
-                loaded.model, view(entry.state), words, np.array([words.shape[1]]), SCORES
-            )
+        if before.size:
+            lengths = np.array([before.shape[1]])
+            scores = yield from Read(loaded.model, view(entry.state), before, lengths, SCORES)
             of_words = max(float(scores.log_probs.sum()), _MIN_LOG_PROBABILITY)
         masses = np.exp(entry.log_probs[0, ids] - of_words)
         texts = [loaded.tokenizer.token_bytes[token].decode().removeprefix(" ") for token in ids.tolist()]

@@ -148,39 +148,28 @@ class CheckRequest(ModelsRequest):
         limits.check_count(
             sum(len(c.suggestions) for c in self.candidates), parameter="candidates[].suggestions"
         )
-        _check_spans(self.candidates, len(self.text))
-        return CheckSettings(
-            error_rate=self.error_rate,
-            max_edits=self.max_edits,
-            dictionary=dictionary,
-            given=tuple(_given_span(index, span) for index, span in enumerate(self.candidates)),
-        )
-
-
-def _given_span(index: int, span: CandidateSpan) -> GivenSpan:
-    suggestions = tuple(
-        (given, None)
-        if isinstance(given, str)
-        else (given.text, max(given.logprob, LOG_ZERO))  # lower ones make sums imprecise
-        for given in span.suggestions
-    )
-    return GivenSpan(span.start, span.end, suggestions, f"candidates[{index}]")
-
-
-def _check_spans(spans: list[CandidateSpan], size: int) -> None:
-    order = sorted(range(len(spans)), key=lambda index: spans[index].start)
-    for first, second in pairwise(order):
-        if spans[second].start < spans[first].end:
-            raise InvalidInputError(
-                f"candidates[{second}] begins at {spans[second].start}, before the end of candidates[{first}] at "
-                f"{spans[first].end}; spans must not overlap",
-                parameter=f"candidates[{second}].start",
+        ordered = sorted(enumerate(self.candidates), key=lambda numbered: numbered[1].start)
+        for (first, before), (second, span) in pairwise(ordered):
+            if span.start < before.end:
+                raise InvalidInputError(
+                    f"candidates[{second}] begins at {span.start}, before the end of candidates[{first}] at "
+                    f"{before.end}; spans must not overlap",
+                    parameter=f"candidates[{second}].start",
+                )
+        given = []
+        for index, span in enumerate(self.candidates):
+            if span.end > len(self.text):
+                raise InvalidInputError.of(
+                    f"candidates[{index}].end", f"is {span.end}; the text has {len(self.text)} characters"
+                )
+            suggestions = tuple(
+                (one, None)
+                if isinstance(one, str)
+                else (one.text, max(one.logprob, LOG_ZERO))  # lower ones make sums imprecise
+                for one in span.suggestions
             )
-    for index, span in enumerate(spans):
-        if span.end > size:
-            raise InvalidInputError.of(
-                f"candidates[{index}].end", f"is {span.end}; the text has {size} characters"
-            )
+            given.append(GivenSpan(span.start, span.end, suggestions, f"candidates[{index}]"))
+        return CheckSettings(self.error_rate, self.max_edits, dictionary=dictionary, given=tuple(given))
 
 
 def check(

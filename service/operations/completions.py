@@ -12,9 +12,10 @@ SentencePiece, else `bytes:\xe2\x82`; names are unique within a vocabulary.
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import repeat
+from operator import add
 from typing import Annotated, Any, NamedTuple
 
 import structlog
@@ -89,12 +90,8 @@ class CompletionLogprobs:
 
     def __add__(self, after: "CompletionLogprobs") -> "CompletionLogprobs":
         """Concatenate the tokens of two texts."""
-        return CompletionLogprobs(
-            self.tokens + after.tokens,
-            self.token_logprobs + after.token_logprobs,
-            self.top_logprobs + after.top_logprobs,
-            self.text_offset + after.text_offset,
-        )
+        lists = ([getattr(one, column.name) for column in fields(one)] for one in (self, after))
+        return CompletionLogprobs(*map(add, *lists))
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,19 +389,17 @@ class ChunkBuilder:
         builder = self._builders.get(choice)
         if builder is None:
             prompt = self._prompt_of(choice)
+            # characters taken back: a choice's tokens start before its text
+            taken = prompt.tokens.taken.decode(errors="replace")
+            if self.loaded.tokenizer.leading_space and not prompt.tokens.continues:
+                taken = taken.removeprefix(" ")
             builder = self._builders[choice] = EntryBuilder(
                 self.loaded,
                 continues=prompt.tokens.continues,
-                offset=(len(prompt.text) if self.request.echo else 0) - self._num_taken(prompt.tokens),
+                offset=(len(prompt.text) if self.request.echo else 0) - len(taken),
                 as_ids=bool(self.request.return_tokens_as_token_ids),
             )
         return builder
-
-    def _num_taken(self, prompt: Prompt) -> int:
-        """Return the number of characters taken back: a choice's tokens start before its text."""
-        text = prompt.taken.decode(errors="replace")
-        strips = self.loaded.tokenizer.leading_space and not prompt.continues
-        return len(text.removeprefix(" ") if strips else text)
 
 
 def complete_prompts(
