@@ -113,14 +113,14 @@ def corrections_from(found: Sequence[Correction]) -> Corrections:
     columns = list(zip(*found, strict=True)) if found else [()] * len(Correction._fields)
     slots, firsts, lasts, tokens, log_weights, edits, texts = columns
     return Corrections(
-        np.array(slots, dtype=np.int64),
-        np.array(firsts, dtype=np.int64),
-        np.array(lasts, dtype=np.int64),
-        np.array([token for own in tokens for token in own], dtype=np.int64),
+        np.array(slots, np.int64),
+        np.array(firsts, np.int64),
+        np.array(lasts, np.int64),
+        np.array([token for own in tokens for token in own], np.int64),
         np.cumsum([0, *map(len, tokens)], dtype=np.int64),
-        np.array(log_weights, dtype=np.float64),
-        np.array(edits, dtype=np.int64),
-        np.array(texts, dtype=object),
+        np.array(log_weights, np.float64),
+        np.array(edits, np.int64),
+        np.array(texts, object),
     )
 
 

@@ -198,7 +198,10 @@ def _combine(
         def add_issue(one: tuple[Issue, int], number: int = number) -> None:
             issue, index = one
             weighted = float(weights[index, number]), issue._replace(known=issue.known and number in judges)
-            found.setdefault(_word_span(issue, text), []).append(weighted)
+            # without the punctuation of some models' words
+            spans = [word.span() for word in word_pattern().finditer(text, issue.start, issue.end)]
+            span = (spans[0][0], spans[-1][1]) if spans else (issue.start, issue.end)
+            found.setdefault(span, []).append(weighted)
 
         yield from map_in_steps(zip(result.issues, of_issues, strict=True), add_issue, size=lambda _: 0)
     mean = yield from map_in_steps(
@@ -214,12 +217,6 @@ def _combine(
         max(result.num_ends for result in results),
     )
     return combined, weights
-
-
-def _word_span(issue: Issue, text: str) -> tuple[int, int]:
-    """Return an issue's span without the punctuation of some models' words."""
-    spans = [found.span() for found in word_pattern().finditer(text, issue.start, issue.end)]
-    return (spans[0][0], spans[-1][1]) if spans else (issue.start, issue.end)
 
 
 def _mean_issue(issues: Sequence[tuple[float, Issue]], text: str, known: Container[tuple[int, int]]) -> Issue:

@@ -191,7 +191,7 @@ def without_overlaps(issues: Iterable[Issue]) -> list[Issue]:
     chosen: list[Issue] = []
     ranked = sorted(issues, key=lambda issue: -issue.probability)
     first, last = min((one.start for one in ranked), default=0), max((one.end for one in ranked), default=0)
-    is_taken = np.zeros(last - first, dtype=bool)
+    is_taken = np.zeros(last - first, bool)
     for issue in ranked:
         span = slice(issue.start - first, issue.end - first)
         if not is_taken[span].any():

@@ -70,7 +70,7 @@ class WordCandidateGenerator(CandidateGenerator):
         super().__init__(cutter, _RIGHT_TOKENS)
         tokens = cutter.tokenizer.vocabulary.tokens
         words = [(i, word) for i, token in enumerate(tokens) if i > EOS and (word := split_affixes(token))]
-        self._ids = np.array([i for i, _ in words], dtype=np.int64)
+        self._ids = np.array([i for i, _ in words], np.int64)
         self._id_of = {tokens[i]: i for i, _ in words}
         self._longest = max(map(len, self._id_of), default=0)
         self._members: dict[tuple[str, str], list[tuple[int, str]]] = {}
@@ -130,7 +130,7 @@ class WordCandidateGenerator(CandidateGenerator):
             np.arange(len(slots) + 1),
             log_weights,
             edits.astype(np.int64),
-            np.full(len(slots), None, dtype=object),
+            np.full(len(slots), None, object),
         )
         return concatenate_corrections(
             [_exclude_given(words, more, len(self.splitter.tokenizer.vocabulary)), more]
@@ -161,7 +161,7 @@ class WordCandidateGenerator(CandidateGenerator):
                 known.append(context.words[slot].known)
         log_weights = found.log_weights.copy()
         edits = found.edits[rows].astype(np.uint8)
-        log_weights[rows] += context.error_model.log_ratios(pairs, edits, np.array(known, dtype=bool))
+        log_weights[rows] += context.error_model.log_ratios(pairs, edits, np.array(known, bool))
         return found._replace(log_weights=log_weights)
 
     @override
@@ -206,7 +206,7 @@ class WordCandidateGenerator(CandidateGenerator):
         group = self._groups.get(affixes)
         if group is None:
             ids, cores = zip(*self._members[affixes], strict=True)
-            group = self._groups[affixes] = np.array(ids, dtype=np.int64), FuzzyLexicon(cores)
+            group = self._groups[affixes] = np.array(ids, np.int64), FuzzyLexicon(cores)
         return group
 
     def _respaced(self, context: CheckContext, number: int) -> Iterator[Correction]:
@@ -241,7 +241,7 @@ class WordCandidateGenerator(CandidateGenerator):
             if self.key(text) not in self._id_of:
                 channel = float(
                     error_model.unknown_word_log_probs(np.array([edits]), np.array([len(text)]))[0]
-                    + error_model.log_ratios([(word, text)], np.array([edits]), np.zeros(1, dtype=bool))[0]
+                    + error_model.log_ratios([(word, text)], np.array([edits]), np.zeros(1, bool))[0]
                 )
                 log_weight = channel + log(_DICTIONARY_SHARE * share)
                 found += context.correct_slot(number, (UNK,), log_weight=log_weight, edits=edits, text=text)
@@ -345,7 +345,7 @@ class SubwordCandidateGenerator(CandidateGenerator):
         lengths = np.fromiter(map(len, found), np.int64, len(found))
         edits = np.fromiter(found.values(), np.uint8, len(found))
         log_probs = context.error_model.unknown_word_log_probs(edits, lengths)
-        unknown = np.zeros(len(found), dtype=bool)
+        unknown = np.zeros(len(found), bool)
         log_probs += context.error_model.log_ratios([(word, text) for text in found], edits, unknown)
         meant = list(zip(found, log_probs.tolist(), found.values(), strict=True))
         for left, right in word_splits(word):

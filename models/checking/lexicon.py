@@ -27,7 +27,7 @@ from rapidfuzz.process import cdist
 
 from models.arrays import Int64s, UInt8s, UInt64s
 from models.calls import Work
-from models.checking.sentences import SpellingModel, common_typo_corrections, one_edit_strings
+from models.checking.sentences import SpellingModel, code_points, common_typo_corrections, one_edit_strings
 from models.errors import FormatError, require_package
 from models.words import (
     dictionary_key,
@@ -86,7 +86,7 @@ class FuzzyMatches(NamedTuple):
     edits: UInt8s
 
 
-NO_FUZZY_MATCHES = FuzzyMatches(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.uint8))
+NO_FUZZY_MATCHES = FuzzyMatches(np.zeros(0, np.int64), np.zeros(0, np.uint8))
 
 
 class FuzzyLexicon:
@@ -107,7 +107,7 @@ class FuzzyLexicon:
         self._words = [words[i] for i in self._order.tolist()]
         self._lengths = lengths[self._order]
         self._longest = int(lengths.max(initial=0))
-        self._letters = _letter_sets(self._words, self._lengths)
+        self._letters = _letter_sets(self._words)
         self._cached: OrderedDict[tuple[str, int], FuzzyMatches] = OrderedDict()
         self._num_cached_matches = 0
 
@@ -135,8 +135,7 @@ class FuzzyLexicon:
 
     def _search(self, word: str, max_edits: int) -> FuzzyMatches:
         first, last = np.searchsorted(self._lengths, [len(word) - max_edits, len(word) + max_edits + 1])
-        letters = _letter_sets([word], np.array([len(word)]))
-        differing = np.bitwise_count(self._letters[first:last] ^ letters)
+        differing = np.bitwise_count(self._letters[first:last] ^ _letter_sets([word]))
         close = np.flatnonzero(differing <= 2 * max_edits) + first
         if not close.size:
             return NO_FUZZY_MATCHES
@@ -146,11 +145,11 @@ class FuzzyLexicon:
         return FuzzyMatches(self._order[close[within]], edits[within])
 
 
-def _letter_sets(words: Sequence[str], lengths: Int64s) -> UInt64s:
+def _letter_sets(words: Sequence[str]) -> UInt64s:
     """Encode each word's letter set in 64 bits [N]; letters may share a bit."""
-    codes = np.frombuffer("".join(words).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+    codes, lengths = code_points(words)
     bits = np.left_shift(np.uint64(1), (codes % 64).astype(np.uint64))
-    sets = np.zeros(len(words), dtype=np.uint64)
+    sets = np.zeros(len(words), np.uint64)
     filled = np.flatnonzero(lengths)
     begins = (np.cumsum(lengths) - lengths)[filled]
     sets[filled] = np.bitwise_or.reduceat(bits, begins)

@@ -83,7 +83,7 @@ def rescore_batch(
     places = np.concatenate([rows, rows[first.firsts[starts]]])
     tokens = np.concatenate([context.tokens, first.tokens[first.offsets[starts]]])
     order = np.argsort(places, kind="stable")
-    choices = np.empty(len(places), dtype=np.float32)
+    choices = np.empty(len(places), np.float32)
     choices[order] = yield from ScoreChoices(context.model, states, places[order], tokens[order])
     log_probs = np.maximum(choices[:count].astype(np.float64), LOG_ZERO)
     # gain of each candidate's first token over the token that it replaces
@@ -138,7 +138,7 @@ def _prefix_states(context: CheckContext, state: Any) -> Work[Any, tuple[Any, In
             tokens = context.tokens[bases[:left] + step]
             result = yield from Read(context.model, going, tokens[:, None], np.ones_like(tokens), STATE)
             state = result.state
-    rank = np.empty(len(order), dtype=np.int64)
+    rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
     steps = np.arange(len(context.tokens)) - np.repeat(context.bases, context.lengths)
     rows = np.array(firsts)[steps] + rank[context.sentence_of]
@@ -151,7 +151,7 @@ def _shortlist(context: CheckContext, found: Corrections, before: Float64s) -> I
     For unknown words the best are always selected, as suggestions.
     """
     if not len(found.slots):
-        return np.zeros(0, dtype=np.int64)
+        return np.zeros(0, np.int64)
     typed = np.array([slot.log_weight for slot in context.slots])
     is_unknown = np.array([not slot.known for slot in context.slots])
     margins = before + found.log_weights - typed[found.slots]
@@ -172,7 +172,7 @@ def _unknown_word_log_odds(context: CheckContext, found: Corrections, log_probs:
     missing = np.where(tokens == UNK, np.maximum(context.error_model.log_unknown - log_probs, 0.0), 0.0)
     sums = np.concatenate([[0.0], np.cumsum(missing)])
     typed = np.array([sums[slot.last] - sums[slot.first] for slot in context.slots])
-    is_unknown = np.zeros(len(found.slots), dtype=bool)
+    is_unknown = np.zeros(len(found.slots), bool)
     single = np.flatnonzero(found.lengths == 1)
     is_unknown[single] = found.tokens[found.offsets[single]] == UNK
     added: Float64s = np.where(is_unknown, missing[found.firsts], 0.0) - typed[found.slots]

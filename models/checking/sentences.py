@@ -7,9 +7,6 @@ after it, as in the `words` of /v1/score. Tokens between words belong to no word
 
 The model reads an unknown word in the form that it knows: with fewer capitals, composed, without
 ligatures. All positions are those of the text as given.
-
-`SpellingModel` is a character bigram model with add-k smoothing. `one_edit_strings` follows Norvig
-2007, How to write a spelling corrector.
 """
 
 import re
@@ -21,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from typing_extensions import override
 
-from models.arrays import Float64s, Int64s, TokenIds
+from models.arrays import Float64s, Int64s, TokenIds, UInt32s
 from models.files import ASCII_WHITESPACE, WORD
 from models.tokenizers import CharacterTokenizer, Tokenizer, WordTokenizer
 from models.vocabulary import EOS, UNK
@@ -42,7 +39,7 @@ MAX_SENTENCE_TOKENS = 512
 _UNICODE_SPACE = re.compile(rf"[^\S{ASCII_WHITESPACE}]")
 _AFTER_SIGN = re.compile(r"[^\w\s]\w")
 
-_END_OF_LINE = np.array([EOS], dtype=np.int64)
+_END_OF_LINE = np.array([EOS], np.int64)
 
 MAX_CHARACTERS = 255
 """The most frequent characters have their own counts; others share one."""
@@ -182,16 +179,16 @@ class SentenceSplitter:
                 yield from self._parts(sentence, lookahead)
             offset += len(line) + 1
 
-    def sentence(self, line: str, offset: int = 0) -> Sentence:
-        """Tokenise one line that starts at `offset` in the whole text."""
-        sentence = self._tokenise(line, offset)
+    def sentence(self, line: str) -> Sentence:
+        """Tokenise one line."""
+        sentence = self._tokenise(line, 0)
         return sentence._replace(words=tuple(self._checked_words(sentence)))
 
     def _tokenise(self, line: str, offset: int) -> Sentence:
         """Return the sentence without its words."""
         text, origins = self.read(line)
         ids, begins = self.tokenizer.encode(text), origins[self.tokenizer.token_starts(text)]
-        return Sentence(line, offset, np.array(ids, dtype=np.int64), begins, (), _END_OF_LINE)
+        return Sentence(line, offset, np.array(ids, np.int64), begins, (), _END_OF_LINE)
 
     def _checked_words(self, sentence: Sentence) -> Iterator[Word]:
         """Find a sentence's words, and which of them belong to what is no word."""
@@ -301,7 +298,7 @@ class WordSentenceSplitter(SentenceSplitter):
             Word(line[begin:end], offset + begin, offset + end, index, index + 1, ids[index] != UNK)
             for index, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True))
         )
-        return Sentence(line, offset, np.array(ids, dtype=np.int64), begins, words, _END_OF_LINE)
+        return Sentence(line, offset, np.array(ids, np.int64), begins, words, _END_OF_LINE)
 
     @override
     def _words(self, sentence: Sentence) -> Iterator[Word]:
@@ -383,9 +380,15 @@ def _origins(word: str, form: str) -> Int64s:
     """Map each character of a form of a word to its origin in the word [N]."""
     if len(form) == len(word):
         return np.arange(len(word))
-    kept = np.array([at for at, character in enumerate(word) if plain_form(character)], dtype=np.int64)
+    kept = np.array([at for at, character in enumerate(word) if plain_form(character)], np.int64)
     plain = PLAIN.offsets("".join(word[at] for at in kept.tolist()))[:-1]
     return kept[plain if len(plain) == len(form) else np.minimum(np.arange(len(form)), len(kept) - 1)]
+
+
+def code_points(words: Sequence[str]) -> tuple[UInt32s, Int64s]:
+    """Return the joined characters of words [C], and how many each has [N]."""
+    codes = np.frombuffer("".join(words).encode("utf-32-le", "surrogatepass"), np.uint32)
+    return codes, np.fromiter(map(len, words), np.int64, len(words))
 
 
 class SpellingModel:
@@ -396,12 +399,12 @@ class SpellingModel:
     """
 
     def __init__(self, words: Sequence[str]) -> None:
-        codes = np.frombuffer("".join(words).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+        codes, _ = code_points(words)
         characters, counts = np.unique(codes, return_counts=True)
         common = characters[np.argsort(-counts, kind="stable")[:MAX_CHARACTERS]]
         self._size = len(common) + 2
         highest = int(codes.max(initial=0)) + 1  # stands for all codes above those of the words
-        self._indices = np.full(highest + 1, _OTHER, dtype=np.int64)
+        self._indices = np.full(highest + 1, _OTHER, np.int64)
         self._indices[common] = np.arange(_OTHER + 1, self._size)
         counted = np.bincount(self._pairs(words), minlength=self._size**2) + _ADDED_COUNT
         table = counted.reshape(self._size, self._size)
@@ -423,8 +426,7 @@ class SpellingModel:
 
     def _pairs(self, words: Sequence[str]) -> Int64s:
         """Return each pair of characters, ends included, as a place in the table [P]."""
-        codes = np.frombuffer("".join(words).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
-        lengths = np.fromiter(map(len, words), np.int64, len(words))
+        codes, lengths = code_points(words)
         indices = self._indices[np.minimum(codes, len(self._indices) - 1)]
         ended = np.insert(indices, np.cumsum(lengths), _END)  # after each word
         return np.append(_END, ended)[:-1] * self._size + ended

@@ -422,7 +422,7 @@ class _OfModel:
         entry = yield from predict_next(loaded, context, limits, parameter="text")
         after = (" " if context else "") + text[start : typed.start].rstrip()
         joint, num_context = loaded.tokenizer.encode_after(context, after)
-        before = np.array([joint[num_context:]], dtype=np.int64)
+        before = np.array([joint[num_context:]], np.int64)
         of_words = 0.0
         if before.size:
             lengths = np.array([before.shape[1]])

@@ -211,7 +211,7 @@ def encode_prompt(
     if healing and isinstance(given, str) and given:
         kept, taken = take_back(loaded.tokenizer, loaded.token_trie, given)
         if taken:
-            kept_ids = np.array(kept, dtype=np.int64)
+            kept_ids = np.array(kept, np.int64)
             return Prompt(number, kept_ids, bos=True, continues=len(kept) > 0, taken=taken)
     continues = len(ids) > 0 and not (isinstance(given, str) and given[-1].isspace())
     return Prompt(number, ids, bos=True, continues=continues)
@@ -254,14 +254,14 @@ def score_prompt_tokens(
     """
     distinct, rows = distinct_prompts(prompts)
     scores_of_row: dict[int, PromptScores] = {}
-    for chunk in chunks_by_length(np.array([len(prompt.ids) for prompt in distinct], dtype=np.int64)):
+    for chunk in chunks_by_length(np.array([len(prompt.ids) for prompt in distinct], np.int64)):
         tokens, lengths = pad_sequences([distinct[row].ids for row in chunk])
         both = concatenate_states([model.initial_state(1), model.empty_state(1)])
-        state: Any = both.select(np.array([not distinct[row].bos for row in chunk], dtype=np.int64))
+        state: Any = both.select(np.array([not distinct[row].bos for row in chunk], np.int64))
         top_shape = (*tokens.shape, min(top, len(model.vocabulary)))
-        tops = TopTokens(np.zeros(top_shape, dtype=np.int64), np.zeros(top_shape, dtype=np.float32))
+        tops = TopTokens(np.zeros(top_shape, np.int64), np.zeros(top_shape, np.float32))
         if top:
-            log_probs = np.zeros(tokens.shape, dtype=np.float32)
+            log_probs = np.zeros(tokens.shape, np.float32)
             yield from _score_with_top(model, state, tokens, lengths, log_probs, tops)
         else:
             log_probs = (yield from Read(model, state, tokens, lengths, SCORES)).log_probs

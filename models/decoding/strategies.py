@@ -118,7 +118,7 @@ class _Spelling:
     def scores(self, tokens: SortedTokens) -> FloatArray:
         """Return next-token log-probabilities given the text, up to a constant [V]."""
         ids, possible = self.possible(tokens)
-        scores = np.full(len(self.log_probs), -np.inf, dtype=np.float32)
+        scores = np.full(len(self.log_probs), -np.inf, np.float32)
         scores[ids] = possible
         return scores
 

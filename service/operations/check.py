@@ -1,6 +1,7 @@
 """Spelling and word check: probable errors of a text, and suggestions."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from math import log
 from typing import Annotated, Any, Self, TypeVar
@@ -20,10 +21,9 @@ from models.files import count_words
 from models.language_model import LOG_ZERO
 from models.scoring.model_weights import WeightedModel, shares
 from models.scoring.texts import Limits
-from models.text_model import TextModel
 from models.words import dictionary_key
 from service.operations.inputs import ModelsRequest, WordLists, find_dictionaries
-from service.operations.operation import Call, Cost, ModelsOperation
+from service.operations.operation import Call, Cost, ModelsOperation, Operation
 from service.schemas import with_examples
 from service.schemas.pieces import reply_pieces
 from service.schemas.suggestions import CheckReply, SuggestedText, TextIssue, WordSurprisal
@@ -42,6 +42,7 @@ OneLine = Annotated[str, StringConstraints(max_length=MAX_CHARACTERS, pattern=r"
 
 DictionaryWord = Annotated[str, StringConstraints(min_length=1, max_length=MAX_CHARACTERS)]
 
+R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -242,7 +243,45 @@ def check(
     return reply, num_tokens
 
 
-class Check(ModelsOperation[tuple[CheckReply, list[int]]]):
+class TextCheck(Operation[R]):
+    """Operation that checks texts, with documents about its models."""
+
+    needs_calibration = False
+
+    @override
+    def prepare(self) -> Iterator[Callable[[], Any]]:
+        yield from super().prepare()
+        yield self._read_documents
+
+    def _read_documents(self) -> None:
+        """Build the models' checkers; read a single model's calibration, and error tables by address.
+
+        For a thread: the model thread stays free; the registry may be remote. A damaged document is
+        logged and not used, unless it is a calibration that the request needs.
+        """
+        _ = [model.checker for model in self.models]  # the first use builds it
+
+        def read(
+            kind: str, find: Callable[[str], T | None], address: str, *, needed: bool = False
+        ) -> T | None:
+            try:
+                return find(address)
+            except LanguageModelError as error:
+                if needed:
+                    raise
+                _log.warning(f"{kind} not read", model=address, reason=str(error))
+                return None
+
+        stores, needed = self.call.resources, self.needs_calibration
+        addresses = {loaded.address for loaded in self.models}
+        self.errors = {one: read("table of errors", stores.errors.read, one) for one in addresses}
+        self.calibration: Calibration | None = None
+        if len(self.models) == 1:
+            find = partial(stores.calibrations.read, any_version=needed)
+            self.calibration = read("calibration", find, self.models[0].address, needed=needed)
+
+
+class Check(ModelsOperation[tuple[CheckReply, list[int]]], TextCheck[tuple[CheckReply, list[int]]]):
     """Find probable errors from the text on both sides of each word, and suggest corrections.
 
     The check finds unknown words and known words that are wrong in their context. Alternatives of a word are words of
@@ -253,19 +292,9 @@ class Check(ModelsOperation[tuple[CheckReply, list[int]]]):
     request = CheckRequest
 
     def __init__(self, call: Call, given: CheckRequest) -> None:
-        self.given = given
+        self.given, self.needs_calibration = given, given.precision is not None
         super().__init__(call, given)
         self._word_lists = find_dictionaries(call.resources.dictionaries, given.dictionaries)
-
-    @override
-    def prepare(self) -> Iterator[Callable[[], Any]]:
-        yield from super().prepare()
-        yield self._read_documents
-
-    def _read_documents(self) -> None:
-        self._calibration, self._errors = read_documents(
-            self.call, self.models, needed=self.given.precision is not None
-        )
 
     @override
     def cost(self) -> Cost:
@@ -274,9 +303,8 @@ class Check(ModelsOperation[tuple[CheckReply, list[int]]]):
 
     @override
     def run(self) -> Work[Any, tuple[CheckReply, list[int]]]:
-        return check(
-            self.weighted, self.given, self._calibration, self.call.limits, self._word_lists, self._errors
-        )
+        limits = self.call.limits
+        return check(self.weighted, self.given, self.calibration, limits, self._word_lists, self.errors)
 
     @override
     def reply(self, result: tuple[CheckReply, list[int]]) -> Iterator[bytes]:
@@ -285,34 +313,3 @@ class Check(ModelsOperation[tuple[CheckReply, list[int]]]):
             self.call.count_scored(loaded, number)
         num_entries = (1 + self.given.max_suggestions) * len(reply.issues)
         return reply_pieces(reply, words=len(reply.words), issues=num_entries)
-
-
-def read_documents(
-    call: Call, models: Sequence[TextModel], *, needed: bool = False
-) -> tuple[Calibration | None, dict[str, ErrorTable | None]]:
-    """Build the models' checkers; return a single model's calibration, and error tables by address.
-
-    For a thread: the model thread stays free; the registry may be remote. A damaged document is
-    logged and not used, unless it is a calibration that the request needs.
-    """
-    _ = [model.checker for model in models]  # the first use builds it
-
-    def read(kind: str, store: Callable[[str], T | None], address: str, *, needed: bool = False) -> T | None:
-        try:
-            return store(address)
-        except LanguageModelError as error:
-            if needed:
-                raise
-            _log.warning(f"{kind} not read", model=address, reason=str(error))
-            return None
-
-    resources = call.resources
-    addresses = {loaded.address for loaded in models}
-    tables = {one: read("table of errors", resources.errors.read, one) for one in addresses}
-    if len(models) > 1:
-        return None, tables
-
-    def find(address: str) -> Calibration | None:
-        return resources.calibrations.read(address, any_version=needed)
-
-    return read("calibration", find, models[0].address, needed=needed), tables

@@ -231,7 +231,7 @@ class CompletionRequest(ModelRequest):
             )
         if self.stream_options is not None and not self.stream:
             raise InvalidInputError.of("stream_options", "requires stream")
-        most = max(self.num_choices, self.num_choices if self.best_of is None else self.best_of)
+        most = max(self.num_choices, self.best_of or 0)
         rows = len(self.prompts) * most
         if rows > limits.max_texts:
             raise InvalidInputError(

@@ -6,7 +6,7 @@ Source: the API's description, https://languagetool.org/http-api/.
 import importlib.metadata
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from operator import itemgetter
 from typing import Annotated, Any, Literal
@@ -18,9 +18,9 @@ from models.calls import Work, map_in_steps
 from models.errors import InvalidInputError
 from models.scoring.model_weights import WeightedModel
 from models.text_model import TextModel
-from service.operations.check import DEFAULT_THRESHOLD, CheckRequest, check, read_documents
+from service.operations.check import DEFAULT_THRESHOLD, CheckRequest, TextCheck, check
 from service.operations.inputs import dictionaries_of_languages
-from service.operations.operation import Call, Cost, Operation
+from service.operations.operation import Call, Cost
 from service.schemas.pieces import reply_pieces
 from service.schemas.suggestions import LanguageToolMatch, LanguageToolReply, TextIssue
 from service.schemas.wire import WireModel, either, invalid_input, parse_form, parse_json
@@ -239,7 +239,7 @@ def _sentence(text: str, start: int, end: int) -> str:
     return text[first : following.end() if following else last].strip()
 
 
-class LanguageToolCheck(Operation[LanguageToolReply]):
+class LanguageToolCheck(TextCheck[LanguageToolReply]):
     """Find probable errors, with LanguageTool's API, for its existing clients: editors, browsers, LibreOffice.
 
     Positions count UTF-16 code units. The models of the languages are those of `GRAMOPHONE_LANGUAGES`, the dictionaries
@@ -259,13 +259,6 @@ class LanguageToolCheck(Operation[LanguageToolReply]):
         return parse_form(LanguageToolRequest, body)
 
     @override
-    def prepare(self) -> Iterator[Callable[[], Any]]:
-        yield self._read_documents
-
-    def _read_documents(self) -> None:
-        _, self._errors = read_documents(self.call, self.models)
-
-    @override
     def cost(self) -> Cost:
         read = self.call.num_tokens
         return Cost(read, reread=(len(self.models) - 1) * read)
@@ -282,7 +275,7 @@ class LanguageToolCheck(Operation[LanguageToolReply]):
             by_address.setdefault(loaded.address, (code, loaded))
         models = [WeightedModel(loaded) for _, loaded in by_address.values()]
         word_lists = dictionaries_of_languages(self.call.resources.dictionaries, codes)
-        reply, num_tokens = yield from check(models, wire, None, self.call.limits, word_lists, self._errors)
+        reply, num_tokens = yield from check(models, wire, None, self.call.limits, word_lists, self.errors)
         for weighted, number in zip(models, num_tokens, strict=True):
             self.call.count_scored(weighted.loaded, number)
         best, _ = by_address[reply.model]

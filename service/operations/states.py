@@ -40,7 +40,7 @@ from service.schemas.replies import (
 from service.schemas.wire import OneOrMoreContexts, TimedRequest, TokenId, WireModel, either, named_contexts
 
 _STATES_PER_STEP = 512
-_NO_LOG_PROBS = np.zeros(0, dtype=np.float32)
+_NO_LOG_PROBS = np.zeros(0, np.float32)
 
 Handle = Annotated[str, Field(min_length=1, max_length=200)]
 """Handle of a state, opaque to clients."""
@@ -79,7 +79,7 @@ def continue_states(
     distinct = concatenate_states(list({id(before.state): before.state for before in previous}.values()))
     log_probs: list[FloatArray] = [_NO_LOG_PROBS] * len(texts)
     states: list[Any] = [before.state for before in previous] if want.state else []
-    lengths = np.array([len(text) for text in texts], dtype=np.int64)
+    lengths = np.array([len(text) for text in texts], np.int64)
     filled = np.flatnonzero(lengths)
     for chunk in chunks_by_length(lengths[filled]):
         indices = filled[chunk]
@@ -99,7 +99,7 @@ def next_log_prob_matrix(
     loaded: TextModel, states: Sequence[Any], ids: TokenIds | None
 ) -> Work[Any, FloatArray]:
     """Compute next-token log-probabilities [N, K] after N states of one row each, see `next_log_probs`."""
-    blocks = [np.zeros((0, loaded.vocab_size if ids is None else len(ids)), dtype=np.float32)]
+    blocks = [np.zeros((0, loaded.vocab_size if ids is None else len(ids)), np.float32)]
     for block in _row_blocks(loaded, states, ids):
         log_probs = yield from next_log_probs(loaded, block, ids)
         blocks.append(log_probs)
@@ -156,7 +156,7 @@ def _score_and_advance(
         result = yield from Read(model, distinct.select(rows), tokens, lengths, want)
         return result.log_probs, result.state
     # look up first tokens in the distribution of the state before
-    scores = np.zeros(tokens.shape, dtype=np.float32)
+    scores = np.zeros(tokens.shape, np.float32)
     before = distinct.select(used)
     size = max(1, MAX_STATE_ENTRIES // len(model.vocabulary))
     for first in range(0, len(before), size):
