@@ -379,7 +379,7 @@ class CandidateGenerator(ABC):
         sentence, base = context.sentences[index], int(context.bases[index])
         start, end = slot.start - sentence.offset, slot.end - sentence.offset
         replace, size = token_replacer(self.splitter, sentence, start, end)
-        found: list[Correction] = []
+        found = []
 
         def add(one: tuple[str, float, int]) -> None:
             text, log_weight, edits = one

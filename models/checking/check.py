@@ -119,8 +119,8 @@ def _check(
         instead="send it in parts",
     )
     tokens = loaded.tokenizer.vocabulary.tokens
-    batches: list[RescoredBatch] = []
-    issues: list[Issue] = []
+    batches = []
+    issues = []
     num_entries = 0
     direct = is_lookup(loaded.model)
     for work in loaded.checker.rescore_all(loaded.model, sentences, settings):
@@ -157,7 +157,7 @@ def _combine(
     starts = word_starts(text)
     if not len(starts):
         return results[0], normalised_weights(models)[None, :]
-    by_model: list[Float64s] = []
+    by_model = []
     for model, result in zip(models, results, strict=True):
         spellings = yield from sum_spellings(model.loaded.checker, result.words, starts)
         by_model.append(sum_by_word(starts, result.positions, result.log_probs) + spellings)
@@ -174,15 +174,15 @@ def _combine(
         if model.loaded.tokenizer.kind != CharacterTokenizer.kind
     ]
     judges = judges or [*range(len(models))]
-    known: list[set[tuple[int, int]]] = []
+    known = []
     for result in results:
         known.append({(word.start, word.end) for word in result.words if word.known})
         yield None
     judged = set().union(*(known[number] for number in judges))
     known_by_any = set().union(*known)
     factors = mixed / np.minimum(log_probs, -1e-300)  # [M, N], never infinite
-    words: list[Word] = []
-    surprisals: list[Float64s] = []
+    words = []
+    surprisals = []
     found: dict[tuple[int, int], list[tuple[float, Issue]]] = {}
     for number, result in enumerate(results):
         of_words = words_at(starts, [word.start for word in result.words])

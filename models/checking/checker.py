@@ -188,7 +188,7 @@ def find_issues(
 
 def without_overlaps(issues: Iterable[Issue]) -> list[Issue]:
     """Return issues in text order; of overlapping ones, the most probable."""
-    chosen: list[Issue] = []
+    chosen = []
     ranked = sorted(issues, key=lambda issue: -issue.probability)
     first, last = min((one.start for one in ranked), default=0), max((one.end for one in ranked), default=0)
     is_taken = np.zeros(last - first, bool)

@@ -96,8 +96,8 @@ class WordCandidateGenerator(CandidateGenerator):
     @override
     def propose(self, context: CheckContext) -> Work[Any, Corrections]:
         # near words; spaces; user dictionary for unknown words; the caller's suggestions
-        nearby: list[FuzzyMatches] = []
-        owners: list[int] = []
+        nearby = []
+        owners = []
         found: list[Correction] = []
         for number, word in enumerate(context.words):
             if number % _WORDS_PER_STEP == _WORDS_PER_STEP - 1:
@@ -187,7 +187,7 @@ class WordCandidateGenerator(CandidateGenerator):
 
     def _nearby_words(self, context: CheckContext, word: Word) -> FuzzyMatches:
         """Find the ids of the words near a typed word."""
-        found: list[FuzzyMatches] = []
+        found = []
         for typed in filter(None, map(split_affixes, self.keys(word))):
             if typed.affixes in self._members:
                 ids, lexicon = self._group(typed.affixes)

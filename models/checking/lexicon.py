@@ -389,7 +389,7 @@ class UserDictionary:
 
     def fuzzy_matches(self, word: str, max_edits: int) -> Work[Any, list[tuple[str, int, float]]]:
         """Return words near an unknown one, as spelled, with edits and a dictionary's share."""
-        near: dict[str, tuple[int, float]] = {}
+        near = {}
         if self._words:
             for key, edits in self._lexicon.nearby(dictionary_key(word), max_edits):
                 text = self._words[key]

@@ -126,8 +126,8 @@ class SentenceSplitter:
         """
         if self._is_plain(text):
             return text, np.arange(len(text) + 1)
-        pieces: list[str] = []
-        origins: list[Int64s] = []
+        pieces = []
+        origins = []
         at = 0
         for found in self._unit.finditer(text):
             (start, end), word = found.span(), found.group()

@@ -138,7 +138,7 @@ def _model_completions(
     Returns:
         Completions by text, the mass of the typed text, and the part of it that they do not cover.
     """
-    completions: dict[str, RankedCompletion] = {}
+    completions = {}
     live_by: list[float] = []  # mass of words under no earlier prefix
     covered: list[float] = []  # part covered by the words found
     prefixes = [prefix.text for prefix, _ in searches]
@@ -186,7 +186,7 @@ def _add_user_completions(
     if not after:
         return 0.0
     yield None
-    edits: dict[str, int] = {}
+    edits = {}
     if settings.fuzzy:
         edits = yield from after.fuzzy_matches(typed.prefix, settings.fuzzy, ignore_case=settings.ignore_case)
         mass, likeliest = yield from after.rate(edits, limit, lambda word: _penalty(word, edits[word], typed))

@@ -127,7 +127,7 @@ class TokenTrie:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.token_bytes = tokenizer.token_bytes
-        members: list[str] = []
+        members = []
         self.has_members = tokenizer.members is not None
         if tokenizer.members is not None:
             num_plain = len(tokenizer.members.plain.vocabulary)

@@ -382,7 +382,7 @@ def extend_phrases(
         max_words: maximum words of a phrase.
         limit: maximum phrases of each length, the most probable ones.
     """
-    found: list[ScoredPhrase] = []
+    found = []
     longest, num_read = list(first), 0
     for _ in range(max_words - 1):
         longer = []

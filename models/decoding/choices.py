@@ -18,7 +18,7 @@ from models.language_model import SCORES, STATE, LanguageModel, TopTokens, pad_s
 from models.scoring.constants import BLOCK_ENTRIES, MAX_CHOICE_ENTRIES, MAX_CHOICE_ROWS
 from models.scoring.prefill import chunks_by_length, prefill
 from models.scoring.texts import Limits, TextOrIds, encode_within
-from models.states import concatenate_states, materialize
+from models.states import concatenate_states
 from models.text_model import TextModel
 from models.tokenizers import Detokenizer
 
@@ -237,9 +237,7 @@ def prefill_prompts(loaded: TextModel, prompts: Sequence[Prompt]) -> Work[Any, A
         contexts = [distinct[index].ids for index in order if distinct[index].bos == bos]
         if contexts:
             states.append((yield from prefill(loaded, contexts, bos=bos)))
-    state = states[0] if len(states) == 1 else concatenate_states(states)
-    selected = np.argsort(order)[rows]
-    return materialize(state if selected.tolist() == list(range(len(distinct))) else state.select(selected))
+    return concatenate_states(states).select(np.argsort(order)[rows]).materialized
 
 
 def score_prompt_tokens(
@@ -253,7 +251,7 @@ def score_prompt_tokens(
         top: most probable tokens to find at each position; 0 scores each sequence in one call.
     """
     distinct, rows = distinct_prompts(prompts)
-    scores_of_row: dict[int, PromptScores] = {}
+    scores_of_row = {}
     for chunk in chunks_by_length(np.array([len(prompt.ids) for prompt in distinct], np.int64)):
         tokens, lengths = pad_sequences([distinct[row].ids for row in chunk])
         both = concatenate_states([model.initial_state(1), model.empty_state(1)])
@@ -284,7 +282,7 @@ def _score_with_top(
     All distributions of a long prompt would fill the memory. States are collected until their
     distributions fill a bounded block, of which only the most probable tokens are kept.
     """
-    pending: list[tuple[Any, TokenIds, int]] = []
+    pending = []
     limit = max(BLOCK_ENTRIES // len(model.vocabulary), 1)
     rows, count = np.arange(len(tokens)), 0
     for position in range(1, tokens.shape[1]):

@@ -23,7 +23,7 @@ A = TypeVar("A", bound=PhraseAutomaton[int])
 
 def token_automaton(loaded: TextModel, automaton: A, weights: Iterable[tuple[str, float]]) -> Work[Any, A]:
     """Fill an automaton with token sequences of texts and their weights."""
-    by_ids: dict[bytes, float] = {}  # bytes: a tuple takes ten times the memory
+    by_ids = {}  # bytes: a tuple takes ten times the memory
 
     def spell(weighted: tuple[str, float]) -> None:
         for ids in spellings(loaded.tokenizer, weighted[0]):

@@ -289,7 +289,7 @@ def pack_ragged(parts: Sequence[AnyArray]) -> tuple[AnyArray, Int64s]:
 
     An array shared by several rows is stored once.
     """
-    spans: dict[int, tuple[int, int]] = {}
+    spans = {}
     different, end = [], 0
     for part in parts:
         if id(part) not in spans:

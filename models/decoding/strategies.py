@@ -226,7 +226,7 @@ def beam_search(task: DecodeTask, prompts: Sequence[Prompt]) -> Work[Any, list[C
     Returns:
         At most `n` continuations per prompt, best first, in the prompts' order.
     """
-    done: list[Continuation] = []
+    done = []
     for part in task.parts(prompts, task.parameters.beams):
         searches = yield from _run_beams(task, part)
         for prompt, search in zip(part, searches, strict=True):

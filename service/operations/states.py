@@ -433,7 +433,7 @@ class AdvanceStates(_OnStates[list[AdvancedState]]):
         rows = yield from next_log_prob_matrix(loaded, [after[i] for i in queried], queried_ids)
         next_rows = dict(zip(queried, rows.tolist(), strict=True))
         read = [stored.read_phrases(text) for stored, text in zip(before, texts, strict=True)]
-        handles: dict[int, str] = {}
+        handles = {}
         if to_keep:
             kept: Any = [[of_each[i] for i in to_keep] for of_each in (after, texts, before)]
             stored = yield from stored_states(*kept)
