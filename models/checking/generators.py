@@ -132,9 +132,7 @@ class WordCandidateGenerator(CandidateGenerator):
             edits.astype(np.int64),
             np.full(len(slots), None, object),
         )
-        return concatenate_corrections(
-            [_exclude_given(words, more, len(self.splitter.tokenizer.vocabulary)), more]
-        )
+        return concatenate_corrections([_exclude_given(words, more, len(self._cores)), more])
 
     @override
     def weigh_shortlisted(self, context: CheckContext, found: Corrections) -> Corrections:

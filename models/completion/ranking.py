@@ -265,8 +265,7 @@ def _in_typed_case(
         plain = plain_form(given)
         if settings.ignore_case:
             for beginning in dict.fromkeys((given, plain)):
-                corrected = one.edits > 0
-                one.text = match_beginning(beginning, one.text, corrected=corrected)
+                one.text = match_beginning(beginning, one.text, corrected=one.edits > 0)
         if one.text.startswith(plain):
             one.text = given + one.text[len(plain) :]
         key = one.text, one.is_complete, one.begun
@@ -543,8 +542,7 @@ def rank_completions(
         limit = most if split is typed else limit
         parts.append(part)
     found = yield from _merged(parts)
-    any_case = any(part.settings.ignore_case for part in parts)
-    settings = parts[0].settings if len(parts) == 1 else _adapted(settings, typed, any_case=any_case)
+    settings = _adapted(settings, typed, any_case=any(part.settings.ignore_case for part in parts))
 
     def mass_of(word: str) -> float:
         return math.fsum(part.weighted_mass(word) for part in parts)

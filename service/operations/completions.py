@@ -424,7 +424,7 @@ def complete_prompts(
     num_read = sum(len(prompt.tokens.ids) for prompt in prompts)
     num_choices = len(prompts) * request.num_choices
     usage = Usage(num_read, 0, num_read)
-    in_each = request.stream_options is not None and request.stream_options.continuous_usage_stats
+    in_each = (request.stream_options or StreamOptions()).continuous_usage_stats
 
     def events(parts: Iterable[tuple[CompletionChoice, int]]) -> Iterator[ChoiceChunk]:
         nonlocal usage
@@ -550,7 +550,7 @@ class Completions(ChoicesOperation):
             _log.debug("fields ignored", fields=ignored, request_id=call.request_id)
         super().__init__(call, call.resolve(given.model))
         self.slots, self.streams = given.slots, bool(given.stream)
-        self.ends_with_result = given.stream_options is not None and bool(given.stream_options.include_usage)
+        self.ends_with_result = bool((given.stream_options or StreamOptions()).include_usage)
         self._id, self._created = f"cmpl-{uuid.uuid4().hex}", int(time.time())
 
     @override

@@ -144,9 +144,7 @@ class TimedRequest(WireModel):
 
 def by_type(message: str, tags: Mapping[type, str]) -> Discriminator:
     """Return the choice of an alternative by a value's type; `message` is the error of other types."""
-    return Discriminator(
-        lambda value: tags.get(type(value)), custom_error_type="by_type", custom_error_message=message
-    )
+    return Discriminator(lambda value: tags.get(type(value)), "by_type", message)
 
 
 Members = Annotated[
@@ -347,24 +345,15 @@ def _constraint_text(message: str) -> str:
 
 def _context_tag(value: Any) -> str | None:
     """Return the alternative that matches a value's type; errors then concern only it."""
-    if isinstance(value, str):
-        return "<text>"
     if isinstance(value, list):
-        if value and isinstance(value[0], str):
-            return "<texts>"
-        if value and isinstance(value[0], list):
-            return "<id lists>"
-        return "<ids>"
-    return None
+        first = value[0] if value else None
+        return "<texts>" if isinstance(first, str) else "<id lists>" if isinstance(first, list) else "<ids>"
+    return "<text>" if isinstance(value, str) else None
 
 
 OneContext = Annotated[
     Annotated[str, Tag("<text>")] | Annotated[list[TokenId], Tag("<ids>")],
-    Discriminator(
-        lambda v: tag if (tag := _context_tag(v)) in {"<text>", "<ids>"} else None,
-        custom_error_type="text_or_ids",
-        custom_error_message=_CONTEXT_MESSAGE,
-    ),
+    Discriminator(_context_tag, "text_or_ids", _CONTEXT_MESSAGE),
 ]
 """A string, or a list of token ids."""
 
@@ -373,11 +362,7 @@ OneOrMoreContexts = Annotated[
     | Annotated[list[str], Tag("<texts>"), Field(min_length=1)]
     | Annotated[list[TokenId], Tag("<ids>")]
     | Annotated[list[list[TokenId]], Tag("<id lists>"), Field(min_length=1)],
-    Discriminator(
-        _context_tag,
-        custom_error_type="text_or_ids",
-        custom_error_message=_CONTEXT_MESSAGE + ", or a list of either",
-    ),
+    Discriminator(_context_tag, "text_or_ids", _CONTEXT_MESSAGE + ", or a list of either"),
 ]
 """A string, a list of strings, a list of token ids, or a list of such lists."""
 
