@@ -1,8 +1,5 @@
 """Candidate corrections of words.
 
-`Corrections` holds M candidates in arrays: the slot of the text that each replaces, its tokens and
-its error-model weight. A `CandidateGenerator` finds them for one tokenizer.
-
 `token_replacer` re-tokenises only between the white space around a replaced span if the tokens
 there do not depend on the rest of the sentence; otherwise it re-tokenises the sentence.
 """

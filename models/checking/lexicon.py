@@ -27,7 +27,12 @@ from rapidfuzz.process import cdist
 
 from models.arrays import Int64s, UInt8s, UInt64s
 from models.calls import Work
-from models.checking.sentences import SpellingModel, code_points, common_typo_corrections, one_edit_strings
+from models.checking.sentences import (
+    SpellingModel,
+    code_points,
+    common_typo_corrections,
+    one_edit_strings,
+)
 from models.errors import FormatError, require_package
 from models.words import (
     dictionary_key,

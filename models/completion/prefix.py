@@ -1,9 +1,4 @@
-"""Typed prefix of a text: the word at its end, and corrected prefixes for typing errors.
-
-`split_prefix` splits a text into the context, to be tokenised, and the beginning of the current
-word, which constrains the next tokens by its bytes. `corrected_prefixes` ranks prefixes within one
-or two edits by an edit penalty and the probability of the next token.
-"""
+"""Typed prefix of a text: the word at its end, and corrected prefixes for typing errors."""
 
 import re
 import unicodedata

@@ -1,7 +1,4 @@
-"""Decoding rules of rows as arrays for kernels: biases, penalties, work buffers.
-
-Kernels use thread-local buffers, one set per vocabulary size.
-"""
+"""Decoding rules of rows as arrays for kernels: biases, penalties, work buffers."""
 
 import math
 import threading

@@ -26,7 +26,12 @@ from service.operations.inputs import ModelsRequest, WordLists, find_dictionarie
 from service.operations.operation import Call, Cost, ModelsOperation, Operation
 from service.schemas import with_examples
 from service.schemas.pieces import reply_pieces
-from service.schemas.suggestions import CheckReply, SuggestedText, TextIssue, WordSurprisal
+from service.schemas.suggestions import (
+    CheckReply,
+    SuggestedText,
+    TextIssue,
+    WordSurprisal,
+)
 from service.schemas.wire import TextOrObject, WireModel, either, text_or_object
 
 _log = structlog.get_logger(__name__)

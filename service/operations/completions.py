@@ -41,7 +41,12 @@ from models.text_model import TextModel
 from models.tokenizers import Detokenizer
 from models.vocabulary import BOS, EOS
 from service.operations.constants import PROMPT_TOKENS_PER_STEP
-from service.operations.generate import ChoiceChunk, ChoicesOperation, GenerateResult, decoding_parameters
+from service.operations.generate import (
+    ChoiceChunk,
+    ChoicesOperation,
+    GenerateResult,
+    decoding_parameters,
+)
 from service.operations.operation import TOKENS_PER_PREDICTION, Call, Cost
 from service.schemas import with_examples
 from service.schemas.replies import Usage, to_json

@@ -22,7 +22,11 @@ from service.operations.check import DEFAULT_THRESHOLD, CheckRequest, TextCheck,
 from service.operations.inputs import dictionaries_of_languages
 from service.operations.operation import Call, Cost
 from service.schemas.pieces import reply_pieces
-from service.schemas.suggestions import LanguageToolMatch, LanguageToolReply, TextIssue
+from service.schemas.suggestions import (
+    LanguageToolMatch,
+    LanguageToolReply,
+    TextIssue,
+)
 from service.schemas.wire import WireModel, either, invalid_input, parse_form, parse_json
 
 # ruff: noqa: N815 - LanguageTool's names

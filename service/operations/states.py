@@ -17,7 +17,14 @@ from models.arrays import FloatArray, Int64s, TokenIds
 from models.calls import Predict, Read, Work, map_in_steps
 from models.decoding.generate import phrase_automaton
 from models.errors import InvalidInputError
-from models.language_model import SCORES, STATE, LanguageModel, Want, is_lookup, pad_sequences
+from models.language_model import (
+    SCORES,
+    STATE,
+    LanguageModel,
+    Want,
+    is_lookup,
+    pad_sequences,
+)
 from models.phrases import MAX_TOKEN_PHRASES, Phrase, PhraseList
 from models.scoring.constants import MAX_CALL_TOKENS, MAX_STATE_ENTRIES
 from models.scoring.prefill import chunks_by_length, prefill, token_runs
@@ -185,7 +192,7 @@ class OpenStatesRequest(TimedRequest):
     """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
     bos: bool = True
     """True to put `<s>` before each context."""
-    phrases: Annotated[list[Phrase], Field(max_length=MAX_TOKEN_PHRASES)] = Field(default_factory=list)
+    phrases: list[Phrase] = Field(default_factory=list, max_length=MAX_TOKEN_PHRASES)
     """Texts to favour, up to 1,000. Advancing the states reports the value that the continuation adds: the weight of
     each text, in equal parts for its tokens. The class does not count."""
 

@@ -64,34 +64,37 @@ def schema_only(**keywords: Any) -> Any:
     return Field(json_schema_extra=keywords)
 
 
+def between(least: float, most: float) -> Any:
+    """Return a field with bounds that the operation checks, not pydantic."""
+    return schema_only(minimum=least, maximum=most)
+
+
 TokenId = Annotated[int, schema_only(minimum=0)]
 NonNegative = Annotated[int, schema_only(minimum=0)]
 Positive = Annotated[int, schema_only(minimum=1)]
-Temperature = Annotated[float, schema_only(minimum=0, maximum=decoding.MAX_TEMPERATURE)]
+Temperature = Annotated[float, between(0, decoding.MAX_TEMPERATURE)]
 Share = Annotated[float, schema_only(exclusiveMinimum=0, maximum=1)]
-Probability = Annotated[float, schema_only(minimum=0, maximum=1)]
+Probability = Annotated[float, between(0, 1)]
 RepetitionPenalty = Annotated[float, schema_only(exclusiveMinimum=0, maximum=decoding.MAX_REPETITION_PENALTY)]
-Penalty = Annotated[float, schema_only(minimum=-decoding.MAX_PENALTY, maximum=decoding.MAX_PENALTY)]
-LengthPenalty = Annotated[
-    float, schema_only(minimum=-decoding.MAX_LENGTH_PENALTY, maximum=decoding.MAX_LENGTH_PENALTY)
-]
-DiversityPenalty = Annotated[float, schema_only(minimum=0, maximum=decoding.MAX_DIVERSITY_PENALTY)]
+Penalty = Annotated[float, between(-decoding.MAX_PENALTY, decoding.MAX_PENALTY)]
+LengthPenalty = Annotated[float, between(-decoding.MAX_LENGTH_PENALTY, decoding.MAX_LENGTH_PENALTY)]
+DiversityPenalty = Annotated[float, between(0, decoding.MAX_DIVERSITY_PENALTY)]
 Biases = Annotated[
-    dict[str, Annotated[float, schema_only(minimum=-decoding.MAX_BIAS, maximum=decoding.MAX_BIAS)]],
+    dict[str, Annotated[float, between(-decoding.MAX_BIAS, decoding.MAX_BIAS)]],
     schema_only(maxProperties=decoding.MAX_BIASES),
 ]
 BadWords = Annotated[
     list[Annotated[str, schema_only(minLength=1, maxLength=decoding.MAX_BAD_WORD_LENGTH)]],
     schema_only(maxItems=decoding.MAX_BAD_WORDS),
 ]
-NumChoices = Annotated[int, schema_only(minimum=1, maximum=decoding.MAX_CHOICES)]
-NumBeams = Annotated[int, schema_only(minimum=1, maximum=decoding.MAX_BEAMS)]
-Seed = Annotated[int, schema_only(minimum=0, maximum=2**64 - 1)]
+NumChoices = Annotated[int, between(1, decoding.MAX_CHOICES)]
+NumBeams = Annotated[int, between(1, decoding.MAX_BEAMS)]
+Seed = Annotated[int, between(0, 2**64 - 1)]
 StopText = Annotated[str, schema_only(minLength=1, maxLength=decoding.MAX_STOP_LENGTH)]
 Stops = StopText | Annotated[list[StopText], schema_only(maxItems=decoding.MAX_STOPS)]
 
-Weight = Annotated[float, schema_only(minimum=-MAX_WEIGHT, maximum=MAX_WEIGHT)]
-LengthExponent = Annotated[float, schema_only(minimum=0, maximum=MAX_LENGTH_EXPONENT)]
+Weight = Annotated[float, between(-MAX_WEIGHT, MAX_WEIGHT)]
+LengthExponent = Annotated[float, between(0, MAX_LENGTH_EXPONENT)]
 MixtureWeight = Annotated[float, schema_only(exclusiveMinimum=0, maximum=1)]
 Name = Annotated[str, schema_only(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", maxLength=MAX_NAME_LENGTH)]
 ModelName = Annotated[str, schema_only(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
