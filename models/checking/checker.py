@@ -14,7 +14,7 @@ import numpy as np
 
 from models.arrays import Float64s, Int64s
 from models.calls import Work, map_in_steps
-from models.checking.candidates import CandidateGenerator, CheckContext
+from models.checking.candidates import CandidateGenerator, CheckBatch
 from models.checking.error_model import CheckSettings, ErrorModel, GivenSpan
 from models.checking.generators import SubwordCandidateGenerator, WordCandidateGenerator
 from models.checking.rescoring import RescoredBatch, rescore_batch
@@ -97,12 +97,12 @@ class Checker:
             after = int(order) - 1 if direct else self._proposer.right_tokens
         carried: list[Any] = []
 
-        def work(first: int, batch: Sequence[Sentence]) -> Work[Any, RescoredBatch]:
-            own = {index: given[first + index] for index in range(len(batch)) if first + index in given}
-            context = CheckContext(model, batch, channel, own)
-            state = carried.pop() if batch[0].continues_line else model.initial_state(len(batch))
+        def work(first: int, some: Sequence[Sentence]) -> Work[Any, RescoredBatch]:
+            own = {index: given[first + index] for index in range(len(some)) if first + index in given}
+            batch = CheckBatch(model, some, channel, own)
+            state = carried.pop() if some[0].continues_line else model.initial_state(len(some))
             state = state if direct else view(state)  # a network's reads share batches with other requests
-            rescored = yield from rescore_batch(self._proposer, context, state=state, right_tokens=after)
+            rescored = yield from rescore_batch(self._proposer, batch, state=state, right_tokens=after)
             if rescored.state is not None:
                 carried.append(rescored.state)
             return rescored
