@@ -320,7 +320,8 @@ class CandidateGenerator(ABC):
                 if index is None:
                     index = by_span[span.start, span.end] = len(batch.slots)
                     first, past = span.start - sentence.offset, span.end - sentence.offset
-                    inside, base = self.splitter.tokens_in(sentence, first, past), int(batch.bases[number])
+                    inside = self.splitter.tokens_in(sentence, first, past)
+                    base = int(batch.bases[number])
                     words = [
                         word for word in sentence.words if word.start < span.end and word.end > span.start
                     ]

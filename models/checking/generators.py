@@ -138,7 +138,7 @@ class WordCandidateGenerator(CandidateGenerator):
     def weigh_shortlisted(self, batch: CheckBatch, found: Corrections) -> Corrections:
         # only for words not in small letters; other `texts` stay None
         recased = [
-            n for n, word in enumerate(batch.words) if not word.text.isascii() or not word.text.islower()
+            n for n, word in enumerate(batch.words) if not (word.text.isascii() and word.text.islower())
         ]
         for row in np.flatnonzero(np.isin(found.slots, recased)).tolist():
             if found.texts[row] is not None:
@@ -370,10 +370,9 @@ class SubwordCandidateGenerator(CandidateGenerator):
         words = batch.words
         if not 0 <= left < len(words) - 1 or batch.slots[left].exempt or batch.slots[left + 1].exempt:
             return []
-        index, other = batch.sentence_of[batch.positions[left : left + 2]].tolist()
-        sentence = batch.sentences[index]
-        between = sentence.text[words[left].end - sentence.offset : words[left + 1].start - sentence.offset]
-        if index != other or between != " ":
+        line, _, end = batch.place(left)
+        other, start, _ = batch.place(left + 1)
+        if other is not line or line[end:start] != " ":
             return []
         number = batch.join_slots(left, log_weight=batch.slots[left].log_weight)
         text = words[left].text + words[left + 1].text

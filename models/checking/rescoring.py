@@ -101,7 +101,7 @@ def rescore_batch(
     ended = [(one, [len(one.text)] if one.ends else []) for one in batch.sentences]
     counts = [len(sentence.ids) + len(ends) for sentence, ends in ended]
     predicted = np.arange(sum(counts)) + np.repeat(batch.bases - np.cumsum(counts) + counts, counts)
-    num_tokens = np.fromiter((word.last - word.first for word in batch.words), np.int64, len(batch.words))
+    num_tokens = np.array([word.last - word.first for word in batch.words], np.int64)
     last = batch.sentences[-1]
     return RescoredBatch(
         batch.words,

@@ -144,7 +144,7 @@ def _model_completions(
     prefixes = [prefix.text for prefix, _ in searches]
     for index, (prefix, search) in enumerate(searches):
         yield None
-        nested = [i for i in range(index) if _starts_with(prefixes[i], prefixes[index], settings)]
+        nested = [i for i in range(index) if _starts_with(prefixes[i], prefix.text, settings)]
         result = search.result()
         own = [
             item
@@ -400,14 +400,17 @@ class _OfModel:
     def _begun_members(self, limits: Limits) -> Work[Any, list[RankedCompletion]]:
         """Find members of classes begun with complete words of the text: "New York" after "New Y".
 
-        Also those whose first word the text has begun with a sign, such as "O'Fallon" after "O'": as one word, they
-        have another character in its place. Their masses are relative to these words' probability, as those of words
-        after them are.
+        Also those begun with a sign, such as "O'Fallon" after "O'": as one word, they have another character in its
+        place. Masses are relative to these words' probability, as those of words after them are.
         """
-        loaded, text, typed, any_case = self._loaded, self._text, self._typed, self.settings.ignore_case
-        if not loaded.token_trie.has_members or len(read := loaded.tokenizer.normaliser(text)) != len(text):
+        loaded, text, typed = self._loaded, self._text, self._typed
+        trie, any_case = loaded.token_trie, self.settings.ignore_case
+        if not trie.has_members:
             return []
-        tokens = loaded.token_trie.folded if any_case else loaded.token_trie.exact
+        read = loaded.tokenizer.normaliser(text)
+        if len(read) != len(text):
+            return []
+        tokens = trie.folded if any_case else trie.exact
         words = _WORD_AFTER_SPACE.finditer(read)
         starts = [m.start() for m in words if m.start() < typed.start or as_one_word(m.group()) != m.group()]
         for start in starts[-MAX_MEMBER_WORDS:]:  # the longest part of the text that begins members
@@ -451,7 +454,7 @@ class _OfModel:
             ignore_case=settings.ignore_case,
         )
         variants: list[CorrectedPrefix] = []  # none starts with the typed prefix or an earlier one
-        for variant in sorted(found, key=lambda variant: (-variant.penalty, len(variant.spelled))):
+        for variant in sorted(found, key=lambda one: (-one.penalty, len(one.spelled))):
             if not variant.spelled.startswith((typed.spelled, *(earlier.spelled for earlier in variants))):
                 variants.append(variant)
         # half of the steps for the typed prefix, the rest for corrected ones by weight

@@ -27,7 +27,7 @@ STOP, LENGTH = "stop", "length"
 
 GeneratedToken: TypeAlias = tuple[int, float, TopTokens | None]
 """Id of a token; its finite natural log-probability by the model alone, before bias, penalties and temperature; and
-the most probable tokens at its position by the model alone (log-probabilities may be -inf), None unless requested."""
+the most probable tokens there by the model alone (log-probabilities may be -inf), None unless requested."""
 
 PromptScores: TypeAlias = tuple[FloatArray, TopTokens]
 """Natural-log probability of each token of a prompt given the earlier tokens [T], and the most probable tokens at

@@ -203,12 +203,11 @@ class DecodeBatch:
         has_output = (self._left == 0) | np.logical_or.reduceat(ended, self._starts)
         for number in np.flatnonzero(has_output).tolist():
             slot, span = self.slots[number], self._spans[number]
-            alive = (~ended[span]).tolist()
-            for row, (index, continues) in enumerate(zip(slot.indices, alive, strict=True), span.start):
-                if not continues or not slot.left:
+            for row, index in enumerate(slot.indices, start=span.start):
+                if ended[row] or not slot.left:
                     output = batch.last(row, slot.call.count - slot.left)
                     slot.result.tokens[index], slot.result.log_probs[index] = output
-            slot.indices = list(compress(slot.indices, alive))
+            slot.indices = list(compress(slot.indices, ~ended[span]))
             if slot.indices and not slot.left and not slot.call.last:
                 unfinished = StateView(after, ends[span][keep[span]] - 1)
                 slot.result = slot.result._replace(unfinished=unfinished)

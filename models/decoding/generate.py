@@ -78,7 +78,8 @@ def continue_prompts(
                 f"logit_bias has token id {token_id}, but this model's token ids are 0 to {loaded.vocab_size - 1}",
                 parameter=f"logit_bias.{token_id}",
             )
-    num_choices, alternatives = len(prompts) * parameters.n, top if isinstance(top, int) else len(top)
+    num_choices = len(prompts) * parameters.n
+    alternatives = top if isinstance(top, int) else len(top)
     limits.check_entries(
         num_choices * parameters.max_tokens * max(1, alternatives),
         parameter="max_tokens",

@@ -157,7 +157,7 @@ def spell(loaded: TextModel, state: Any, taken: bytes) -> Work[Any, _Spelling]:
             for token in tokens.proper_prefixes_of(node.rest).tolist():
                 left = len(node.rest) - len(loaded.tokenizer.token_bytes[token])
                 begun[left].append((node.mass + float(node.log_probs[token]), node, token))
-        worth = [one for one in begun[num_left] if one[0] > found + _NEGLIGIBLE and one[0] > -math.inf]
+        worth = [one for one in begun[num_left] if one[0] > found + _NEGLIGIBLE]
         worth = nlargest(max(1, (most - len(every)) // num_left), worth, key=itemgetter(0))
         level = []
         if worth:
@@ -182,7 +182,8 @@ def _heal(
     spelled, root = None, None  # rows of one prompt follow each other
     unfinished, batches, states, last = [], [], [], []
     for row, one in enumerate(rows):
-        batch, state = decoding.batch.select(np.array([row])), decoding.state.select(np.array([row]))
+        alone = decoding.select(np.array([row]))
+        batch, state = alone.batch, alone.state
         if one.prompt is not spelled:
             spelled, root = one.prompt, None
             if one.prompt.taken:

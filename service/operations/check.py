@@ -16,6 +16,7 @@ from models.checking.calibration import Calibration
 from models.checking.check import check_text
 from models.checking.error_model import CheckSettings, ErrorTable, GivenSpan
 from models.checking.lexicon import UserDictionary
+from models.checking.sentences import Word
 from models.errors import InvalidInputError, LanguageModelError, UnsupportedParameterError
 from models.files import count_words
 from models.language_model import LOG_ZERO
@@ -225,17 +226,14 @@ def check(
         ),
         size=lambda issue: issue.end - issue.start,
     )
-    words = yield from map_in_steps(
-        zip(checked.words, checked.surprisals.tolist(), strict=True),
-        lambda pair: WordSurprisal(
-            pair[0].start,
-            pair[0].end,
-            pair[0].text,
-            pair[1],
-            known=pair[0].known or dictionary.has_at(request.text, pair[0].start, pair[0].end, known=False),
-        ),
-        size=lambda pair: len(pair[0].text),
-    )
+
+    def surprisal(one: tuple[Word, float]) -> WordSurprisal:
+        word, bits = one
+        known = word.known or dictionary.has_at(request.text, word.start, word.end, known=False)
+        return WordSurprisal(word.start, word.end, word.text, bits, known)
+
+    pairs = zip(checked.words, checked.surprisals.tolist(), strict=True)
+    words = yield from map_in_steps(pairs, surprisal, size=lambda one: len(one[0].text))
     bits = -float(checked.log_probs.sum()) / log(2)
     num_words = count_words(request.text) + checked.num_ends
     precision = None if calibration is None else calibration.precision_at(threshold)

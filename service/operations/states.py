@@ -81,9 +81,10 @@ def continue_states(
     Returns:
         Natural-log probabilities of each text's tokens [T], and states (one row) after it, if wanted.
     """
-    row_of_state: dict[int, int] = {}
-    rows = np.array([row_of_state.setdefault(id(before.state), len(row_of_state)) for before in previous])
-    distinct = concatenate_states(list({id(before.state): before.state for before in previous}.values()))
+    by_id = {id(before.state): before.state for before in previous}
+    row_of = {key: row for row, key in enumerate(by_id)}
+    rows = np.array([row_of[id(before.state)] for before in previous])
+    distinct = concatenate_states([*by_id.values()])
     log_probs: list[FloatArray] = [_NO_LOG_PROBS] * len(texts)
     states: list[Any] = [before.state for before in previous] if want.state else []
     lengths = np.array([len(text) for text in texts], np.int64)
@@ -425,10 +426,11 @@ class AdvanceStates(_OnStates[list[AdvancedState]]):
         texts = yield from map_in_steps(
             range(len(given)), prepare, size=lambda index: len(given[index].given)
         )
+        num_tokens = sum(map(len, texts))
         limits.check_entries(
-            sum(map(len, texts)) + len(given) * len(next_ids),
+            num_tokens + len(given) * len(next_ids),
             parameter="next_token_ids" if len(next_ids) else "continuations",
-            description=f"{len(given)} continuations of {sum(map(len, texts))} tokens, "
+            description=f"{len(given)} continuations of {num_tokens} tokens, "
             f"with {len(next_ids)} next tokens after each",
             instead="POST /v1/states/next returns complete distributions as application/octet-stream",
         )
