@@ -190,8 +190,10 @@ class CheckBatch:
         error_model: ErrorModel,
         given: Mapping[int, Sequence[GivenSpan]],
     ) -> None:
-        self.model, self.sentences, self.error_model, self.given = model, sentences, error_model, given
-        self.search, self.dictionary = error_model.settings.search, error_model.settings.dictionary
+        self.model, self.sentences = model, sentences
+        self.error_model, self.given = error_model, given
+        self.search = error_model.settings.search
+        self.dictionary = error_model.settings.dictionary
         self._given_texts = {
             (span.start, span.end): frozenset(text for text, _ in span.suggestions)
             for spans in given.values()
@@ -316,18 +318,16 @@ class CandidateGenerator(ABC):
         for number, spans in batch.given.items():
             sentence = batch.sentences[number]
             for span in spans:
+                first, past = span.start - sentence.offset, span.end - sentence.offset
                 index = by_span.get((span.start, span.end))
                 if index is None:
                     index = by_span[span.start, span.end] = len(batch.slots)
-                    first, past = span.start - sentence.offset, span.end - sentence.offset
                     inside = self.splitter.tokens_in(sentence, first, past)
                     base = int(batch.bases[number])
-                    words = [
-                        word for word in sentence.words if word.start < span.end and word.end > span.start
-                    ]
+                    words = [one for one in sentence.words if one.start < span.end and one.end > span.start]
                     tokens = slice(base + inside.start, base + inside.stop)
                     batch.slots.append(self._slot(batch, span, tokens, words))
-                typed = sentence.text[span.start - sentence.offset : span.end - sentence.offset]
+                typed = sentence.text[first:past]
                 if not batch.slots[index].known:
                     yield from batch.dictionary.look_up([typed])
                 # a number, never searched, can be an error if the caller suggests a correction

@@ -190,7 +190,8 @@ def without_overlaps(issues: Iterable[Issue]) -> list[Issue]:
     """Return issues in text order; of overlapping ones, the most probable."""
     chosen = []
     ranked = sorted(issues, key=lambda issue: -issue.probability)
-    first, last = min((one.start for one in ranked), default=0), max((one.end for one in ranked), default=0)
+    first = min((one.start for one in ranked), default=0)
+    last = max((one.end for one in ranked), default=0)
     is_taken = np.zeros(last - first, bool)
     for issue in ranked:
         span = slice(issue.start - first, issue.end - first)

@@ -152,7 +152,8 @@ class WordCandidateGenerator(CandidateGenerator):
             return found
         rows, pairs, known = [], [], []
         for row in np.flatnonzero((found.lengths == 1) & (found.slots < len(batch.words))).tolist():
-            slot, text, token = int(found.slots[row]), found.texts[row], int(found.tokens[found.offsets[row]])
+            slot, text = int(found.slots[row]), found.texts[row]
+            token = int(found.tokens[found.offsets[row]])
             if token != UNK and found.edits[row] and (text is None or not batch.is_given(slot, text)):
                 rows.append(row)
                 pairs.append((self.core(batch.words[slot].text), self._cores[token]))
@@ -328,7 +329,7 @@ class SubwordCandidateGenerator(CandidateGenerator):
             for slot in batch.slots[: len(batch.words)]
         ]
         enough = [number for number, b in enumerate(bits) if b >= batch.search.min_surprisal_bits]
-        return set(sorted(enough, key=lambda number: -bits[number])[: self._max_searched])
+        return set(heapq.nlargest(self._max_searched, enough, key=bits.__getitem__))
 
     def _similar_strings(
         self, batch: CheckBatch, number: int, elsewhere: FuzzyLexicon

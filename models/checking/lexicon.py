@@ -353,7 +353,8 @@ class UserDictionary:
     def __init__(
         self, words: Mapping[str, str] = MappingProxyType({}), word_lists: Sequence[HunspellDictionary] = ()
     ) -> None:
-        self._words, self._word_lists, self.waits_left = words, word_lists, _MAX_WAITS
+        self._words, self._word_lists = words, word_lists
+        self.waits_left = _MAX_WAITS
         self._looked_up, self._right = set[str](), set[str]()
 
     @cached_property

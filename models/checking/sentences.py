@@ -206,9 +206,8 @@ class SentenceSplitter:
         """Find a sentence's words, not all at once, as a line may have very many."""
         matches = word_pattern().finditer(sentence.text)
         while found := list(islice(matches, MAX_SENTENCE_TOKENS)):
-            firsts = np.searchsorted(sentence.begins, [one.start() for one in found]).tolist()
-            lasts = np.searchsorted(sentence.begins, [one.end() for one in found]).tolist()
-            for one, first, last in zip(found, firsts, lasts, strict=True):
+            tokens = np.searchsorted(sentence.begins, [one.span() for one in found]).tolist()
+            for one, (first, last) in zip(found, tokens, strict=True):
                 (start, end), text = one.span(), one.group()
                 is_known = self._is_known(text, sentence.ids[first:last])
                 yield Word(text, sentence.offset + start, sentence.offset + end, first, last, is_known)

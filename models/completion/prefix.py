@@ -116,11 +116,11 @@ def take_back(tokenizer: Tokenizer, tokens: TokenTrie, text: str) -> tuple[list[
     if text[-1].isspace() and ids == tokenizer.encode(text[:-1]):
         return ids, b" "
     first, taken = len(ids), b""
-    while first and spelled[ids[first - 1]] and ids[first - 1] != UNK and not taken.startswith(b" "):
-        if len(taken) + len(spelled[ids[first - 1]]) > MAX_TAKEN_BYTES:
+    for token in reversed(ids):
+        longer = spelled[token] + taken
+        if token == UNK or not spelled[token] or taken.startswith(b" ") or len(longer) > MAX_TAKEN_BYTES:
             break
-        first -= 1
-        taken = spelled[ids[first]] + taken
+        first, taken = first - 1, longer
     return ids[:first], taken
 
 

@@ -9,6 +9,7 @@ are exact if nothing stays unexplored, else lower bounds.
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import heapify, heappop, heappush, heapreplace, merge, nlargest
 from itertools import count, islice
 from operator import itemgetter
@@ -527,19 +528,20 @@ class CompletionSearch:
             if rest
             else self._tokens.transitions(node.word_state)
         )
+        masses = partial(_child_masses, node, row)
         num_words, is_known, inside = node.num_words + 1, True, moves.inside
         if len(moves.ending):
             text = node.text[: len(node.text) - len(node.word_state.pending)]
-            is_known = self._complete(text, num_words, float(_child_masses(node, row, moves.ending).sum()))
+            is_known = self._complete(text, num_words, float(masses(moves.ending).sum()))
             if self._lexicon and not self._lexicon.has_longer(_last_word(text)):
                 inside = self._tokens.undecided(inside)
                 if not node.num_words:
-                    self._findings.cut += float(_child_masses(node, row, moves.inside).sum())
-                    self._findings.cut -= float(_child_masses(node, row, inside).sum())
-        self._push_children(node, node.num_words, inside, _child_masses(node, row, inside))
+                    self._findings.cut += float(masses(moves.inside).sum())
+                    self._findings.cut -= float(masses(inside).sum())
+        self._push_children(node, node.num_words, inside, masses(inside))
         self._expand_crossing(node, row, moves.crossing)
         if is_known and num_words < self._settings.max_words:
-            self._push_children(node, num_words, moves.onward, _child_masses(node, row, moves.onward))
+            self._push_children(node, num_words, moves.onward, masses(moves.onward))
             self._expand_crossing(node, row, moves.leaping, num_noted=1)
 
     def _push_children(self, node: Node, num_words: int, ids: TokenIds, masses: Masses) -> None:

@@ -301,9 +301,9 @@ def _score_with_top(
         pending, count = [], 0
         for first in range(0, len(row), limit):
             block = np.arange(first, min(first + limit, len(row)))
-            row_of, column_of = row[block], column[block]
+            at = row[block], column[block]
             distributions = yield from Predict(model, states.select(block))
-            log_probs[row_of, column_of] = distributions[np.arange(len(block)), tokens[row_of, column_of]]
+            log_probs[at] = distributions[np.arange(len(block)), tokens[at]]
             best = top_tokens_of_rows(distributions, tops.ids.shape[2])
-            tops.ids[row_of, column_of] = best.ids
-            tops.log_probs[row_of, column_of] = best.log_probs
+            tops.ids[at] = best.ids
+            tops.log_probs[at] = best.log_probs

@@ -214,7 +214,8 @@ def _rule(kind: str, code: str) -> dict[str, Any]:
 
 def _match(document: AnnotatedText, issue: TextIssue, rule: dict[str, Any]) -> LanguageToolMatch:
     """Convert an issue."""
-    text, offset, is_unknown = document.plain, document.offset(issue.start), issue.type == "unknown_word"
+    text, is_unknown = document.plain, issue.type == "unknown_word"
+    offset = document.offset(issue.start)
     begin, end = max(0, issue.start - _CONTEXT_CHARACTERS), issue.end + _CONTEXT_CHARACTERS
     before, after = ("..." if begin else ""), ("..." if end < len(text) else "")
     return LanguageToolMatch(
