@@ -170,8 +170,8 @@ def _combine(
     # a character model knows every word, so any others give an issue's type
     judges = [
         number
-        for number, model in enumerate(models)
-        if model.loaded.tokenizer.kind != CharacterTokenizer.kind
+        for number, (loaded, _) in enumerate(models)
+        if loaded.tokenizer.kind != CharacterTokenizer.kind
     ]
     judges = judges or [*range(len(models))]
     known = []

@@ -95,7 +95,8 @@ def rescore_batch(
     totals, stops = yield from _sequence_log_probs(batch, (states, rows), chosen, right_tokens)
     sums = np.concatenate([[0.0], np.cumsum(log_probs)])
     gains = totals - (sums[stops] - sums[chosen.firsts])
-    log_weights = chosen.log_weights - np.array([slot.log_weight for slot in batch.slots])[chosen.slots]
+    typed = np.array([slot.log_weight for slot in batch.slots])
+    log_weights = chosen.log_weights - typed[chosen.slots]
     log_weights += _unknown_word_log_odds(batch, chosen, log_probs)
     # with the ends of lines
     ended = [(one, [len(one.text)] if one.ends else []) for one in batch.sentences]

@@ -308,7 +308,8 @@ def _best_completions(
         if is_worse or offer.probability < least:
             continue
         folded = _folded(offer.text)
-        words, bare = folded.split(), chain.from_iterable(sentence_words(folded) if blocked else ())
+        words = folded.split()
+        bare = chain.from_iterable(sentence_words(folded) if blocked else ())
         is_blocked = blocked and any(map(phrases.find, (words, bare)))  # with or without punctuation
         if not is_blocked and _CONTROL_TOKENS.isdisjoint(words):
             insort(best, offer, key=rank)
@@ -361,7 +362,8 @@ class _OfModel:
 
         Some are blocked, some merge after recasing. `first` is the first beginning by any model.
         """
-        typed, tokenizer, given = self._typed, self._loaded.tokenizer, self._given
+        typed, given = self._typed, self._given
+        tokenizer = self._loaded.tokenizer
         prefix = typed.prefix.casefold()
         num_blocked = min(sum(words[0].startswith(prefix) for words in blocked), _MAX_SPARE_COMPLETIONS)
         limit = given.limit * (2 if given.ignore_case else 1) + 1 + num_blocked

@@ -220,7 +220,7 @@ def encode_prompt(
 def distinct_prompts(prompts: Sequence[Prompt]) -> tuple[list[Prompt], list[int]]:
     """Return the distinct prompts, and each prompt's index among them."""
     index_of: dict[tuple[bool, bytes], int] = {}
-    indices = [index_of.setdefault((prompt.bos, prompt.ids.tobytes()), len(index_of)) for prompt in prompts]
+    indices = [index_of.setdefault((one.bos, one.ids.tobytes()), len(index_of)) for one in prompts]
     return list(dict(zip(indices, prompts, strict=True)).values()), indices
 
 
@@ -290,7 +290,7 @@ def _score_with_top(
         if not unfinished.all():
             rows, state = rows[unfinished], state.select(np.flatnonzero(unfinished))
         read = tokens[rows, position - 1 : position]
-        state = (yield from Read(model, state, read, np.ones(len(rows), np.int64), STATE)).state
+        state = (yield from Read(model, state, read, np.ones_like(rows), STATE)).state
         pending.append((state, rows, position))
         count += len(rows)
         if count < limit and position + 1 < tokens.shape[1]:

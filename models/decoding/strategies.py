@@ -52,7 +52,8 @@ def _sample_rows(task: DecodeTask, rows: Sequence[Continuation]) -> Work[Any, No
     state = yield from prefill_prompts(task.loaded, [one.prompt for one in rows])
     prompts = {one.prompt.number: one.prompt for one in rows}
     rules = {n: compile_rules(task.parameters, one.ids, task.biases) for n, one in prompts.items()}
-    count, seed = task.parameters.num_samples, task.parameters.seed or 0
+    count = task.parameters.num_samples
+    seed = task.parameters.seed or 0
     seeds = [row_seed(seed, one.prompt.number, one.choice % count) for one in rows]
     batch = SequenceBatch.of([rules[one.prompt.number] for one in rows], seeds)  # a prompt's rows share
     decoding: Any = DecodeState(state, batch)

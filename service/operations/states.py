@@ -174,7 +174,7 @@ def _score_and_advance(
         scores[indices, 0] = log_probs[row_of_used[indices] - first, tokens[indices, 0]]
     state = before.select(row_of_used)
     if not single:
-        result = yield from Read(model, state, tokens[:, :1], np.ones(len(tokens), np.int64), STATE)
+        result = yield from Read(model, state, tokens[:, :1], np.ones_like(lengths), STATE)
         state = result.state
     if num_tokens > 1:
         result = yield from Read(model, state, tokens[:, 1:], lengths - 1, want)
@@ -403,7 +403,8 @@ class AdvanceStates(_OnStates[list[AdvancedState]]):
 
     @override
     def run(self) -> Work[Any, list[AdvancedState]]:
-        given, before, loaded = self.given.continuations, self.stored, self.models[0]
+        given, before = self.given.continuations, self.stored
+        loaded = self.models[0]
         limits, states = self.call.limits, self.call.states
         next_ids = loaded.model.vocabulary.check_ids(self.given.next_token_ids, parameter="next_token_ids")
         to_keep = [i for i, item in enumerate(given) if item.keep]
