@@ -603,8 +603,8 @@ def _dictionary_models(
     dictionary: Iterable[tuple[str, float]], compose: Callable[[str], str]
 ) -> Steps[list[UserModel]]:
     """Return a model of a dictionary's words, composed, with its phrases' bigrams; none if empty."""
-    words: defaultdict[str, float] = defaultdict(float)
-    followers: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
+    words = defaultdict[str, float](float)
+    followers = defaultdict[str, defaultdict[str, float]](lambda: defaultdict(float))
     count = num_read = 0
     for number, (text, weight) in enumerate(dictionary, start=1):
         parts = compose(text).split()

@@ -134,8 +134,8 @@ class UserModel:
 
     def updated(self, sentences: Iterable[WordSequence], bounds: UserModelLimits) -> "UserModel":
         """Return the model after learning sentences."""
-        words, followers, unit = dict(self.words), dict(self._followers), self._unit
-        own: set[str] = set()  # words whose followers are already copied
+        words, unit = dict(self.words), self._unit
+        changed: dict[str, dict[str, float]] = {}  # copies of followers
         growth = 2.0 ** (1 / bounds.half_life_words)
         for sentence in sentences:
             last = sentence.previous
@@ -146,13 +146,12 @@ class UserModel:
                 unit *= growth
                 words[word] = words.get(word, 0.0) + unit
                 if last is not None and len(last) <= bounds.max_word_characters:
-                    if last not in own:
-                        followers[last] = dict(followers.get(last, {}))
-                        own.add(last)
-                    after: dict[str, float] = followers[last]  # type: ignore[assignment]  # a copy of ours
+                    after = changed.get(last)
+                    if after is None:
+                        after = changed[last] = dict(self._followers.get(last, {}))
                     after[word] = after.get(word, 0.0) + unit
                 last = word
-        return UserModel(words, followers, unit).limited_to(bounds)
+        return UserModel(words, {**self._followers, **changed}, unit).limited_to(bounds)
 
     def export(self) -> tuple[list[tuple[str, float]], list[tuple[str, str, float]]]:
         """Return words and pairs with counts, without those decayed to almost 0.
