@@ -130,42 +130,6 @@ class RankedCompletion:
         return min(1.0, self.of_model + self.of_user)
 
 
-def _model_completions(
-    searches: Sequence[_PrefixSearch], settings: RankingSettings
-) -> Work[Any, tuple[dict[str, RankedCompletion], float, float]]:
-    """Collect words of finished searches, each under the first prefix it begins with.
-
-    Returns:
-        Completions by text, the mass of the typed text, and the part of it that they do not cover.
-    """
-    completions = {}
-    live_by: list[float] = []  # mass of words under no earlier prefix
-    covered: list[float] = []  # part covered by the words found
-    prefixes = [prefix.text for prefix, _ in searches]
-    for index, (prefix, search) in enumerate(searches):
-        yield None
-        nested = [i for i in range(index) if _starts_with(prefixes[i], prefix.text, settings)]
-        result = search.result()
-        own = [
-            item
-            for item in result.completions
-            if not any(_starts_with(item.text, prefixes[i], settings) for i in nested)
-        ]
-        complete_mass = sum(item.mass for item in own if item.is_complete and item.num_words == 1)
-        found = result.live_mass * (1 - result.unexplored_mass)
-        # two searches with common words may find different ones
-        covered.append(max(complete_mass, found - sum(covered[i] for i in nested)))
-        live_by.append(max(covered[-1], result.live_mass - sum(live_by[i] for i in nested)))
-        for item in own:
-            mass = prefix.penalty * item.mass
-            completions[item.text] = RankedCompletion(
-                item.text, item.num_words, prefix.edits, item.is_complete, mass
-            )
-    weights = [prefix.penalty for prefix, _ in searches]
-    live = sum(map(mul, weights, live_by))
-    return completions, live, max(0.0, live - sum(map(mul, weights, covered)))
-
-
 def _add_user_completions(
     completions: dict[str, RankedCompletion],
     mass_of: Callable[[str], float],
@@ -186,13 +150,13 @@ def _add_user_completions(
     if not after:
         return 0.0
     yield None
-    edits = {}
+    edits, any_case = {}, settings.ignore_case
     if settings.fuzzy:
-        edits = yield from after.fuzzy_matches(typed.prefix, settings.fuzzy, ignore_case=settings.ignore_case)
+        edits = yield from after.fuzzy_matches(typed.prefix, settings.fuzzy, ignore_case=any_case)
         mass, likeliest = yield from after.rate(edits, limit, lambda word: _penalty(word, edits[word], typed))
     else:
         mass, likeliest = yield from after.words_with_prefix(
-            typed.prefix, plain_form(typed.prefix), ignore_case=settings.ignore_case, limit=limit
+            typed.prefix, plain_form(typed.prefix), ignore_case=any_case, limit=limit
         )
     longer = yield from extend_phrases(words, likeliest, settings.max_words, limit)
 
@@ -349,7 +313,8 @@ class _OfModel:
         entry: NextTokenEntry,
     ) -> None:
         self._loaded, self.weight = model
-        self._text, self._typed, self._entry, self._given = text, typed, entry, given
+        self._text, self._typed = text, typed
+        self._entry, self._given = entry, given
         any_case = given.ignore_case or self._loaded.tokenizer.normaliser.changes_case
         self.settings = _adapted(given, typed, any_case=any_case)
         self.lead, self.mass, self.unexplored = "", 0.0, 0.0
@@ -374,8 +339,7 @@ class _OfModel:
         for split in splits:
             self._searches = yield from self._create_searches(split, limit)
             yield from run_searches(self._loaded.model, [search for _, search in self._searches])
-            found = yield from _model_completions(self._searches, self.settings)
-            self.completions, self.mass, self.unexplored = found
+            yield from self._collect_words()
             if not all(completion.edits for completion in self.completions.values()):
                 break
         self.members = yield from self._begun_members(limits)
@@ -383,6 +347,34 @@ class _OfModel:
         self.lead = tokenizer.normaliser.compose(self._text[first : typed.start])
         self.lead += " " * (typed.space and first < typed.start)
         return limit
+
+    def _collect_words(self) -> Work[Any, None]:
+        """Collect words of finished searches, each under the first prefix it begins with."""
+        self.completions = {}
+        live_by: list[float] = []  # mass of words under no earlier prefix
+        covered: list[float] = []  # part covered by the words found
+        prefixes = [prefix.text for prefix, _ in self._searches]
+        for index, (prefix, search) in enumerate(self._searches):
+            yield None
+            nested = [i for i in range(index) if _starts_with(prefixes[i], prefix.text, self.settings)]
+            result = search.result()
+            own = [
+                item
+                for item in result.completions
+                if not any(_starts_with(item.text, prefixes[i], self.settings) for i in nested)
+            ]
+            complete_mass = sum(item.mass for item in own if item.is_complete and item.num_words == 1)
+            found = result.live_mass * (1 - result.unexplored_mass)
+            # two searches with common words may find different ones
+            covered.append(max(complete_mass, found - sum(covered[i] for i in nested)))
+            live_by.append(max(covered[-1], result.live_mass - sum(live_by[i] for i in nested)))
+            for text, mass, num_words, is_complete in own:
+                self.completions[text] = RankedCompletion(
+                    text, num_words, prefix.edits, is_complete, prefix.penalty * mass
+                )
+        weights = [prefix.penalty for prefix, _ in self._searches]
+        self.mass = sum(map(mul, weights, live_by))
+        self.unexplored = max(0.0, self.mass - sum(map(mul, weights, covered)))
 
     def weighted_mass(self, text: str, *, is_complete: bool = True) -> float:
         """Return the weighted mass of a word or its beginning; 0 if unknown or a phrase not found."""

@@ -264,14 +264,10 @@ class TextCheck(Operation[R]):
         """
         _ = [model.checker for model in self.models]  # the first use builds it
 
-        def read(
-            kind: str, find: Callable[[str], T | None], address: str, *, needed: bool = False
-        ) -> T | None:
+        def read(kind: str, find: Callable[[str], T | None], address: str) -> T | None:
             try:
                 return find(address)
             except LanguageModelError as error:
-                if needed:
-                    raise
                 _log.warning(f"{kind} not read", model=address, reason=str(error))
                 return None
 
@@ -280,8 +276,9 @@ class TextCheck(Operation[R]):
         self.errors = {one: read("table of errors", stores.errors.read, one) for one in addresses}
         self.calibration: Calibration | None = None
         if len(self.models) == 1:
+            address = self.models[0].address
             find = partial(stores.calibrations.read, any_version=needed)
-            self.calibration = read("calibration", find, self.models[0].address, needed=needed)
+            self.calibration = find(address) if needed else read("calibration", find, address)
 
 
 class Check(ModelsOperation[tuple[CheckReply, list[int]]], TextCheck[tuple[CheckReply, list[int]]]):
