@@ -113,7 +113,7 @@ def _check(
     check_reads_forward(loaded)
     sentences = yield from _sentences(loaded, text, limits)
     limits.check_entries(
-        sum(len(sentence.words) for sentence in sentences),
+        sum(len(one.words) for one in sentences),
         parameter="text",
         description="the reply has an entry for each word of text",
         instead="send it in parts",
@@ -127,7 +127,7 @@ def _check(
         rescored = yield from _answer_directly(work) if direct else work
         found = yield from find_issues(rescored, tokens, threshold=threshold, max_suggestions=max_suggestions)
         issues += found
-        num_entries += sum(1 + len(issue.suggestions) for issue in found)
+        num_entries += sum(1 + len(one.suggestions) for one in found)
         limits.check_entries(
             num_entries,
             parameter="text",
@@ -138,11 +138,11 @@ def _check(
         yield None
     return Checked(
         [word for batch in batches for word in batch.words],
-        np.concatenate([np.zeros(0), *(-batch.word_log_probs / log(2) for batch in batches)]),
+        np.concatenate([np.zeros(0), *(-one.word_log_probs / log(2) for one in batches)]),
         issues,
-        np.concatenate([np.zeros(0, np.int64), *(batch.positions for batch in batches)]),
-        np.concatenate([np.zeros(0), *(batch.log_probs for batch in batches)]),
-        sum(batch.num_ends for batch in batches),
+        np.concatenate([np.zeros(0, np.int64), *(one.positions for one in batches)]),
+        np.concatenate([np.zeros(0), *(one.log_probs for one in batches)]),
+        sum(one.num_ends for one in batches),
     )
 
 
@@ -233,7 +233,7 @@ def _mean_issue(issues: Sequence[tuple[float, Issue]], text: str, known: Contain
             earlier = merged.get(whole)
             chance = weight * suggestion.probability + (earlier.probability if earlier else 0.0)
             merged[whole] = suggestion._replace(text=whole, probability=chance)
-    ranked = sorted(merged.values(), key=lambda suggestion: -suggestion.probability)
+    ranked = sorted(merged.values(), key=lambda one: -one.probability)
     worth = [one for one in ranked if one is ranked[0] or one.probability >= MIN_SUGGESTION_PROBABILITY]
     chance = sum(weight * issue.probability for weight, issue in issues)
     is_known = any(issue.known or (issue.start, issue.end) in known for _, issue in issues)

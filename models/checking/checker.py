@@ -80,7 +80,7 @@ class Checker:
             InvalidInputError: a suggestion's span is not within one sentence.
         """
         given: dict[int, list[GivenSpan]] = {}  # by sentence
-        offsets = [sentence.offset for sentence in sentences]
+        offsets = [one.offset for one in sentences]
         for span in options.given:
             index = bisect_right(offsets, span.start) - 1
             if index < 0 or span.end > offsets[index] + len(sentences[index].text):
@@ -189,7 +189,7 @@ def find_issues(
 def without_overlaps(issues: Iterable[Issue]) -> list[Issue]:
     """Return issues in text order; of overlapping ones, the most probable."""
     chosen = []
-    ranked = sorted(issues, key=lambda issue: -issue.probability)
+    ranked = sorted(issues, key=lambda one: -one.probability)
     first = min((one.start for one in ranked), default=0)
     last = max((one.end for one in ranked), default=0)
     is_taken = np.zeros(last - first, bool)
@@ -198,7 +198,7 @@ def without_overlaps(issues: Iterable[Issue]) -> list[Issue]:
         if not is_taken[span].any():
             is_taken[span] = True
             chosen.append(issue)
-    return sorted(chosen, key=lambda issue: issue.start)
+    return sorted(chosen, key=lambda one: one.start)
 
 
 def error_probabilities(rescored: RescoredBatch) -> tuple[Int64s, Float64s]:

@@ -237,7 +237,7 @@ class SentenceSplitter:
                 ahead.append(word)
             end = size
             if limit < size:
-                starts = [word.first for word in ahead if word.first < word.last and word.first <= limit]
+                starts = [one.first for one in ahead if one.first < one.last and one.first <= limit]
                 end = starts[-1] if starts and starts[-1] > begin else limit
             own = [
                 word._replace(first=word.first - begin, last=min(word.last, end) - begin)

@@ -235,7 +235,7 @@ def corrected_prefixes(
         reaching = float(np.exp(log_probs.take(order.with_prefix(variant))).sum())
         penalty = EDIT_PENALTY**distance * (1.0 if text[0] == typed[0] else FIRST_LETTER_PENALTY)
         matches.append(CorrectedPrefix(variant, distance, penalty, penalty * max(mass, reaching)))
-    return nlargest(limit, matches, key=lambda prefix: prefix.weight)
+    return nlargest(limit, matches, key=lambda one: one.weight)
 
 
 def _whole_prefix_matches(

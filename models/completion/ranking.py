@@ -449,16 +449,15 @@ class _OfModel:
         )
         variants: list[CorrectedPrefix] = []  # none starts with the typed prefix or an earlier one
         for variant in sorted(found, key=lambda one: (-one.penalty, len(one.spelled))):
-            if not variant.spelled.startswith((typed.spelled, *(earlier.spelled for earlier in variants))):
+            if not variant.spelled.startswith((typed.spelled, *(one.spelled for one in variants))):
                 variants.append(variant)
         # half of the steps for the typed prefix, the rest for corrected ones by weight
-        spare, weights = settings.max_steps // 2, sum(variant.weight for variant in variants) or 1.0
+        spare, weights = settings.max_steps // 2, sum(one.weight for one in variants) or 1.0
         shares = [settings.max_steps - spare if variants else settings.max_steps]
-        shares += [max(1, round(spare * variant.weight / weights)) for variant in variants]
+        shares += [max(1, round(spare * one.weight / weights)) for one in variants]
         searches: list[_PrefixSearch] = []
-        for prefix, max_steps in zip(
-            (CorrectedPrefix(typed.spelled, 0, 1.0, 0.0), *variants), shares, strict=True
-        ):
+        prefixes = CorrectedPrefix(typed.spelled, 0, 1.0, 0.0), *variants
+        for prefix, max_steps in zip(prefixes, shares, strict=True):
             if searches:
                 yield None
             limited = replace(settings, limit=limit, max_steps=max_steps)
@@ -528,7 +527,7 @@ def rank_completions(
     weights = [1.0]
     if len(models) > 1:
         weights = (yield from weights_after(models, splits, entries, text)).tolist()
-    typed = min(splits, key=lambda split: split.start)
+    typed = min(splits, key=lambda one: one.start)
     compose = models[0].loaded.tokenizer.normaliser.compose
     personal = [] if user is None else [user]
     personal += yield from _dictionary_models(dictionary, compose)
@@ -544,7 +543,7 @@ def rank_completions(
     def mass_of(word: str) -> float:
         return math.fsum(part.weighted_mass(word) for part in parts)
 
-    members = [member for part in parts for member in part.members]
+    members = [one for part in parts for one in part.members]
     of_model = math.fsum(part.weight * part.mass for part in parts)
     previous = previous_word(compose(text[: typed.start]))
     of_user = yield from _add_user_completions(

@@ -151,7 +151,7 @@ class MassTable:
             for masses, num_words, most in (*found, (beginnings, 1, max(limit - len(self.words), 0)))
             for text, mass in nlargest(most, masses.items(), key=itemgetter(1))
         ]
-        completions.sort(key=lambda completion: (-completion.mass, completion.text))
+        completions.sort(key=lambda one: (-one.mass, one.text))
         live = self.live
         unexplored = max(self.open + self.cut, 0.0)
         return SearchResult(tuple(completions), live, unexplored / live if live > 0 else 0.0)

@@ -161,7 +161,7 @@ class BeamSearch:
 
     def best(self) -> list[FinishedBeam]:
         """Return up to `n` distinct finished hypotheses, best first."""
-        every = sorted((f for group in self._groups for f in group.finished), key=lambda f: -f.score)
+        every = sorted((f for group in self._groups for f in group.finished), key=lambda one: -one.score)
         seen: dict[tuple[int, ...], FinishedBeam] = {}
         for finished in every:
             seen.setdefault(tuple(link.token for link in finished.nodes()), finished)
@@ -219,7 +219,7 @@ class BeamSearch:
     ) -> None:
         score = total / self._steps**self._parameters.length_penalty
         group.finished.append(FinishedBeam(score, end, eos))
-        group.finished.sort(key=lambda finished: -finished.score)
+        group.finished.sort(key=lambda one: -one.score)
         del group.finished[self._size :]
 
     def _is_done(self, group: _Group) -> bool:

@@ -103,7 +103,7 @@ def continue_prompts(
         return choices
     best = []
     for first in range(0, len(choices), parameters.num_samples):
-        ranked = sorted(choices[first : first + parameters.num_samples], key=lambda item: -item.score)
+        ranked = sorted(choices[first : first + parameters.num_samples], key=lambda one: -one.score)
         best += ranked[: parameters.n]
     for number, item in enumerate(best):
         item.choice = number

@@ -354,7 +354,7 @@ class ChunkBuilder:
         A choice's last token shares a part with its end: clients measure the time per token by parts, so
         parts without a token are avoided.
         """
-        for piece in sorted(pieces, key=lambda piece: piece.end is None):
+        for piece in sorted(pieces, key=lambda one: one.end is None):
             text = piece.text if piece.end is None else piece.text + piece.end.rest
             yield self._part(piece.choice, text, () if piece.token is None else (piece.token,), piece.end)
 

@@ -81,9 +81,9 @@ def continue_states(
     Returns:
         Natural-log probabilities of each text's tokens [T], and states (one row) after it, if wanted.
     """
-    by_id = {id(before.state): before.state for before in previous}
+    by_id = {id(one.state): one.state for one in previous}
     row_of = {key: row for row, key in enumerate(by_id)}
-    rows = np.array([row_of[id(before.state)] for before in previous])
+    rows = np.array([row_of[id(one.state)] for one in previous])
     distinct = concatenate_states([*by_id.values()])
     log_probs: list[FloatArray] = [_NO_LOG_PROBS] * len(texts)
     states: list[Any] = [before.state for before in previous] if want.state else []
@@ -488,7 +488,7 @@ class NextOfStates(_OnStates[FloatArray], RowsOperation[FloatArray]):
 
     @property
     def _states(self) -> list[Any]:
-        return [before.state for before in self.stored]
+        return [one.state for one in self.stored]
 
     @override
     def shape(self) -> tuple[int, int]:
