@@ -218,7 +218,8 @@ class CheckBatch:
 
     def place(self, number: int) -> tuple[str, int, int]:
         """Return a word's sentence, start and end there."""
-        sentence, word = self.sentences[self.sentence_of[self.positions[number]]], self.words[number]
+        word = self.words[number]
+        sentence = self.sentences[self.sentence_of[self.positions[number]]]
         return sentence.text, word.start - sentence.offset, word.end - sentence.offset
 
     def is_given(self, number: int, text: str) -> bool:

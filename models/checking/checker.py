@@ -206,7 +206,8 @@ def error_probabilities(rescored: RescoredBatch) -> tuple[Int64s, Float64s]:
     order = np.argsort(rescored.alternatives.slots, kind="stable")
     slots = rescored.alternatives.slots[order]
     begins = np.flatnonzero(np.diff(slots, prepend=-1))
-    log_odds, is_right = rescored.log_odds[order], rescored.alternatives.edits[order] == 0
+    log_odds = rescored.log_odds[order]
+    is_right = rescored.alternatives.edits[order] == 0
     right, wrong = (
         np.logaddexp.reduceat(np.where(those, log_odds, -np.inf), begins) for those in (is_right, ~is_right)
     )

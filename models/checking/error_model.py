@@ -173,7 +173,8 @@ class ErrorRates:
         self._codes = np.full(max(map(ord, letters), default=0) + 2, _OTHER)
         self._codes[[0, *map(ord, letters)]] = [0, *map(codes.__getitem__, letters)]
         size = len(letters) + 2
-        places, swaps, counts = np.zeros((size, size)), np.zeros((size, size)), np.zeros((size, size, size))
+        places, swaps = np.zeros((2, size, size))
+        counts = np.zeros((size, size, size))
         for pair, count in table.contexts.items():
             places[codes.get(pair[0], _OTHER), codes.get(pair[1], _OTHER)] += count
         for edit, count in table.edits.items():

@@ -248,7 +248,8 @@ class WordCandidateGenerator(CandidateGenerator):
 
     def _expected(self, batch: CheckBatch, number: int, ids: list[int]) -> Iterator[Correction]:
         word = batch.words[number]
-        key, nearby = self.key(word.text), set(self._nearby_words(batch, word).indices.tolist())
+        key = self.key(word.text)
+        nearby = set(self._nearby_words(batch, word).indices.tolist())
         log_weight = batch.error_model.log_far_error + self.log_spelling(word.text)
         for token in ids:
             if token not in nearby:

@@ -321,7 +321,8 @@ def _unsuggested(entries: Sequence[str], rules: str) -> set[str]:
     if "NOSUGGEST" not in options:
         return set()
     aliases: dict[str, str] = {str(n): flags for n, flags in enumerate(_ALIAS.findall(rules))}  # 0: how many
-    flag, one = options["NOSUGGEST"], re.compile(_FLAG_FORMS.get(options.get("FLAG", ""), "."))
+    flag = options["NOSUGGEST"]
+    one = re.compile(_FLAG_FORMS.get(options.get("FLAG", ""), "."))
     flagged = filter(None, map(_FLAGGED.match, entries))
     return {found[1] for found in flagged if flag in one.findall(aliases.get(found[2], found[2]))}
 

@@ -347,7 +347,8 @@ class SubwordSentenceSplitter(SentenceSplitter):
 
     @override
     def _start_of(self, sentence: Sentence, token: int) -> int:
-        begin, spelled = int(sentence.begins[token]), self.tokenizer.token_bytes[sentence.ids[token]]
+        begin = int(sentence.begins[token])
+        spelled = self.tokenizer.token_bytes[sentence.ids[token]]
         is_spaced = sentence.text[begin - 1 : begin].isspace()
         return max(begin - len(spelled) + len(spelled.lstrip(b" ")), 0) if is_spaced else begin
 

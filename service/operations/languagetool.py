@@ -216,7 +216,8 @@ def _match(document: AnnotatedText, issue: TextIssue, rule: dict[str, Any]) -> L
     """Convert an issue."""
     text, is_unknown = document.plain, issue.type == "unknown_word"
     offset = document.offset(issue.start)
-    begin, end = max(0, issue.start - _CONTEXT_CHARACTERS), issue.end + _CONTEXT_CHARACTERS
+    begin = max(0, issue.start - _CONTEXT_CHARACTERS)
+    end = issue.end + _CONTEXT_CHARACTERS
     before, after = ("..." if begin else ""), ("..." if end < len(text) else "")
     return LanguageToolMatch(
         message="Possible spelling mistake found." if is_unknown else f"“{issue.text}” is improbable here.",
