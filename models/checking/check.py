@@ -225,7 +225,7 @@ def _mean_issue(issues: Sequence[tuple[float, Issue]], text: str, known: Contain
     `known` are the spans of words that a model knows.
     """
     start, end = min(issue.start for _, issue in issues), max(issue.end for _, issue in issues)
-    ascending = sorted(issues, key=lambda weighted: weighted[0])
+    ascending = sorted(issues, key=lambda one: one[0])
     merged: dict[str, Suggestion] = {}
     for weight, issue in ascending:
         for suggestion in issue.suggestions:

@@ -370,7 +370,7 @@ def sentence_splitter_for(tokenizer: Tokenizer) -> SentenceSplitter:
 def _first_visible(sentence: Sentence) -> Int64s:
     """Return where each token begins behind its white space, in characters [T]."""
     text, begins = sentence.text, sentence.begins
-    visible = np.append(np.flatnonzero([not character.isspace() for character in text]), len(text))
+    visible = np.append(np.flatnonzero([not one.isspace() for one in text]), len(text))
     ends = np.append(begins, len(text))[1:]
     firsts: Int64s = np.minimum(visible[np.searchsorted(visible, begins)], ends)
     return firsts
@@ -458,7 +458,7 @@ def _edited(word: str, others: Iterable[str]) -> list[str]:
     shortened = (left + right[1:] for left, right in cuts)
     swapped = (left + right[1::-1] + right[2:] for left, right in cuts if len(right) > 1)
     found = dict.fromkeys(chain(shortened, swapped, others))
-    return [string for string in found if string not in {word, ""}]
+    return [one for one in found if one not in {word, ""}]
 
 
 def word_splits(word: str) -> list[tuple[str, str]]:

@@ -340,7 +340,7 @@ class _OfModel:
             self._searches = yield from self._create_searches(split, limit)
             yield from run_searches(self._loaded.model, [search for _, search in self._searches])
             yield from self._collect_words()
-            if not all(completion.edits for completion in self.completions.values()):
+            if not all(one.edits for one in self.completions.values()):
                 break
         self.members = yield from self._begun_members(limits)
         self.mass += math.fsum(member.of_model for member in self.members)

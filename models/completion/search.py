@@ -435,7 +435,7 @@ class CompletionSearch:
             by_states.setdefault(id(child.parent.states), []).append(child)
         if not by_states:
             return None
-        self._pending = [child for children in by_states.values() for child in children]
+        self._pending = [one for children in by_states.values() for one in children]
         self._num_requested += len(self._pending)
         first, *rest = (
             children[0].parent.states.select(np.array([child.parent.row for child in children]))

@@ -43,8 +43,8 @@ class DecodeState:
     def concatenate(self, states: Sequence["DecodeState"]) -> "DecodeState":
         """Join these rows and the rows of `states`."""
         return DecodeState(
-            self.state.concatenate([decoding.state for decoding in states]),
-            self.batch.concatenate([decoding.batch for decoding in states]),
+            self.state.concatenate([one.state for one in states]),
+            self.batch.concatenate([one.batch for one in states]),
         )
 
 

@@ -29,7 +29,7 @@ def token_automaton(loaded: TextModel, automaton: A, weights: Iterable[tuple[str
         for ids in spellings(loaded.tokenizer, weighted[0]):
             by_ids[array("i", ids).tobytes()] = weighted[1]
 
-    yield from map_in_steps(weights, spell, size=lambda weighted: 16 * len(weighted[0]))
+    yield from map_in_steps(weights, spell, size=lambda one: 16 * len(one[0]))
     if by_ids:
         yield from automaton.build([memoryview(ids).cast("i") for ids in by_ids], by_ids.values())
     return automaton
@@ -39,7 +39,7 @@ def phrase_automaton(loaded: TextModel, phrases: Sequence[Phrase]) -> Work[Any, 
     """Return an automaton of phrases' token sequences; `NO_TOKEN_PHRASES` without any."""
     if not phrases:
         return NO_TOKEN_PHRASES
-    weights = [(phrase.text, phrase.weight) for phrase in phrases]
+    weights = [(one.text, one.weight) for one in phrases]
     return (yield from token_automaton(loaded, PhraseAutomaton[int](), weights))
 
 

@@ -155,7 +155,7 @@ class CheckRequest(ModelsRequest):
         limits.check_count(
             sum(len(c.suggestions) for c in self.candidates), parameter="candidates[].suggestions"
         )
-        ordered = sorted(enumerate(self.candidates), key=lambda numbered: numbered[1].start)
+        ordered = sorted(enumerate(self.candidates), key=lambda one: one[1].start)
         for (first, before), (second, span) in pairwise(ordered):
             if span.start < before.end:
                 raise InvalidInputError(
@@ -222,7 +222,7 @@ def check(
             request.text[issue.start : issue.end],
             "real_word" if issue.known else "unknown_word",
             issue.probability,
-            [SuggestedText(*suggestion) for suggestion in issue.suggestions[: request.max_suggestions]],
+            [SuggestedText(*one) for one in issue.suggestions[: request.max_suggestions]],
         ),
         size=lambda issue: issue.end - issue.start,
     )

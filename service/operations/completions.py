@@ -519,7 +519,7 @@ def _score_prompts(
     loaded: TextModel, prompts: Sequence[EncodedPrompt], request: CompletionRequest
 ) -> Work[Any, None]:
     """Score tokens of prompts and fill in their entries."""
-    nonempty = [prompt for prompt in prompts if len(prompt.tokens.ids)]
+    nonempty = [one for one in prompts if len(one.tokens.ids)]
     scores = yield from score_prompt_tokens(
         loaded.model, [prompt.tokens for prompt in nonempty], top=request.logprobs or 0
     )

@@ -222,7 +222,7 @@ def _match(document: AnnotatedText, issue: TextIssue, rule: dict[str, Any]) -> L
     return LanguageToolMatch(
         message="Possible spelling mistake found." if is_unknown else f"“{issue.text}” is improbable here.",
         shortMessage=rule["description"],
-        replacements=[{"value": suggestion.text} for suggestion in issue.suggestions],
+        replacements=[{"value": one.text} for one in issue.suggestions],
         offset=offset,
         length=document.offset(issue.end, end=True) - offset,
         context={

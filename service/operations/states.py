@@ -86,7 +86,7 @@ def continue_states(
     rows = np.array([row_of[id(one.state)] for one in previous])
     distinct = concatenate_states([*by_id.values()])
     log_probs: list[FloatArray] = [_NO_LOG_PROBS] * len(texts)
-    states: list[Any] = [before.state for before in previous] if want.state else []
+    states: list[Any] = [one.state for one in previous] if want.state else []
     lengths = np.array([len(text) for text in texts], np.int64)
     filled = np.flatnonzero(lengths)
     for chunk in chunks_by_length(lengths[filled]):
@@ -391,7 +391,7 @@ class AdvanceStates(_OnStates[list[AdvancedState]]):
         call.limits.check_count(len(given.free), parameter="free")
         call.resources.states.check_process(given.free, parameter="free[]")
         self.given = given
-        handles = [continuation.state for continuation in given.continuations]
+        handles = [one.state for one in given.continuations]
         self.find_states(call, handles, parameter="continuations[].state")
 
     @override

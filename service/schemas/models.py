@@ -200,7 +200,7 @@ class AliasRequest(WireModel):
 def admin_models(host: ModelHost, published: Sequence[Version], queued: Sequence[str]) -> AdminModels:
     """List all versions: published, hosted and being unloaded."""
     hosted = dict(host.models)
-    rows = [admin_model(host, hosted.pop(version.address, None), version.address) for version in published]
+    rows = [admin_model(host, hosted.pop(one.address, None), one.address) for one in published]
     rows += [admin_model(host, model, address) for address, model in hosted.items()]
     rows += [
         AdminModel(
