@@ -115,12 +115,17 @@ class LanguageToolRequest(_Lenient):
         if self.data is None:
             return AnnotatedText([Annotation(text=self.text)])
         document = AnnotatedText()
+
+        def add(part: tuple[int, Any]) -> None:
+            try:
+                document.add(Annotation.model_validate(part[1]))
+            except ValidationError as error:
+                raise InvalidInputError(f"annotation[{part[0]}]: {invalid_input(error)}") from None
+
         try:
             body = parse_json(_AnnotatedBody, self.data.encode())
             parts = [{"text": body.text}] if body.annotation is None else body.annotation
-            yield from map_in_steps(
-                enumerate(parts), lambda part: document.add(_annotation(*part)), size=lambda _: 0
-            )
+            yield from map_in_steps(enumerate(parts), add, size=lambda _: 0)
         except InvalidInputError as error:
             raise InvalidInputError(f"data: {error}", parameter="data") from None
         return document
@@ -134,14 +139,6 @@ class LanguageToolRequest(_Lenient):
         if self.mode == "textLevelOnly" or has(self.disabledRules, self.disabledCategories):
             return False
         return self.enabledOnly in {"false", "no"} or has(self.enabledRules, self.enabledCategories)
-
-
-def _annotation(index: int, given: Any) -> Annotation:
-    """Check a part of a text with markup."""
-    try:
-        return Annotation.model_validate(given)
-    except ValidationError as error:
-        raise InvalidInputError(f"annotation[{index}]: {invalid_input(error)}") from None
 
 
 class AnnotatedText:

@@ -486,17 +486,13 @@ class NextOfStates(_OnStates[FloatArray], RowsOperation[FloatArray]):
         self.find_states(call, given.states, parameter="states[]")
         self._ids: TokenIds | None = requested_token_ids(self.models[0], given.token_ids)
 
-    @property
-    def _states(self) -> list[Any]:
-        return [one.state for one in self.stored]
-
     @override
     def shape(self) -> tuple[int, int]:
         return len(self.stored), self.models[0].vocab_size if self._ids is None else len(self._ids)
 
     @override
     def rows(self) -> Work[FloatArray, None]:
-        for block in _row_blocks(self.models[0], self._states, self._ids):
+        for block in _row_blocks(self.models[0], [one.state for one in self.stored], self._ids):
             yield (yield from next_log_probs(self.models[0], block, self._ids))
 
     @override
@@ -508,7 +504,8 @@ class NextOfStates(_OnStates[FloatArray], RowsOperation[FloatArray]):
             description=f"{width} tokens after {count} states",
             instead="accept application/octet-stream for more",
         )
-        return next_log_prob_matrix(self.models[0], self._states, self._ids)
+        states = [one.state for one in self.stored]
+        return next_log_prob_matrix(self.models[0], states, self._ids)
 
     @override
     def reply(self, result: FloatArray) -> bytes:
