@@ -71,11 +71,10 @@ class Calibration(BaseModel):
     @model_validator(mode="after")
     def _is_ordered(self) -> Self:
         """Raise InvalidInputError unless the points are in ascending order of their thresholds."""
-        for before, after in pairwise(self.points):
-            if after.threshold <= before.threshold:
-                raise InvalidInputError.of(
-                    "points", f"are not in ascending order: {after.threshold:g} follows {before.threshold:g}"
-                )
+        for before, after in pairwise(point.threshold for point in self.points):
+            if after <= before:
+                problem = f"are not in ascending order: {after:g} follows {before:g}"
+                raise InvalidInputError.of("points", problem)
         return self
 
 

@@ -1,8 +1,5 @@
 """Candidate corrections of words.
 
-`Corrections` holds M candidates in arrays: the slot of the text that each replaces, its tokens and
-its error-model weight. A `CandidateGenerator` finds them for one tokenizer.
-
 `token_replacer` re-tokenises only between the white space around a replaced span if the tokens
 there do not depend on the rest of the sentence; otherwise it re-tokenises the sentence.
 """
@@ -113,14 +110,14 @@ def corrections_from(found: Sequence[Correction]) -> Corrections:
     columns = list(zip(*found, strict=True)) if found else [()] * len(Correction._fields)
     slots, firsts, lasts, tokens, log_weights, edits, texts = columns
     return Corrections(
-        np.array(slots, dtype=np.int64),
-        np.array(firsts, dtype=np.int64),
-        np.array(lasts, dtype=np.int64),
-        np.array([token for own in tokens for token in own], dtype=np.int64),
+        np.array(slots, np.int64),
+        np.array(firsts, np.int64),
+        np.array(lasts, np.int64),
+        np.array([token for own in tokens for token in own], np.int64),
         np.cumsum([0, *map(len, tokens)], dtype=np.int64),
-        np.array(log_weights, dtype=np.float64),
-        np.array(edits, dtype=np.int64),
-        np.array(texts, dtype=object),
+        np.array(log_weights, np.float64),
+        np.array(edits, np.int64),
+        np.array(texts, object),
     )
 
 
@@ -167,7 +164,7 @@ def _whitespace_bounds(text: str, start: int, end: int) -> tuple[int, int]:
     return (0, len(text)) if is_far else (left, right)
 
 
-class CheckContext:
+class CheckBatch:
     """One batch of sentences of a request, with its tokens, words and slots.
 
     Args:
@@ -193,8 +190,10 @@ class CheckContext:
         error_model: ErrorModel,
         given: Mapping[int, Sequence[GivenSpan]],
     ) -> None:
-        self.model, self.sentences, self.error_model, self.given = model, sentences, error_model, given
-        self.search, self.dictionary = error_model.settings.search, error_model.settings.dictionary
+        self.model, self.sentences = model, sentences
+        self.error_model, self.given = error_model, given
+        self.search = error_model.settings.search
+        self.dictionary = error_model.settings.dictionary
         self._given_texts = {
             (span.start, span.end): frozenset(text for text, _ in span.suggestions)
             for spans in given.values()
@@ -219,7 +218,8 @@ class CheckContext:
 
     def place(self, number: int) -> tuple[str, int, int]:
         """Return a word's sentence, start and end there."""
-        sentence, word = self.sentences[self.sentence_of[self.positions[number]]], self.words[number]
+        word = self.words[number]
+        sentence = self.sentences[self.sentence_of[self.positions[number]]]
         return sentence.text, word.start - sentence.offset, word.end - sentence.offset
 
     def is_given(self, number: int, text: str) -> bool:
@@ -258,23 +258,23 @@ class CandidateGenerator(ABC):
         self.splitter, self.right_tokens = splitter, right_tokens
 
     @abstractmethod
-    def propose(self, context: CheckContext) -> Work[Any, Corrections]:
+    def propose(self, batch: CheckBatch) -> Work[Any, Corrections]:
         """Find candidates from the text alone, and the caller's suggestions."""
 
     @abstractmethod
     def propose_after_reading(
-        self, context: CheckContext, state: Any, rows: Int64s, log_probs: Float64s
+        self, batch: CheckBatch, state: Any, rows: Int64s, log_probs: Float64s
     ) -> Work[Any, Corrections]:
         """Find further candidates after the model has read the text.
 
         Args:
-            context: the batch, with its slots.
+            batch: the batch, with its slots.
             state: model states before the tokens of the batch.
             rows: row of `state` for each token [P].
             log_probs: log-probability of each token [P].
         """
 
-    def weigh_shortlisted(self, context: CheckContext, found: Corrections) -> Corrections:  # noqa: ARG002 - overriding methods use it
+    def weigh_shortlisted(self, batch: CheckBatch, found: Corrections) -> Corrections:  # noqa: ARG002 - overriding methods use it
         """Weigh, by the table of edits, those of `propose` that the left context leaves."""
         return found
 
@@ -302,66 +302,63 @@ class CandidateGenerator(ABC):
         is_typed = word.known and not normaliser.changes_case and self.key(word.text) == normaliser(word.text)
         return text if is_typed else match_case(word.text, text)
 
-    def word_slot(self, context: CheckContext, number: int) -> Slot:
+    def word_slot(self, batch: CheckBatch, number: int) -> Slot:
         """Create a word's slot, exempt if not alphabetic."""
-        word, position = context.words[number], int(context.positions[number])
-        slot = self._slot(context, word, slice(position, position + word.last - word.first), [word])
+        word, position = batch.words[number], int(batch.positions[number])
+        slot = self._slot(batch, word, slice(position, position + word.last - word.first), [word])
         return slot._replace(
             exempt=not word.checked
-            or (is_identifier(word.text) and not context.dictionary.has_near(word.text))
+            or (is_identifier(word.text) and not batch.dictionary.has_near(word.text))
             or split_affixes(self.key(word.text)) is None
-            or context.dictionary.has_at(*context.place(number), known=word.known)
+            or batch.dictionary.has_at(*batch.place(number), known=word.known)
         )
 
-    def add_given(self, context: CheckContext, found: list[Correction]) -> Work[Any, None]:
+    def add_given(self, batch: CheckBatch, found: list[Correction]) -> Work[Any, None]:
         """Append the caller's suggestions to `found`; those for a word share its slot."""
-        by_span = {(slot.start, slot.end): number for number, slot in enumerate(context.slots)}
-        for number, spans in context.given.items():
-            sentence = context.sentences[number]
+        by_span = {(slot.start, slot.end): number for number, slot in enumerate(batch.slots)}
+        for number, spans in batch.given.items():
+            sentence = batch.sentences[number]
             for span in spans:
+                first, past = span.start - sentence.offset, span.end - sentence.offset
                 index = by_span.get((span.start, span.end))
                 if index is None:
-                    index = by_span[span.start, span.end] = len(context.slots)
-                    context.slots.append(self._span_slot(context, number, span))
-                typed = sentence.text[span.start - sentence.offset : span.end - sentence.offset]
-                if not context.slots[index].known:
-                    yield from context.dictionary.look_up([typed])
+                    index = by_span[span.start, span.end] = len(batch.slots)
+                    inside = self.splitter.tokens_in(sentence, first, past)
+                    base = int(batch.bases[number])
+                    words = [one for one in sentence.words if one.start < span.end and one.end > span.start]
+                    tokens = slice(base + inside.start, base + inside.stop)
+                    batch.slots.append(self._slot(batch, span, tokens, words))
+                typed = sentence.text[first:past]
+                if not batch.slots[index].known:
+                    yield from batch.dictionary.look_up([typed])
                 # a number, never searched, can be an error if the caller suggests a correction
-                slot = context.slots[index]
-                context.slots[index] = slot._replace(exempt=context.dictionary.has(typed, known=slot.known))
-                meant = self._meant(context, span, index, typed)
-                found += yield from self.replacements(context, index, meant)
+                slot = batch.slots[index]
+                batch.slots[index] = slot._replace(exempt=batch.dictionary.has(typed, known=slot.known))
+                meant = self._meant(batch, span, index, typed)
+                found += yield from self.replacements(batch, index, meant)
 
-    def _span_slot(self, context: CheckContext, number: int, span: GivenSpan) -> Slot:
-        sentence, base = context.sentences[number], int(context.bases[number])
-        inside = self.splitter.tokens_in(sentence, span.start - sentence.offset, span.end - sentence.offset)
-        words = [word for word in sentence.words if word.start < span.end and word.end > span.start]
-        return self._slot(context, span, slice(base + inside.start, base + inside.stop), words)
-
-    def _slot(
-        self, context: CheckContext, place: Word | GivenSpan, tokens: slice, words: Sequence[Word]
-    ) -> Slot:
-        log_weight = context.error_model.log_correct + self._log_unknown(words)
+    def _slot(self, batch: CheckBatch, place: Word | GivenSpan, tokens: slice, words: Sequence[Word]) -> Slot:
+        log_weight = batch.error_model.log_correct + self._log_unknown(words)
         known = all(word.known for word in words)
         return Slot(
             place.start, place.end, tokens.start, tokens.stop, known, exempt=False, log_weight=log_weight
         )
 
     def _meant(
-        self, context: CheckContext, span: GivenSpan, index: int, typed: str
+        self, batch: CheckBatch, span: GivenSpan, index: int, typed: str
     ) -> Iterator[tuple[str, float, int]]:
         for text, log_prob in span.suggestions:
             if text != typed:
-                ours = context.error_model.log_error - log(len(span.suggestions))  # equally probable
+                ours = batch.error_model.log_error - log(len(span.suggestions))  # equally probable
                 yield text, ours if log_prob is None else log_prob, OSA.distance(typed, text)
             elif log_prob is not None:
-                slot = context.slots[index]
-                unknown = slot.log_weight - context.error_model.log_correct
-                context.slots[index] = slot._replace(log_weight=log_prob + unknown)
+                slot = batch.slots[index]
+                unknown = slot.log_weight - batch.error_model.log_correct
+                batch.slots[index] = slot._replace(log_weight=log_prob + unknown)
 
     def replacements(
         self,
-        context: CheckContext,
+        batch: CheckBatch,
         number: int,
         meant: Iterable[tuple[str, float, int]],
         restored: Callable[[str], str] = str,
@@ -369,17 +366,17 @@ class CandidateGenerator(ABC):
         """Return corrections of a slot by texts that change it.
 
         Args:
-            context: the batch.
+            batch: the batch.
             number: index of the slot.
             meant: text as the model reads it, error-model weight and edit distance of each.
             restored: returns a text as it is suggested.
         """
-        slot = context.slots[number]
-        index = int(context.sentence_of[slot.first])
-        sentence, base = context.sentences[index], int(context.bases[index])
+        slot = batch.slots[number]
+        index = int(batch.sentence_of[slot.first])
+        sentence, base = batch.sentences[index], int(batch.bases[index])
         start, end = slot.start - sentence.offset, slot.end - sentence.offset
         replace, size = token_replacer(self.splitter, sentence, start, end)
-        found: list[Correction] = []
+        found = []
 
         def add(one: tuple[str, float, int]) -> None:
             text, log_weight, edits = one

@@ -32,7 +32,6 @@ from models.scoring.model_weights import (
     words_at,
 )
 from models.scoring.texts import Limits, check_reads_forward
-from models.states import view
 from models.text_model import TextModel
 from models.tokenizers import CharacterTokenizer
 from models.words import word_pattern
@@ -114,22 +113,21 @@ def _check(
     check_reads_forward(loaded)
     sentences = yield from _sentences(loaded, text, limits)
     limits.check_entries(
-        sum(len(sentence.words) for sentence in sentences),
+        sum(len(one.words) for one in sentences),
         parameter="text",
         description="the reply has an entry for each word of text",
         instead="send it in parts",
     )
     tokens = loaded.tokenizer.vocabulary.tokens
-    batches: list[RescoredBatch] = []
-    issues: list[Issue] = []
+    batches = []
+    issues = []
     num_entries = 0
     direct = is_lookup(loaded.model)
-    begin = None if direct else lambda rows: view(loaded.model.initial_state(rows))
-    for work in loaded.checker.rescore_all(loaded.model, sentences, settings, begin=begin):
+    for work in loaded.checker.rescore_all(loaded.model, sentences, settings):
         rescored = yield from _answer_directly(work) if direct else work
         found = yield from find_issues(rescored, tokens, threshold=threshold, max_suggestions=max_suggestions)
         issues += found
-        num_entries += sum(1 + len(issue.suggestions) for issue in found)
+        num_entries += sum(1 + len(one.suggestions) for one in found)
         limits.check_entries(
             num_entries,
             parameter="text",
@@ -140,11 +138,11 @@ def _check(
         yield None
     return Checked(
         [word for batch in batches for word in batch.words],
-        np.concatenate([np.zeros(0), *(-batch.word_log_probs / log(2) for batch in batches)]),
+        np.concatenate([np.zeros(0), *(-one.word_log_probs / log(2) for one in batches)]),
         issues,
-        np.concatenate([np.zeros(0, np.int64), *(batch.positions for batch in batches)]),
-        np.concatenate([np.zeros(0), *(batch.log_probs for batch in batches)]),
-        sum(batch.num_ends for batch in batches),
+        np.concatenate([np.zeros(0, np.int64), *(one.positions for one in batches)]),
+        np.concatenate([np.zeros(0), *(one.log_probs for one in batches)]),
+        sum(one.num_ends for one in batches),
     )
 
 
@@ -159,7 +157,7 @@ def _combine(
     starts = word_starts(text)
     if not len(starts):
         return results[0], normalised_weights(models)[None, :]
-    by_model: list[Float64s] = []
+    by_model = []
     for model, result in zip(models, results, strict=True):
         spellings = yield from sum_spellings(model.loaded.checker, result.words, starts)
         by_model.append(sum_by_word(starts, result.positions, result.log_probs) + spellings)
@@ -172,19 +170,19 @@ def _combine(
     # a character model knows every word, so any others give an issue's type
     judges = [
         number
-        for number, model in enumerate(models)
-        if model.loaded.tokenizer.kind != CharacterTokenizer.kind
+        for number, (loaded, _) in enumerate(models)
+        if loaded.tokenizer.kind != CharacterTokenizer.kind
     ]
     judges = judges or [*range(len(models))]
-    known: list[set[tuple[int, int]]] = []
+    known = []
     for result in results:
         known.append({(word.start, word.end) for word in result.words if word.known})
         yield None
     judged = set().union(*(known[number] for number in judges))
     known_by_any = set().union(*known)
     factors = mixed / np.minimum(log_probs, -1e-300)  # [M, N], never infinite
-    words: list[Word] = []
-    surprisals: list[Float64s] = []
+    words = []
+    surprisals = []
     found: dict[tuple[int, int], list[tuple[float, Issue]]] = {}
     for number, result in enumerate(results):
         of_words = words_at(starts, [word.start for word in result.words])
@@ -200,7 +198,10 @@ def _combine(
         def add_issue(one: tuple[Issue, int], number: int = number) -> None:
             issue, index = one
             weighted = float(weights[index, number]), issue._replace(known=issue.known and number in judges)
-            found.setdefault(_word_span(issue, text), []).append(weighted)
+            # without the punctuation of some models' words
+            spans = [word.span() for word in word_pattern().finditer(text, issue.start, issue.end)]
+            span = (spans[0][0], spans[-1][1]) if spans else (issue.start, issue.end)
+            found.setdefault(span, []).append(weighted)
 
         yield from map_in_steps(zip(result.issues, of_issues, strict=True), add_issue, size=lambda _: 0)
     mean = yield from map_in_steps(
@@ -218,19 +219,13 @@ def _combine(
     return combined, weights
 
 
-def _word_span(issue: Issue, text: str) -> tuple[int, int]:
-    """Return an issue's span without the punctuation of some models' words."""
-    spans = [found.span() for found in word_pattern().finditer(text, issue.start, issue.end)]
-    return (spans[0][0], spans[-1][1]) if spans else (issue.start, issue.end)
-
-
 def _mean_issue(issues: Sequence[tuple[float, Issue]], text: str, known: Container[tuple[int, int]]) -> Issue:
     """Return the mean of several models' issues with weights.
 
     `known` are the spans of words that a model knows.
     """
     start, end = min(issue.start for _, issue in issues), max(issue.end for _, issue in issues)
-    ascending = sorted(issues, key=lambda weighted: weighted[0])
+    ascending = sorted(issues, key=lambda one: one[0])
     merged: dict[str, Suggestion] = {}
     for weight, issue in ascending:
         for suggestion in issue.suggestions:
@@ -238,7 +233,7 @@ def _mean_issue(issues: Sequence[tuple[float, Issue]], text: str, known: Contain
             earlier = merged.get(whole)
             chance = weight * suggestion.probability + (earlier.probability if earlier else 0.0)
             merged[whole] = suggestion._replace(text=whole, probability=chance)
-    ranked = sorted(merged.values(), key=lambda suggestion: -suggestion.probability)
+    ranked = sorted(merged.values(), key=lambda one: -one.probability)
     worth = [one for one in ranked if one is ranked[0] or one.probability >= MIN_SUGGESTION_PROBABILITY]
     chance = sum(weight * issue.probability for weight, issue in issues)
     is_known = any(issue.known or (issue.start, issue.end) in known for _, issue in issues)

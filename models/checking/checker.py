@@ -6,7 +6,7 @@ wrong, and suggestions.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import log
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from models.arrays import Float64s, Int64s
 from models.calls import Work, map_in_steps
-from models.checking.candidates import CandidateGenerator, CheckContext
+from models.checking.candidates import CandidateGenerator, CheckBatch
 from models.checking.error_model import CheckSettings, ErrorModel, GivenSpan
 from models.checking.generators import SubwordCandidateGenerator, WordCandidateGenerator
 from models.checking.rescoring import RescoredBatch, rescore_batch
@@ -28,6 +28,7 @@ from models.checking.sentences import (
 from models.errors import InvalidInputError
 from models.language_model import LanguageModel, is_lookup
 from models.slot_model import without_members
+from models.states import view
 from models.tokenizers import Tokenizer
 
 _ISSUE_CHARACTERS = 1024
@@ -67,8 +68,6 @@ class Checker:
         model: LanguageModel[Any],
         sentences: Sequence[Sentence],
         options: CheckSettings,
-        *,
-        begin: Callable[[int], Any] | None = None,
     ) -> Iterator[Work[Any, RescoredBatch]]:
         """Yield a rescoring per batch of sentences; each must be run before the next.
 
@@ -76,24 +75,34 @@ class Checker:
             model: any left-to-right model.
             sentences: sentences of the text, in order.
             options: settings of the check.
-            begin: returns the state after `<s>` for a number of rows; else the model's `initial_state`.
 
         Raises:
             InvalidInputError: a suggestion's span is not within one sentence.
         """
-        given = _spans_by_sentence(sentences, options.given)
-        channel = ErrorModel(options)
+        given: dict[int, list[GivenSpan]] = {}  # by sentence
+        offsets = [one.offset for one in sentences]
+        for span in options.given:
+            index = bisect_right(offsets, span.start) - 1
+            if index < 0 or span.end > offsets[index] + len(sentences[index].text):
+                raise InvalidInputError.of(
+                    span.parameter,
+                    f"spans {span.start} to {span.end}; a span must be within one line that has a word, "
+                    f"and within one part of a line of more than {MAX_SENTENCE_TOKENS} tokens",
+                )
+            given.setdefault(index, []).append(span)
+        channel, direct = ErrorModel(options), is_lookup(model)
         after = options.search.right_tokens
         if after is None:  # n-gram models use order - 1 tokens of context
             order = getattr(without_members(model), "order", 1)
-            after = int(order) - 1 if is_lookup(model) else self._proposer.right_tokens
+            after = int(order) - 1 if direct else self._proposer.right_tokens
         carried: list[Any] = []
 
-        def work(first: int, batch: Sequence[Sentence]) -> Work[Any, RescoredBatch]:
-            own = {index: given[first + index] for index in range(len(batch)) if first + index in given}
-            context = CheckContext(model, batch, channel, own)
-            state = carried.pop() if batch[0].continues_line else (begin or model.initial_state)(len(batch))
-            rescored = yield from rescore_batch(self._proposer, context, state=state, right_tokens=after)
+        def work(first: int, some: Sequence[Sentence]) -> Work[Any, RescoredBatch]:
+            own = {index: given[first + index] for index in range(len(some)) if first + index in given}
+            batch = CheckBatch(model, some, channel, own)
+            state = carried.pop() if some[0].continues_line else model.initial_state(len(some))
+            state = state if direct else view(state)  # a network's reads share batches with other requests
+            rescored = yield from rescore_batch(self._proposer, batch, state=state, right_tokens=after)
             if rescored.state is not None:
                 carried.append(rescored.state)
             return rescored
@@ -123,23 +132,6 @@ def _batches(sentences: Sequence[Sentence]) -> Iterator[list[Sentence]]:
         size += len(sentence.ids)
     if batch:
         yield batch
-
-
-def _spans_by_sentence(
-    sentences: Sequence[Sentence], given: Sequence[GivenSpan]
-) -> Mapping[int, Sequence[GivenSpan]]:
-    found: dict[int, list[GivenSpan]] = {}
-    offsets = [sentence.offset for sentence in sentences]
-    for span in given:
-        index = bisect_right(offsets, span.start) - 1
-        if index < 0 or span.end > offsets[index] + len(sentences[index].text):
-            raise InvalidInputError.of(
-                span.parameter,
-                f"spans {span.start} to {span.end}; a span must be within one line that has a word, "
-                f"and within one part of a line of more than {MAX_SENTENCE_TOKENS} tokens",
-            )
-        found.setdefault(index, []).append(span)
-    return found
 
 
 class Suggestion(NamedTuple):
@@ -196,16 +188,17 @@ def find_issues(
 
 def without_overlaps(issues: Iterable[Issue]) -> list[Issue]:
     """Return issues in text order; of overlapping ones, the most probable."""
-    chosen: list[Issue] = []
-    ranked = sorted(issues, key=lambda issue: -issue.probability)
-    first, last = min((one.start for one in ranked), default=0), max((one.end for one in ranked), default=0)
-    is_taken = np.zeros(last - first, dtype=bool)
+    chosen = []
+    ranked = sorted(issues, key=lambda one: -one.probability)
+    first = min((one.start for one in ranked), default=0)
+    last = max((one.end for one in ranked), default=0)
+    is_taken = np.zeros(last - first, bool)
     for issue in ranked:
         span = slice(issue.start - first, issue.end - first)
         if not is_taken[span].any():
             is_taken[span] = True
             chosen.append(issue)
-    return sorted(chosen, key=lambda issue: issue.start)
+    return sorted(chosen, key=lambda one: one.start)
 
 
 def error_probabilities(rescored: RescoredBatch) -> tuple[Int64s, Float64s]:
@@ -213,7 +206,8 @@ def error_probabilities(rescored: RescoredBatch) -> tuple[Int64s, Float64s]:
     order = np.argsort(rescored.alternatives.slots, kind="stable")
     slots = rescored.alternatives.slots[order]
     begins = np.flatnonzero(np.diff(slots, prepend=-1))
-    log_odds, is_right = rescored.log_odds[order], rescored.alternatives.edits[order] == 0
+    log_odds = rescored.log_odds[order]
+    is_right = rescored.alternatives.edits[order] == 0
     right, wrong = (
         np.logaddexp.reduceat(np.where(those, log_odds, -np.inf), begins) for those in (is_right, ~is_right)
     )

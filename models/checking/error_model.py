@@ -30,6 +30,7 @@ from rapidfuzz.distance import OSA, Prefix
 
 from models.arrays import Bools, Float64s, Int64s, UInt8s, UInt32s
 from models.checking.lexicon import UserDictionary
+from models.checking.sentences import code_points
 from models.checkpoint.documents import DocumentStore
 from models.checkpoint.manifest import check_name
 from models.errors import InvalidInputError
@@ -172,7 +173,8 @@ class ErrorRates:
         self._codes = np.full(max(map(ord, letters), default=0) + 2, _OTHER)
         self._codes[[0, *map(ord, letters)]] = [0, *map(codes.__getitem__, letters)]
         size = len(letters) + 2
-        places, swaps, counts = np.zeros((size, size)), np.zeros((size, size)), np.zeros((size, size, size))
+        places, swaps = np.zeros((2, size, size))
+        counts = np.zeros((size, size, size))
         for pair, count in table.contexts.items():
             places[codes.get(pair[0], _OTHER), codes.get(pair[1], _OTHER)] += count
         for edit, count in table.edits.items():
@@ -210,7 +212,7 @@ class ErrorRates:
         new, own = (np.take(self._codes, characters, mode="clip") for characters in (found, meant))
         log_sums = np.log(self._sums[own[:, :-1], own[:, 1:]].sum(axis=1))
         best = np.full(len(typed), -np.inf)
-        ends = np.array([[*map(len, intended)], [*map(len, typed)]], dtype=np.int64).T + 1
+        ends = np.array([[*map(len, intended)], [*map(len, typed)]], np.int64).T + 1
         # partial alignments: pair, positions, edits left, ln P so far
         pairs, left, sums = np.arange(len(typed)), edits.astype(np.int64), np.zeros(len(typed))
         i, j = np.ones_like(pairs), np.ones_like(pairs)
@@ -244,10 +246,10 @@ class ErrorRates:
 
 def _padded(words: Sequence[str], width: int, padding: int) -> UInt32s:
     """Return the characters of words, each after a zero and before `padding` [N, width]."""
-    out = np.full((len(words), width), padding, dtype=np.uint32)
+    out = np.full((len(words), width), padding, np.uint32)
     out[:, 0] = 0
-    inside = np.arange(width - 1) < np.fromiter(map(len, words), np.int64, len(words))[:, None]
-    out[:, 1:][inside] = np.frombuffer("".join(words).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+    codes, lengths = code_points(words)
+    out[:, 1:][np.arange(width - 1) < lengths[:, None]] = codes
     return out
 
 

@@ -29,6 +29,7 @@ from models.arrays import Int64s, UInt8s, UInt64s
 from models.calls import Work
 from models.checking.sentences import (
     SpellingModel,
+    code_points,
     common_typo_corrections,
     one_edit_strings,
 )
@@ -90,7 +91,7 @@ class FuzzyMatches(NamedTuple):
     edits: UInt8s
 
 
-NO_FUZZY_MATCHES = FuzzyMatches(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.uint8))
+NO_FUZZY_MATCHES = FuzzyMatches(np.zeros(0, np.int64), np.zeros(0, np.uint8))
 
 
 class FuzzyLexicon:
@@ -111,7 +112,7 @@ class FuzzyLexicon:
         self._words = [words[i] for i in self._order.tolist()]
         self._lengths = lengths[self._order]
         self._longest = int(lengths.max(initial=0))
-        self._letters = _letter_sets(self._words, self._lengths)
+        self._letters = _letter_sets(self._words)
         self._cached: OrderedDict[tuple[str, int], FuzzyMatches] = OrderedDict()
         self._num_cached_matches = 0
 
@@ -139,8 +140,7 @@ class FuzzyLexicon:
 
     def _search(self, word: str, max_edits: int) -> FuzzyMatches:
         first, last = np.searchsorted(self._lengths, [len(word) - max_edits, len(word) + max_edits + 1])
-        letters = _letter_sets([word], np.array([len(word)]))
-        differing = np.bitwise_count(self._letters[first:last] ^ letters)
+        differing = np.bitwise_count(self._letters[first:last] ^ _letter_sets([word]))
         close = np.flatnonzero(differing <= 2 * max_edits) + first
         if not close.size:
             return NO_FUZZY_MATCHES
@@ -150,11 +150,11 @@ class FuzzyLexicon:
         return FuzzyMatches(self._order[close[within]], edits[within])
 
 
-def _letter_sets(words: Sequence[str], lengths: Int64s) -> UInt64s:
+def _letter_sets(words: Sequence[str]) -> UInt64s:
     """Encode each word's letter set in 64 bits [N]; letters may share a bit."""
-    codes = np.frombuffer("".join(words).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+    codes, lengths = code_points(words)
     bits = np.left_shift(np.uint64(1), (codes % 64).astype(np.uint64))
-    sets = np.zeros(len(words), dtype=np.uint64)
+    sets = np.zeros(len(words), np.uint64)
     filled = np.flatnonzero(lengths)
     begins = (np.cumsum(lengths) - lengths)[filled]
     sets[filled] = np.bitwise_or.reduceat(bits, begins)
@@ -216,15 +216,13 @@ class HunspellDictionary:
     def _suggests(self, word: str) -> bool:
         if not self._unsuggested or word not in self:
             return word in self
-        return self._unsuggested.isdisjoint((word, *self._stems(plain_form(word))))
-
-    def _stems(self, word: str) -> list[str]:
         stems = ctypes.POINTER(ctypes.c_char_p)()
         given = self._handle, ctypes.byref(stems)
-        count = self._library.Hunspell_stem(*given, word.encode(self._encoding, "replace"))
+        plain = plain_form(word).encode(self._encoding, "replace")
+        count = self._library.Hunspell_stem(*given, plain)
         found = [(stem or b"").decode(self._encoding, "replace") for stem in stems[:count]]
         self._library.Hunspell_free_list(*given, count)
-        return found
+        return self._unsuggested.isdisjoint((word, *found))
 
     def look_up(
         self, words: Sequence[str], lookups: "UserDictionary", *, suggested: bool = False
@@ -323,7 +321,8 @@ def _unsuggested(entries: Sequence[str], rules: str) -> set[str]:
     if "NOSUGGEST" not in options:
         return set()
     aliases: dict[str, str] = {str(n): flags for n, flags in enumerate(_ALIAS.findall(rules))}  # 0: how many
-    flag, one = options["NOSUGGEST"], re.compile(_FLAG_FORMS.get(options.get("FLAG", ""), "."))
+    flag = options["NOSUGGEST"]
+    one = re.compile(_FLAG_FORMS.get(options.get("FLAG", ""), "."))
     flagged = filter(None, map(_FLAGGED.match, entries))
     return {found[1] for found in flagged if flag in one.findall(aliases.get(found[2], found[2]))}
 
@@ -355,7 +354,8 @@ class UserDictionary:
     def __init__(
         self, words: Mapping[str, str] = MappingProxyType({}), word_lists: Sequence[HunspellDictionary] = ()
     ) -> None:
-        self._words, self._word_lists, self.waits_left = words, word_lists, _MAX_WAITS
+        self._words, self._word_lists = words, word_lists
+        self.waits_left = _MAX_WAITS
         self._looked_up, self._right = set[str](), set[str]()
 
     @cached_property
@@ -396,7 +396,7 @@ class UserDictionary:
 
     def fuzzy_matches(self, word: str, max_edits: int) -> Work[Any, list[tuple[str, int, float]]]:
         """Return words near an unknown one, as spelled, with edits and a dictionary's share."""
-        near: dict[str, tuple[int, float]] = {}
+        near = {}
         if self._words:
             for key, edits in self._lexicon.nearby(dictionary_key(word), max_edits):
                 text = self._words[key]

@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from models.arrays import Float64s, Int64s, TokenIds
+from models.arrays import Float64s, Int64s
 from models.calls import Read, ScoreChoices, Work, map_in_steps
 from models.checking.candidates import (
     CandidateGenerator,
-    CheckContext,
+    CheckBatch,
     Corrections,
     Slot,
     concatenate_corrections,
 )
-from models.checking.sentences import Sentence, Word
+from models.checking.sentences import Word
 from models.language_model import LOG_ZERO, SCORES, STATE
 from models.vocabulary import EOS, UNK
 
@@ -57,7 +57,7 @@ class RescoredBatch(NamedTuple):
 
 def rescore_batch(
     proposer: CandidateGenerator,
-    context: CheckContext,
+    batch: CheckBatch,
     *,
     state: Any,
     right_tokens: int,
@@ -66,68 +66,65 @@ def rescore_batch(
 
     Args:
         proposer: candidate generator for the tokenizer.
-        context: the batch.
+        batch: the batch.
         state: model states before the sentences, one row each.
         right_tokens: tokens after a slot to score with a candidate.
     """
-    states, rows = yield from _prefix_states(context, state)
-    yield from context.dictionary.look_up(context.unknown_words())
-    context.slots += yield from map_in_steps(
-        range(len(context.words)),
-        lambda number: proposer.word_slot(context, number),
-        size=lambda number: len(context.words[number].text),
+    states, rows = yield from _prefix_states(batch, state)
+    yield from batch.dictionary.look_up(batch.unknown_words())
+    batch.slots += yield from map_in_steps(
+        range(len(batch.words)),
+        lambda number: proposer.word_slot(batch, number),
+        size=lambda number: len(batch.words[number].text),
     )
-    first = yield from proposer.propose(context)
-    count = len(context.tokens)
+    first = yield from proposer.propose(batch)
+    count = len(batch.tokens)
     starts = np.flatnonzero(first.lengths)
     places = np.concatenate([rows, rows[first.firsts[starts]]])
-    tokens = np.concatenate([context.tokens, first.tokens[first.offsets[starts]]])
+    tokens = np.concatenate([batch.tokens, first.tokens[first.offsets[starts]]])
     order = np.argsort(places, kind="stable")
-    choices = np.empty(len(places), dtype=np.float32)
-    choices[order] = yield from ScoreChoices(context.model, states, places[order], tokens[order])
+    choices = np.empty(len(places), np.float32)
+    choices[order] = yield from ScoreChoices(batch.model, states, places[order], tokens[order])
     log_probs = np.maximum(choices[:count].astype(np.float64), LOG_ZERO)
     # gain of each candidate's first token over the token that it replaces
     before = np.zeros(len(first.slots))
     before[starts] = choices[count:] - log_probs[first.firsts[starts]]
-    shortlisted = proposer.weigh_shortlisted(context, first.select(_shortlist(context, first, before)))
-    more = yield from proposer.propose_after_reading(context, states, rows, log_probs)
+    shortlisted = proposer.weigh_shortlisted(batch, first.select(_shortlist(batch, first, before)))
+    more = yield from proposer.propose_after_reading(batch, states, rows, log_probs)
     chosen = concatenate_corrections([shortlisted, more])
-    totals, stops = yield from _sequence_log_probs(context, (states, rows), chosen, right_tokens)
+    totals, stops = yield from _sequence_log_probs(batch, (states, rows), chosen, right_tokens)
     sums = np.concatenate([[0.0], np.cumsum(log_probs)])
     gains = totals - (sums[stops] - sums[chosen.firsts])
-    log_weights = chosen.log_weights - _typed_log_weights(context)[chosen.slots]
-    log_weights += _unknown_word_log_odds(context, chosen, log_probs)
-    counts = [len(sentence.ids) + sentence.ends for sentence in context.sentences]  # with the ends of lines
-    predicted = np.arange(sum(counts)) + np.repeat(context.bases - np.cumsum(counts) + counts, counts)
-    num_tokens = np.fromiter((word.last - word.first for word in context.words), np.int64, len(context.words))
-    last = context.sentences[-1]
+    typed = np.array([slot.log_weight for slot in batch.slots])
+    log_weights = chosen.log_weights - typed[chosen.slots]
+    log_weights += _unknown_word_log_odds(batch, chosen, log_probs)
+    # with the ends of lines
+    ended = [(one, [len(one.text)] if one.ends else []) for one in batch.sentences]
+    counts = [len(sentence.ids) + len(ends) for sentence, ends in ended]
+    predicted = np.arange(sum(counts)) + np.repeat(batch.bases - np.cumsum(counts) + counts, counts)
+    num_tokens = np.array([word.last - word.first for word in batch.words], np.int64)
+    last = batch.sentences[-1]
     return RescoredBatch(
-        context.words,
-        sums[context.positions + num_tokens] - sums[context.positions],
+        batch.words,
+        sums[batch.positions + num_tokens] - sums[batch.positions],
         log_probs[predicted],
-        np.concatenate([_positions(sentence) for sentence in context.sentences]),
-        int(np.count_nonzero(context.tokens[predicted] == EOS)),
-        context.slots,
+        np.concatenate([one.offset + np.append(one.begins, ends) for one, ends in ended]).astype(np.int64),
+        int(np.count_nonzero(batch.tokens[predicted] == EOS)),
+        batch.slots,
         chosen,
         gains + log_weights,
         gains,
-        None if last.ends else states.select(rows[[context.bases[-1] + len(last.ids)]]),
+        None if last.ends else states.select(rows[[batch.bases[-1] + len(last.ids)]]),
     )
 
 
-def _positions(sentence: Sentence) -> Int64s:
-    """Return the positions of a sentence's tokens and line end in the whole text."""
-    ends = [len(sentence.text)] if sentence.ends else []
-    return sentence.offset + np.append(sentence.begins, ends).astype(np.int64)
-
-
-def _prefix_states(context: CheckContext, state: Any) -> Work[Any, tuple[Any, Int64s]]:
+def _prefix_states(batch: CheckBatch, state: Any) -> Work[Any, tuple[Any, Int64s]]:
     """Read all sentences in parallel, token by token; return the states before all tokens.
 
     Also return the row of the state before each token [P].
     """
-    order = np.argsort(-context.lengths, kind="stable")
-    lengths, bases = context.lengths[order], context.bases[order]
+    order = np.argsort(-batch.lengths, kind="stable")
+    lengths, bases = batch.lengths[order], batch.bases[order]
     states, firsts, num_rows = [], [], 0
     for step in range(int(lengths[0])):
         alive = int(np.searchsorted(-lengths, -step))  # sentences with more tokens than `step`
@@ -139,49 +136,44 @@ def _prefix_states(context: CheckContext, state: Any) -> Work[Any, tuple[Any, In
         left = int(np.searchsorted(-lengths, -(step + 1)))
         if left:
             going = state if left == alive else state.select(np.arange(left))
-            tokens = context.tokens[bases[:left] + step]
-            result = yield from Read(context.model, going, tokens[:, None], np.ones_like(tokens), STATE)
+            tokens = batch.tokens[bases[:left] + step]
+            result = yield from Read(batch.model, going, tokens[:, None], np.ones_like(tokens), STATE)
             state = result.state
-    rank = np.empty(len(order), dtype=np.int64)
+    rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
-    steps = np.arange(len(context.tokens)) - np.repeat(context.bases, context.lengths)
-    rows = np.array(firsts)[steps] + rank[context.sentence_of]
+    steps = np.arange(len(batch.tokens)) - np.repeat(batch.bases, batch.lengths)
+    rows = np.array(firsts)[steps] + rank[batch.sentence_of]
     return states[0] if len(states) == 1 else states[0].concatenate(states[1:]), rows
 
 
-def _shortlist(context: CheckContext, found: Corrections, before: Float64s) -> Int64s:
+def _shortlist(batch: CheckBatch, found: Corrections, before: Float64s) -> Int64s:
     """Select each slot's best candidates that can still win by the right context, ascending.
 
     For unknown words the best are always selected, as suggestions.
     """
     if not len(found.slots):
-        return np.zeros(0, dtype=np.int64)
-    typed = _typed_log_weights(context)
-    is_unknown = np.array([not slot.known for slot in context.slots])
+        return np.zeros(0, np.int64)
+    typed = np.array([slot.log_weight for slot in batch.slots])
+    is_unknown = np.array([not slot.known for slot in batch.slots])
     margins = before + found.log_weights - typed[found.slots]
     order = np.lexsort((-margins, found.slots))
     slots = found.slots[order]
     begins = np.flatnonzero(np.diff(slots, prepend=-1))
     rank = np.arange(len(order)) - np.repeat(begins, np.diff(begins, append=len(order)))
-    plausible = (margins[order] >= -context.search.slack_nats) | is_unknown[slots]
-    return np.sort(order[plausible & (rank < context.search.max_alternatives)])
+    plausible = (margins[order] >= -batch.search.slack_nats) | is_unknown[slots]
+    return np.sort(order[plausible & (rank < batch.search.max_alternatives)])
 
 
-def _typed_log_weights(context: CheckContext) -> Float64s:
-    """Collect ln P(typed | intended) of the typed text of each slot."""
-    return np.array([slot.log_weight for slot in context.slots])
-
-
-def _unknown_word_log_odds(context: CheckContext, found: Corrections, log_probs: Float64s) -> Float64s:
+def _unknown_word_log_odds(batch: CheckBatch, found: Corrections, log_probs: Float64s) -> Float64s:
     """Log-odds bonus that raises unknown words to at least their prior [M].
 
     A model with all words of its training text gives others almost no probability.
     """
-    tokens = context.tokens
-    missing = np.where(tokens == UNK, np.maximum(context.error_model.log_unknown - log_probs, 0.0), 0.0)
+    tokens = batch.tokens
+    missing = np.where(tokens == UNK, np.maximum(batch.error_model.log_unknown - log_probs, 0.0), 0.0)
     sums = np.concatenate([[0.0], np.cumsum(missing)])
-    typed = np.array([sums[slot.last] - sums[slot.first] for slot in context.slots])
-    is_unknown = np.zeros(len(found.slots), dtype=bool)
+    typed = np.array([sums[slot.last] - sums[slot.first] for slot in batch.slots])
+    is_unknown = np.zeros(len(found.slots), bool)
     single = np.flatnonzero(found.lengths == 1)
     is_unknown[single] = found.tokens[found.offsets[single]] == UNK
     added: Float64s = np.where(is_unknown, missing[found.firsts], 0.0) - typed[found.slots]
@@ -189,7 +181,7 @@ def _unknown_word_log_odds(context: CheckContext, found: Corrections, log_probs:
 
 
 def _sequence_log_probs(
-    context: CheckContext,
+    batch: CheckBatch,
     prefix_states: tuple[Any, Int64s],
     found: Corrections,
     right_tokens: int,
@@ -197,27 +189,21 @@ def _sequence_log_probs(
     """Return log-probabilities of candidates with the tokens after them [M], and their ends [M]."""
     states, rows = prefix_states
     stops = np.minimum(
-        found.lasts + right_tokens, (context.bases + context.lengths)[context.sentence_of[found.firsts]]
+        found.lasts + right_tokens, (batch.bases + batch.lengths)[batch.sentence_of[found.firsts]]
     )
     lengths = found.lengths + stops - found.lasts
     totals = np.zeros(len(found.slots))
     order = np.argsort(lengths, kind="stable")
     for begin in range(0, len(order), _MAX_ROWS):
         selected = order[begin : begin + _MAX_ROWS]
-        tokens = _padded_sequences(context, found, selected, int(lengths[selected].max()))
+        # candidates, then the text [R, T], padded with arbitrary tokens
+        steps, own = np.arange(lengths[selected].max()), found.lengths[selected][:, None]
+        behind = np.minimum(found.lasts[selected][:, None] + steps - own, len(batch.tokens) - 1)
+        tokens = batch.tokens[np.maximum(behind, 0)]
+        if len(found.tokens):
+            inside = np.minimum(found.offsets[selected][:, None] + steps, len(found.tokens) - 1)
+            tokens = np.where(steps < own, found.tokens[inside], tokens)
         before = states.select(rows[found.firsts[selected]])
-        result = yield from Read(context.model, before, tokens, lengths[selected], SCORES)
+        result = yield from Read(batch.model, before, tokens, lengths[selected], SCORES)
         totals[selected] = np.maximum(result.log_probs.astype(np.float64), LOG_ZERO).sum(axis=1)
     return totals, stops
-
-
-def _padded_sequences(context: CheckContext, found: Corrections, rows: Int64s, width: int) -> TokenIds:
-    """Tokens of candidates, then of the text [R, width]; padded with arbitrary ones."""
-    steps = np.arange(width)
-    own = found.lengths[rows][:, None]
-    inside = np.minimum(found.offsets[rows][:, None] + steps, max(len(found.tokens) - 1, 0))
-    behind = np.minimum(found.lasts[rows][:, None] + steps - own, len(context.tokens) - 1)
-    following: TokenIds = context.tokens[np.maximum(behind, 0)]
-    if not len(found.tokens):
-        return following
-    return np.where(steps < own, found.tokens[inside], following)

@@ -7,13 +7,10 @@ after it, as in the `words` of /v1/score. Tokens between words belong to no word
 
 The model reads an unknown word in the form that it knows: with fewer capitals, composed, without
 ligatures. All positions are those of the text as given.
-
-`SpellingModel` is a character bigram model with add-k smoothing. `one_edit_strings` follows Norvig
-2007, How to write a spelling corrector.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from math import log
 from typing import NamedTuple
@@ -21,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from typing_extensions import override
 
-from models.arrays import Float64s, Int64s, TokenIds
+from models.arrays import Float64s, Int64s, TokenIds, UInt32s
 from models.files import ASCII_WHITESPACE, WORD
 from models.tokenizers import CharacterTokenizer, Tokenizer, WordTokenizer
 from models.vocabulary import EOS, UNK
@@ -42,7 +39,7 @@ MAX_SENTENCE_TOKENS = 512
 _UNICODE_SPACE = re.compile(rf"[^\S{ASCII_WHITESPACE}]")
 _AFTER_SIGN = re.compile(r"[^\w\s]\w")
 
-_END_OF_LINE = np.array([EOS], dtype=np.int64)
+_END_OF_LINE = np.array([EOS], np.int64)
 
 MAX_CHARACTERS = 255
 """The most frequent characters have their own counts; others share one."""
@@ -129,8 +126,8 @@ class SentenceSplitter:
         """
         if self._is_plain(text):
             return text, np.arange(len(text) + 1)
-        pieces: list[str] = []
-        origins: list[Int64s] = []
+        pieces = []
+        origins = []
         at = 0
         for found in self._unit.finditer(text):
             (start, end), word = found.span(), found.group()
@@ -182,16 +179,16 @@ class SentenceSplitter:
                 yield from self._parts(sentence, lookahead)
             offset += len(line) + 1
 
-    def sentence(self, line: str, offset: int = 0) -> Sentence:
-        """Tokenise one line that starts at `offset` in the whole text."""
-        sentence = self._tokenise(line, offset)
+    def sentence(self, line: str) -> Sentence:
+        """Tokenise one line."""
+        sentence = self._tokenise(line, 0)
         return sentence._replace(words=tuple(self._checked_words(sentence)))
 
     def _tokenise(self, line: str, offset: int) -> Sentence:
         """Return the sentence without its words."""
         text, origins = self.read(line)
         ids, begins = self.tokenizer.encode(text), origins[self.tokenizer.token_starts(text)]
-        return Sentence(line, offset, np.array(ids, dtype=np.int64), begins, (), _END_OF_LINE)
+        return Sentence(line, offset, np.array(ids, np.int64), begins, (), _END_OF_LINE)
 
     def _checked_words(self, sentence: Sentence) -> Iterator[Word]:
         """Find a sentence's words, and which of them belong to what is no word."""
@@ -209,9 +206,8 @@ class SentenceSplitter:
         """Find a sentence's words, not all at once, as a line may have very many."""
         matches = word_pattern().finditer(sentence.text)
         while found := list(islice(matches, MAX_SENTENCE_TOKENS)):
-            firsts = np.searchsorted(sentence.begins, [one.start() for one in found]).tolist()
-            lasts = np.searchsorted(sentence.begins, [one.end() for one in found]).tolist()
-            for one, first, last in zip(found, firsts, lasts, strict=True):
+            tokens = np.searchsorted(sentence.begins, [one.span() for one in found]).tolist()
+            for one, (first, last) in zip(found, tokens, strict=True):
                 (start, end), text = one.span(), one.group()
                 is_known = self._is_known(text, sentence.ids[first:last])
                 yield Word(text, sentence.offset + start, sentence.offset + end, first, last, is_known)
@@ -241,7 +237,7 @@ class SentenceSplitter:
                 ahead.append(word)
             end = size
             if limit < size:
-                starts = [word.first for word in ahead if word.first < word.last and word.first <= limit]
+                starts = [one.first for one in ahead if one.first < one.last and one.first <= limit]
                 end = starts[-1] if starts and starts[-1] > begin else limit
             own = [
                 word._replace(first=word.first - begin, last=min(word.last, end) - begin)
@@ -301,7 +297,7 @@ class WordSentenceSplitter(SentenceSplitter):
             Word(line[begin:end], offset + begin, offset + end, index, index + 1, ids[index] != UNK)
             for index, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True))
         )
-        return Sentence(line, offset, np.array(ids, dtype=np.int64), begins, words, _END_OF_LINE)
+        return Sentence(line, offset, np.array(ids, np.int64), begins, words, _END_OF_LINE)
 
     @override
     def _words(self, sentence: Sentence) -> Iterator[Word]:
@@ -351,7 +347,8 @@ class SubwordSentenceSplitter(SentenceSplitter):
 
     @override
     def _start_of(self, sentence: Sentence, token: int) -> int:
-        begin, spelled = int(sentence.begins[token]), self.tokenizer.token_bytes[sentence.ids[token]]
+        begin = int(sentence.begins[token])
+        spelled = self.tokenizer.token_bytes[sentence.ids[token]]
         is_spaced = sentence.text[begin - 1 : begin].isspace()
         return max(begin - len(spelled) + len(spelled.lstrip(b" ")), 0) if is_spaced else begin
 
@@ -373,7 +370,7 @@ def sentence_splitter_for(tokenizer: Tokenizer) -> SentenceSplitter:
 def _first_visible(sentence: Sentence) -> Int64s:
     """Return where each token begins behind its white space, in characters [T]."""
     text, begins = sentence.text, sentence.begins
-    visible = np.append(np.flatnonzero([not character.isspace() for character in text]), len(text))
+    visible = np.append(np.flatnonzero([not one.isspace() for one in text]), len(text))
     ends = np.append(begins, len(text))[1:]
     firsts: Int64s = np.minimum(visible[np.searchsorted(visible, begins)], ends)
     return firsts
@@ -383,9 +380,15 @@ def _origins(word: str, form: str) -> Int64s:
     """Map each character of a form of a word to its origin in the word [N]."""
     if len(form) == len(word):
         return np.arange(len(word))
-    kept = np.array([at for at, character in enumerate(word) if plain_form(character)], dtype=np.int64)
+    kept = np.array([at for at, character in enumerate(word) if plain_form(character)], np.int64)
     plain = PLAIN.offsets("".join(word[at] for at in kept.tolist()))[:-1]
     return kept[plain if len(plain) == len(form) else np.minimum(np.arange(len(form)), len(kept) - 1)]
+
+
+def code_points(words: Sequence[str]) -> tuple[UInt32s, Int64s]:
+    """Return the joined characters of words [C], and how many each has [N]."""
+    codes = np.frombuffer("".join(words).encode("utf-32-le", "surrogatepass"), np.uint32)
+    return codes, np.fromiter(map(len, words), np.int64, len(words))
 
 
 class SpellingModel:
@@ -396,12 +399,12 @@ class SpellingModel:
     """
 
     def __init__(self, words: Sequence[str]) -> None:
-        codes = np.frombuffer("".join(words).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+        codes, _ = code_points(words)
         characters, counts = np.unique(codes, return_counts=True)
         common = characters[np.argsort(-counts, kind="stable")[:MAX_CHARACTERS]]
         self._size = len(common) + 2
         highest = int(codes.max(initial=0)) + 1  # stands for all codes above those of the words
-        self._indices = np.full(highest + 1, _OTHER, dtype=np.int64)
+        self._indices = np.full(highest + 1, _OTHER, np.int64)
         self._indices[common] = np.arange(_OTHER + 1, self._size)
         counted = np.bincount(self._pairs(words), minlength=self._size**2) + _ADDED_COUNT
         table = counted.reshape(self._size, self._size)
@@ -423,8 +426,7 @@ class SpellingModel:
 
     def _pairs(self, words: Sequence[str]) -> Int64s:
         """Return each pair of characters, ends included, as a place in the table [P]."""
-        codes = np.frombuffer("".join(words).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
-        lengths = np.fromiter(map(len, words), np.int64, len(words))
+        codes, lengths = code_points(words)
         indices = self._indices[np.minimum(codes, len(self._indices) - 1)]
         ended = np.insert(indices, np.cumsum(lengths), _END)  # after each word
         return np.append(_END, ended)[:-1] * self._size + ended
@@ -440,24 +442,23 @@ def one_edit_strings(word: str, letters: str) -> list[str]:
     Source: Norvig 2007, How to write a spelling corrector.
     """
     cuts = [(word[:index], word[index:]) for index in range(len(word) + 1)]
-    found = _shortened_or_swapped(word)
-    found |= dict.fromkeys(left + letter + right[1:] for left, right in cuts if right for letter in letters)
-    found |= dict.fromkeys(left + letter + right for left, right in cuts for letter in letters)
-    return [string for string in found if string not in {word, ""}]
+    changed = (left + letter + right[1:] for left, right in cuts if right for letter in letters)
+    longer = (left + letter + right for left, right in cuts for letter in letters)
+    return _edited(word, chain(changed, longer))
 
 
 def common_typo_corrections(word: str) -> list[str]:
     """Return corrections of frequent typos: an extra letter, two swapped, a missing double."""
-    doubled = (word[: index + 1] + word[index:] for index in range(len(word)))
-    found = _shortened_or_swapped(word) | dict.fromkeys(doubled)
-    return [string for string in found if string not in {word, ""}]
+    return _edited(word, (word[: index + 1] + word[index:] for index in range(len(word))))
 
 
-def _shortened_or_swapped(word: str) -> dict[str, None]:
+def _edited(word: str, others: Iterable[str]) -> list[str]:
+    """Return a word without a letter, with two letters swapped, and others; distinct, without the word."""
     cuts = [(word[:index], word[index:]) for index in range(len(word))]
-    found = dict.fromkeys(left + right[1:] for left, right in cuts)
+    shortened = (left + right[1:] for left, right in cuts)
     swapped = (left + right[1::-1] + right[2:] for left, right in cuts if len(right) > 1)
-    return found | dict.fromkeys(swapped)
+    found = dict.fromkeys(chain(shortened, swapped, others))
+    return [one for one in found if one not in {word, ""}]
 
 
 def word_splits(word: str) -> list[tuple[str, str]]:

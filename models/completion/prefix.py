@@ -1,9 +1,4 @@
-"""Typed prefix of a text: the word at its end, and corrected prefixes for typing errors.
-
-`split_prefix` splits a text into the context, to be tokenised, and the beginning of the current
-word, which constrains the next tokens by its bytes. `corrected_prefixes` ranks prefixes within one
-or two edits by an edit penalty and the probability of the next token.
-"""
+"""Typed prefix of a text: the word at its end, and corrected prefixes for typing errors."""
 
 import re
 import unicodedata
@@ -14,10 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from models.arrays import FloatArray, TokenIds
-from models.completion.text import MAX_LETTERS, LetterTable, as_one_word
-from models.completion.token_trie import NO_TOKENS, TokenTrie, fold_case
-from models.slots import MAX_MEMBER_WORDS
+from models.arrays import FloatArray
+from models.completion.text import MAX_LETTERS, LetterTable
+from models.completion.token_trie import TokenTrie, fold_case
 from models.tokenizers import Tokenizer, WordTokenizer
 from models.vocabulary import UNK
 from models.words import JOINERS, last_word_start
@@ -33,7 +27,6 @@ _CLOSING = frozenset(("Pe", "Pf", "Po"))
 
 _NOT_CLOSING = frozenset("&*@#\\\u00a1\u00bf")
 _JOINED = re.compile(rf"\w[{JOINERS}]$")
-_WORD_AFTER_SPACE = re.compile(r"(?<!\S)\S+")
 
 MAX_TAKEN_BYTES = 48
 """Maximum bytes taken back from a prompt: tokenisations multiply with the length."""
@@ -100,32 +93,6 @@ def split_prefix(tokenizer: Tokenizer, text: str) -> PrefixSplit:
     return PrefixSplit(context, typed, start, spelled.encode("utf-8", "surrogatepass"), space)
 
 
-def begun_members(tokens: TokenTrie, text: str, last_word: int, *, ignore_case: bool) -> tuple[int, TokenIds]:
-    """Find class members that a text may have begun with complete words: "New York" after "New Y".
-
-    Also those whose first word the text has begun with a sign, such as "O'Fallon" after "O'": as one word, they have
-    another character in its place.
-
-    Args:
-        tokens: the trie of a model with members.
-        text: a normalised text.
-        last_word: start of the word at its end.
-        ignore_case: ignore the case of letters.
-
-    Returns:
-        The start of the longest part of the text that begins members, and their tokens; none without.
-    """
-    order = tokens.folded if ignore_case else tokens.exact
-    words = _WORD_AFTER_SPACE.finditer(text)
-    starts = [m.start() for m in words if m.start() < last_word or as_one_word(m.group()) != m.group()]
-    for start in starts[-MAX_MEMBER_WORDS:]:
-        spelled = f" {as_one_word(text[start:])}".encode()
-        ids = order.with_prefix(fold_case(spelled) if ignore_case else spelled)
-        if ids.size:
-            return start, ids
-    return last_word, NO_TOKENS
-
-
 def take_back(tokenizer: Tokenizer, tokens: TokenTrie, text: str) -> tuple[list[int], bytes]:
     """Tokenise a text without its last tokens, which may be part of a longer one.
 
@@ -149,11 +116,11 @@ def take_back(tokenizer: Tokenizer, tokens: TokenTrie, text: str) -> tuple[list[
     if text[-1].isspace() and ids == tokenizer.encode(text[:-1]):
         return ids, b" "
     first, taken = len(ids), b""
-    while first and spelled[ids[first - 1]] and ids[first - 1] != UNK and not taken.startswith(b" "):
-        if len(taken) + len(spelled[ids[first - 1]]) > MAX_TAKEN_BYTES:
+    for token in reversed(ids):
+        longer = spelled[token] + taken
+        if token == UNK or not spelled[token] or taken.startswith(b" ") or len(longer) > MAX_TAKEN_BYTES:
             break
-        first -= 1
-        taken = spelled[ids[first]] + taken
+        first, taken = first - 1, longer
     return ids[:first], taken
 
 
@@ -268,7 +235,7 @@ def corrected_prefixes(
         reaching = float(np.exp(log_probs.take(order.with_prefix(variant))).sum())
         penalty = EDIT_PENALTY**distance * (1.0 if text[0] == typed[0] else FIRST_LETTER_PENALTY)
         matches.append(CorrectedPrefix(variant, distance, penalty, penalty * max(mass, reaching)))
-    return nlargest(limit, matches, key=lambda prefix: prefix.weight)
+    return nlargest(limit, matches, key=lambda one: one.weight)
 
 
 def _whole_prefix_matches(

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from operator import mul
 from typing import Any, NamedTuple, TypeAlias
 from unicodedata import normalize
@@ -29,12 +29,12 @@ from models.completion.prefix import (
     LETTERS_PER_EDIT,
     CorrectedPrefix,
     PrefixSplit,
-    begun_members,
     corrected_prefixes,
     split_prefix,
 )
 from models.completion.search import CompletionSearch, CompletionSettings, run_searches
-from models.completion.token_trie import NO_TOKENS
+from models.completion.text import as_one_word
+from models.completion.token_trie import fold_case
 from models.completion.user_model import (
     NextWordModels,
     UserModel,
@@ -52,6 +52,7 @@ from models.scoring.constants import DICTIONARY_WORDS_PER_STEP
 from models.scoring.model_weights import WeightedModel, weights_after
 from models.scoring.prefill import predict_next
 from models.scoring.texts import Limits, check_reads_forward
+from models.slots import MAX_MEMBER_WORDS
 from models.states import view
 from models.vocabulary import CONTROL_TOKENS
 from models.words import JOINERS, match_beginning, plain_form
@@ -75,6 +76,7 @@ _LOOK_UPS_PER_STEP, _COMPLETIONS_PER_STEP, _CHARACTERS_PER_STEP = 32, 256, 2048
 _CONTROL_TOKENS = frozenset(CONTROL_TOKENS)
 """Placeholders in corpora; a vocabulary may have them as words, never offered."""
 
+_WORD_AFTER_SPACE = re.compile(r"(?<!\S)\S+")
 _MIN_LOG_PROBABILITY = -80.0
 _MIN_PROBABILITY = 1e-12
 """Probability below which completions are never returned."""
@@ -128,42 +130,6 @@ class RankedCompletion:
         return min(1.0, self.of_model + self.of_user)
 
 
-def _model_completions(
-    searches: Sequence[_PrefixSearch], settings: RankingSettings
-) -> Work[Any, tuple[dict[str, RankedCompletion], float, float]]:
-    """Collect words of finished searches, each under the first prefix it begins with.
-
-    Returns:
-        Completions by text, the mass of the typed text, and the part of it that they do not cover.
-    """
-    completions: dict[str, RankedCompletion] = {}
-    live_by: list[float] = []  # mass of words under no earlier prefix
-    covered: list[float] = []  # part covered by the words found
-    prefixes = [prefix.text for prefix, _ in searches]
-    for index, (prefix, search) in enumerate(searches):
-        yield None
-        nested = [i for i in range(index) if _starts_with(prefixes[i], prefixes[index], settings)]
-        result = search.result()
-        own = [
-            item
-            for item in result.completions
-            if not any(_starts_with(item.text, prefixes[i], settings) for i in nested)
-        ]
-        complete_mass = sum(item.mass for item in own if item.is_complete and item.num_words == 1)
-        found = result.live_mass * (1 - result.unexplored_mass)
-        # two searches with common words may find different ones
-        covered.append(max(complete_mass, found - sum(covered[i] for i in nested)))
-        live_by.append(max(covered[-1], result.live_mass - sum(live_by[i] for i in nested)))
-        for item in own:
-            mass = prefix.penalty * item.mass
-            completions[item.text] = RankedCompletion(
-                item.text, item.num_words, prefix.edits, item.is_complete, mass
-            )
-    weights = [prefix.penalty for prefix, _ in searches]
-    live = sum(map(mul, weights, live_by))
-    return completions, live, max(0.0, live - sum(map(mul, weights, covered)))
-
-
 def _add_user_completions(
     completions: dict[str, RankedCompletion],
     mass_of: Callable[[str], float],
@@ -184,13 +150,13 @@ def _add_user_completions(
     if not after:
         return 0.0
     yield None
-    edits: dict[str, int] = {}
+    edits, any_case = {}, settings.ignore_case
     if settings.fuzzy:
-        edits = yield from after.fuzzy_matches(typed.prefix, settings.fuzzy, ignore_case=settings.ignore_case)
+        edits = yield from after.fuzzy_matches(typed.prefix, settings.fuzzy, ignore_case=any_case)
         mass, likeliest = yield from after.rate(edits, limit, lambda word: _penalty(word, edits[word], typed))
     else:
         mass, likeliest = yield from after.words_with_prefix(
-            typed.prefix, plain_form(typed.prefix), ignore_case=settings.ignore_case, limit=limit
+            typed.prefix, plain_form(typed.prefix), ignore_case=any_case, limit=limit
         )
     longer = yield from extend_phrases(words, likeliest, settings.max_words, limit)
 
@@ -263,8 +229,7 @@ def _in_typed_case(
         plain = plain_form(given)
         if settings.ignore_case:
             for beginning in dict.fromkeys((given, plain)):
-                corrected = one.edits > 0
-                one.text = match_beginning(beginning, one.text, corrected=corrected)
+                one.text = match_beginning(beginning, one.text, corrected=one.edits > 0)
         if one.text.startswith(plain):
             one.text = given + one.text[len(plain) :]
         key = one.text, one.is_complete, one.begun
@@ -303,8 +268,14 @@ def _best_completions(
             yield None
         offer.of_model = (1 - weight) * offer.of_model / live
         offer.of_user = weight * offer.of_user / live
-        worse = len(best) == settings.limit and rank(best[-1]) <= rank(offer)
-        if offer.probability >= least and not worse and not _is_blocked(offer.text, phrases):
+        is_worse = len(best) == settings.limit and rank(best[-1]) <= rank(offer)
+        if is_worse or offer.probability < least:
+            continue
+        folded = _folded(offer.text)
+        words = folded.split()
+        bare = chain.from_iterable(sentence_words(folded) if blocked else ())
+        is_blocked = blocked and any(map(phrases.find, (words, bare)))  # with or without punctuation
+        if not is_blocked and _CONTROL_TOKENS.isdisjoint(words):
             insort(best, offer, key=rank)
             del best[settings.limit :]
     return best
@@ -312,17 +283,6 @@ def _best_completions(
 
 def _folded(text: str) -> str:
     return normalize("NFKC", text.casefold())
-
-
-def _is_blocked(text: str, blocked: PhraseAutomaton[str]) -> bool:
-    """Find blocked consecutive words, with or without punctuation, or a control token."""
-    folded = _folded(text)
-    if not _CONTROL_TOKENS.isdisjoint(folded.split()):
-        return True
-    if not blocked.num_bytes:
-        return False
-    bare = [word for sentence in sentence_words(folded) for word in sentence]
-    return any(map(blocked.find, (folded.split(), bare)))
 
 
 class _OfModel:
@@ -353,7 +313,8 @@ class _OfModel:
         entry: NextTokenEntry,
     ) -> None:
         self._loaded, self.weight = model
-        self._text, self._typed, self._entry, self._given = text, typed, entry, given
+        self._text, self._typed = text, typed
+        self._entry, self._given = entry, given
         any_case = given.ignore_case or self._loaded.tokenizer.normaliser.changes_case
         self.settings = _adapted(given, typed, any_case=any_case)
         self.lead, self.mass, self.unexplored = "", 0.0, 0.0
@@ -361,15 +322,16 @@ class _OfModel:
         self.members: Sequence[RankedCompletion] = ()
         self._searches: list[_PrefixSearch] = []
 
-    def search_limit(self, blocked: Iterable[Sequence[str]]) -> int:
-        """Count completions to search for: some are blocked, some merge after recasing."""
-        prefix = self._typed.prefix.casefold()
-        num_blocked = min(sum(words[0].startswith(prefix) for words in blocked), _MAX_SPARE_COMPLETIONS)
-        return self._given.limit * (2 if self._given.ignore_case else 1) + 1 + num_blocked
+    def find(self, first: int, blocked: Iterable[Sequence[str]], limits: Limits) -> Work[Any, int]:
+        """Find completions; return how many of each length at most.
 
-    def find(self, first: int, limit: int, limits: Limits) -> Work[Any, None]:
-        """Find at most `limit` completions of each length; `first`: the first beginning by any model."""
-        typed, tokenizer = self._typed, self._loaded.tokenizer
+        Some are blocked, some merge after recasing. `first` is the first beginning by any model.
+        """
+        typed, given = self._typed, self._given
+        tokenizer = self._loaded.tokenizer
+        prefix = typed.prefix.casefold()
+        num_blocked = min(sum(words[0].startswith(prefix) for words in blocked), _MAX_SPARE_COMPLETIONS)
+        limit = given.limit * (2 if given.ignore_case else 1) + 1 + num_blocked
         splits, plain = [typed], plain_form(typed.prefix)
         if plain != typed.prefix:
             word = tokenizer.normalise_word(plain).encode("utf-8", "surrogatepass")
@@ -377,14 +339,42 @@ class _OfModel:
         for split in splits:
             self._searches = yield from self._create_searches(split, limit)
             yield from run_searches(self._loaded.model, [search for _, search in self._searches])
-            found = yield from _model_completions(self._searches, self.settings)
-            self.completions, self.mass, self.unexplored = found
-            if not all(completion.edits for completion in self.completions.values()):
+            yield from self._collect_words()
+            if not all(one.edits for one in self.completions.values()):
                 break
         self.members = yield from self._begun_members(limits)
         self.mass += math.fsum(member.of_model for member in self.members)
         self.lead = tokenizer.normaliser.compose(self._text[first : typed.start])
         self.lead += " " * (typed.space and first < typed.start)
+        return limit
+
+    def _collect_words(self) -> Work[Any, None]:
+        """Collect words of finished searches, each under the first prefix it begins with."""
+        self.completions = {}
+        live_by: list[float] = []  # mass of words under no earlier prefix
+        covered: list[float] = []  # part covered by the words found
+        prefixes = [prefix.text for prefix, _ in self._searches]
+        for index, (prefix, search) in enumerate(self._searches):
+            yield None
+            nested = [i for i in range(index) if _starts_with(prefixes[i], prefix.text, self.settings)]
+            result = search.result()
+            own = [
+                item
+                for item in result.completions
+                if not any(_starts_with(item.text, prefixes[i], self.settings) for i in nested)
+            ]
+            complete_mass = sum(item.mass for item in own if item.is_complete and item.num_words == 1)
+            found = result.live_mass * (1 - result.unexplored_mass)
+            # two searches with common words may find different ones
+            covered.append(max(complete_mass, found - sum(covered[i] for i in nested)))
+            live_by.append(max(covered[-1], result.live_mass - sum(live_by[i] for i in nested)))
+            for text, mass, num_words, is_complete in own:
+                self.completions[text] = RankedCompletion(
+                    text, num_words, prefix.edits, is_complete, prefix.penalty * mass
+                )
+        weights = [prefix.penalty for prefix, _ in self._searches]
+        self.mass = sum(map(mul, weights, live_by))
+        self.unexplored = max(0.0, self.mass - sum(map(mul, weights, covered)))
 
     def weighted_mass(self, text: str, *, is_complete: bool = True) -> float:
         """Return the weighted mass of a word or its beginning; 0 if unknown or a phrase not found."""
@@ -402,31 +392,37 @@ class _OfModel:
         return self.weight * next(masses, 0.0)
 
     def _begun_members(self, limits: Limits) -> Work[Any, list[RankedCompletion]]:
-        """Find members of classes begun with earlier words of the text.
+        """Find members of classes begun with complete words of the text: "New York" after "New Y".
 
-        Their masses are relative to these words' probability, as those of words after them are.
+        Also those begun with a sign, such as "O'Fallon" after "O'": as one word, they have another character in its
+        place. Masses are relative to these words' probability, as those of words after them are.
         """
         loaded, text, typed = self._loaded, self._text, self._typed
-        if not loaded.token_trie.has_members:
+        trie, any_case = loaded.token_trie, self.settings.ignore_case
+        if not trie.has_members:
             return []
         read = loaded.tokenizer.normaliser(text)
-        start, ids = typed.start, NO_TOKENS
-        if len(read) == len(text):
-            start, ids = begun_members(
-                loaded.token_trie, read, typed.start, ignore_case=self.settings.ignore_case
-            )
-        if not ids.size:
+        if len(read) != len(text):
+            return []
+        tokens = trie.folded if any_case else trie.exact
+        words = _WORD_AFTER_SPACE.finditer(read)
+        starts = [m.start() for m in words if m.start() < typed.start or as_one_word(m.group()) != m.group()]
+        for start in starts[-MAX_MEMBER_WORDS:]:  # the longest part of the text that begins members
+            spelled = f" {as_one_word(read[start:])}".encode()
+            ids = tokens.with_prefix(fold_case(spelled) if any_case else spelled)
+            if ids.size:
+                break
+        else:
             return []
         context = text[:start].rstrip()
         entry = yield from predict_next(loaded, context, limits, parameter="text")
         after = (" " if context else "") + text[start : typed.start].rstrip()
         joint, num_context = loaded.tokenizer.encode_after(context, after)
-        words = np.array([joint[num_context:]], dtype=np.int64)
+        before = np.array([joint[num_context:]], np.int64)
         of_words = 0.0
-        if words.size:
-            scores = yield from Read(
-                loaded.model, view(entry.state), words, np.array([words.shape[1]]), SCORES
-            )
+        if before.size:
+            lengths = np.array([before.shape[1]])
+            scores = yield from Read(loaded.model, view(entry.state), before, lengths, SCORES)
             of_words = max(float(scores.log_probs.sum()), _MIN_LOG_PROBABILITY)
         masses = np.exp(entry.log_probs[0, ids] - of_words)
         texts = [loaded.tokenizer.token_bytes[token].decode().removeprefix(" ") for token in ids.tolist()]
@@ -443,15 +439,25 @@ class _OfModel:
     def _create_searches(self, typed: PrefixSplit, limit: int) -> Work[Any, list[_PrefixSearch]]:
         """Create searches for the typed prefix, then corrected ones, most probable edits first."""
         settings, entry, tokens = self.settings, self._entry, self._loaded.token_trie
-        variants = self._prefix_variants(typed) if settings.fuzzy else []
+        found = corrected_prefixes(
+            tokens,
+            typed.spelled,
+            entry.log_probs[0],
+            settings.fuzzy,
+            limit=_MAX_CORRECTIONS - 1,
+            ignore_case=settings.ignore_case,
+        )
+        variants: list[CorrectedPrefix] = []  # none starts with the typed prefix or an earlier one
+        for variant in sorted(found, key=lambda one: (-one.penalty, len(one.spelled))):
+            if not variant.spelled.startswith((typed.spelled, *(one.spelled for one in variants))):
+                variants.append(variant)
         # half of the steps for the typed prefix, the rest for corrected ones by weight
-        spare, weights = settings.max_steps // 2, sum(variant.weight for variant in variants) or 1.0
+        spare, weights = settings.max_steps // 2, sum(one.weight for one in variants) or 1.0
         shares = [settings.max_steps - spare if variants else settings.max_steps]
-        shares += [max(1, round(spare * variant.weight / weights)) for variant in variants]
+        shares += [max(1, round(spare * one.weight / weights)) for one in variants]
         searches: list[_PrefixSearch] = []
-        for prefix, max_steps in zip(
-            (CorrectedPrefix(typed.spelled, 0, 1.0, 0.0), *variants), shares, strict=True
-        ):
+        prefixes = CorrectedPrefix(typed.spelled, 0, 1.0, 0.0), *variants
+        for prefix, max_steps in zip(prefixes, shares, strict=True):
             if searches:
                 yield None
             limited = replace(settings, limit=limit, max_steps=max_steps)
@@ -459,22 +465,6 @@ class _OfModel:
             search.update(view(entry.state), entry.log_probs)
             searches.append((prefix, search))
         return searches
-
-    def _prefix_variants(self, typed: PrefixSplit) -> list[CorrectedPrefix]:
-        """Find corrected prefixes, most probable first; none starts with the typed or an earlier one."""
-        found = corrected_prefixes(
-            self._loaded.token_trie,
-            typed.spelled,
-            self._entry.log_probs[0],
-            self.settings.fuzzy,
-            limit=_MAX_CORRECTIONS - 1,
-            ignore_case=self.settings.ignore_case,
-        )
-        variants: list[CorrectedPrefix] = []
-        for variant in sorted(found, key=lambda variant: (-variant.penalty, len(variant.spelled))):
-            if not variant.spelled.startswith((typed.spelled, *(earlier.spelled for earlier in variants))):
-                variants.append(variant)
-        return variants
 
 
 class Ranking(NamedTuple):
@@ -537,25 +527,23 @@ def rank_completions(
     weights = [1.0]
     if len(models) > 1:
         weights = (yield from weights_after(models, splits, entries, text)).tolist()
-    typed = min(splits, key=lambda split: split.start)
+    typed = min(splits, key=lambda one: one.start)
     compose = models[0].loaded.tokenizer.normaliser.compose
     personal = [] if user is None else [user]
     personal += yield from _dictionary_models(dictionary, compose)
     parts, limit = [], 0
     for (loaded, _), split, entry, weight in zip(models, splits, entries, weights, strict=True):
         part = _OfModel(WeightedModel(loaded, weight), text, settings, split, entry)
-        most = part.search_limit(blocked)
-        yield from part.find(typed.start, most, limits)
+        most = yield from part.find(typed.start, blocked, limits)
         limit = most if split is typed else limit
         parts.append(part)
     found = yield from _merged(parts)
-    any_case = any(part.settings.ignore_case for part in parts)
-    settings = parts[0].settings if len(parts) == 1 else _adapted(settings, typed, any_case=any_case)
+    settings = _adapted(settings, typed, any_case=any(part.settings.ignore_case for part in parts))
 
     def mass_of(word: str) -> float:
         return math.fsum(part.weighted_mass(word) for part in parts)
 
-    members = [member for part in parts for member in part.members]
+    members = [one for part in parts for one in part.members]
     of_model = math.fsum(part.weight * part.mass for part in parts)
     previous = previous_word(compose(text[: typed.start]))
     of_user = yield from _add_user_completions(
@@ -606,8 +594,8 @@ def _dictionary_models(
     dictionary: Iterable[tuple[str, float]], compose: Callable[[str], str]
 ) -> Steps[list[UserModel]]:
     """Return a model of a dictionary's words, composed, with its phrases' bigrams; none if empty."""
-    words: defaultdict[str, float] = defaultdict(float)
-    followers: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
+    words = defaultdict[str, float](float)
+    followers = defaultdict[str, defaultdict[str, float]](lambda: defaultdict(float))
     count = num_read = 0
     for number, (text, weight) in enumerate(dictionary, start=1):
         parts = compose(text).split()

@@ -9,6 +9,7 @@ are exact if nothing stays unexplored, else lower bounds.
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import heapify, heappop, heappush, heapreplace, merge, nlargest
 from itertools import count, islice
 from operator import itemgetter
@@ -150,7 +151,7 @@ class MassTable:
             for masses, num_words, most in (*found, (beginnings, 1, max(limit - len(self.words), 0)))
             for text, mass in nlargest(most, masses.items(), key=itemgetter(1))
         ]
-        completions.sort(key=lambda completion: (-completion.mass, completion.text))
+        completions.sort(key=lambda one: (-one.mass, one.text))
         live = self.live
         unexplored = max(self.open + self.cut, 0.0)
         return SearchResult(tuple(completions), live, unexplored / live if live > 0 else 0.0)
@@ -434,7 +435,7 @@ class CompletionSearch:
             by_states.setdefault(id(child.parent.states), []).append(child)
         if not by_states:
             return None
-        self._pending = [child for children in by_states.values() for child in children]
+        self._pending = [one for children in by_states.values() for one in children]
         self._num_requested += len(self._pending)
         first, *rest = (
             children[0].parent.states.select(np.array([child.parent.row for child in children]))
@@ -527,19 +528,20 @@ class CompletionSearch:
             if rest
             else self._tokens.transitions(node.word_state)
         )
+        masses = partial(_child_masses, node, row)
         num_words, is_known, inside = node.num_words + 1, True, moves.inside
         if len(moves.ending):
             text = node.text[: len(node.text) - len(node.word_state.pending)]
-            is_known = self._complete(text, num_words, float(_child_masses(node, row, moves.ending).sum()))
+            is_known = self._complete(text, num_words, float(masses(moves.ending).sum()))
             if self._lexicon and not self._lexicon.has_longer(_last_word(text)):
                 inside = self._tokens.undecided(inside)
                 if not node.num_words:
-                    self._findings.cut += float(_child_masses(node, row, moves.inside).sum())
-                    self._findings.cut -= float(_child_masses(node, row, inside).sum())
-        self._push_children(node, node.num_words, inside, _child_masses(node, row, inside))
+                    self._findings.cut += float(masses(moves.inside).sum())
+                    self._findings.cut -= float(masses(inside).sum())
+        self._push_children(node, node.num_words, inside, masses(inside))
         self._expand_crossing(node, row, moves.crossing)
         if is_known and num_words < self._settings.max_words:
-            self._push_children(node, num_words, moves.onward, _child_masses(node, row, moves.onward))
+            self._push_children(node, num_words, moves.onward, masses(moves.onward))
             self._expand_crossing(node, row, moves.leaping, num_noted=1)
 
     def _push_children(self, node: Node, num_words: int, ids: TokenIds, masses: Masses) -> None:

@@ -127,7 +127,7 @@ class TokenTrie:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.token_bytes = tokenizer.token_bytes
-        members: list[str] = []
+        members = []
         self.has_members = tokenizer.members is not None
         if tokenizer.members is not None:
             num_plain = len(tokenizer.members.plain.vocabulary)
@@ -138,7 +138,11 @@ class TokenTrie:
         self.lexicon = Lexicon((*tokenizer.lexicon, *members)) if tokenizer.lexicon else None
         self._letters: dict[tuple[bool, bool], LetterTable] = {}
         if not self.whole_words:
-            self._flags = _flag_tokens(self.token_bytes)
+            size = len(self.token_bytes)
+            self._flags = defaultdict[str, Bools](lambda: np.zeros(size, np.bool_))  # masks [V]
+            for token in self.exact.ids.tolist():
+                for name in _token_flags(self.token_bytes[token]):
+                    self._flags[name][token] = True
             self._transitions = _transitions(self._flags)
 
     @cached_property
@@ -224,15 +228,6 @@ def _transitions(flags: Mapping[str, Bools]) -> dict[tuple[bool, bool, bool], To
         (False, True, False): inside,
         (True, True, False): inside._replace(ending=_with_eos(ordinary & ~middle)),
     }
-
-
-def _flag_tokens(token_bytes: Sequence[bytes]) -> dict[str, Bools]:
-    """Return a mask of the tokens with each flag of `_token_flags` [V each]."""
-    flags: defaultdict[str, Bools] = defaultdict(lambda: np.zeros(len(token_bytes), np.bool_))
-    for token in range(len(CONTROL_TOKENS), len(token_bytes)):
-        for name in _token_flags(token_bytes[token]) if token_bytes[token] else ():
-            flags[name][token] = True
-    return flags
 
 
 def _token_flags(spelled: bytes) -> Iterator[str]:

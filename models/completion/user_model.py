@@ -134,8 +134,8 @@ class UserModel:
 
     def updated(self, sentences: Iterable[WordSequence], bounds: UserModelLimits) -> "UserModel":
         """Return the model after learning sentences."""
-        words, followers, unit = dict(self.words), dict(self._followers), self._unit
-        own: set[str] = set()  # words whose followers are already copied
+        words, unit = dict(self.words), self._unit
+        changed: dict[str, dict[str, float]] = {}  # copies of followers
         growth = 2.0 ** (1 / bounds.half_life_words)
         for sentence in sentences:
             last = sentence.previous
@@ -146,13 +146,12 @@ class UserModel:
                 unit *= growth
                 words[word] = words.get(word, 0.0) + unit
                 if last is not None and len(last) <= bounds.max_word_characters:
-                    if last not in own:
-                        followers[last] = dict(followers.get(last, {}))
-                        own.add(last)
-                    after: dict[str, float] = followers[last]  # type: ignore[assignment]  # a copy of ours
+                    after = changed.get(last)
+                    if after is None:
+                        after = changed[last] = dict(self._followers.get(last, {}))
                     after[word] = after.get(word, 0.0) + unit
                 last = word
-        return UserModel(words, followers, unit).limited_to(bounds)
+        return UserModel(words, {**self._followers, **changed}, unit).limited_to(bounds)
 
     def export(self) -> tuple[list[tuple[str, float]], list[tuple[str, str, float]]]:
         """Return words and pairs with counts, without those decayed to almost 0.
@@ -171,14 +170,13 @@ class UserModel:
     def limited_to(self, bounds: UserModelLimits) -> "UserModel":
         """Return the model pruned to the limits, its unit rescaled if very large."""
         words, after = self.words, self._followers
+        # pruned to so few that pruning stays rare
+        max_words, max_pairs = (most - most // 8 for most in (bounds.max_words, bounds.max_pairs))
         if len(words) > bounds.max_words:
-            size = _pruned_size(bounds.max_words)
-            words = dict(heapq.nlargest(size, words.items(), key=itemgetter(1)))
+            words = dict(heapq.nlargest(max_words, words.items(), key=itemgetter(1)))
             after = _group_pairs(pair for pair in _flatten_pairs(after) if pair[1] in words)
         if sum(map(len, after.values())) > bounds.max_pairs:
-            pairs = _flatten_pairs(after)
-            size = _pruned_size(bounds.max_pairs)
-            after = _group_pairs(heapq.nlargest(size, pairs, key=itemgetter(2)))
+            after = _group_pairs(heapq.nlargest(max_pairs, _flatten_pairs(after), key=itemgetter(2)))
         if self._unit > _LARGEST_UNIT:
             words = {word: count / self._unit for word, count in words.items()}
             flat = ((previous, word, n / self._unit) for previous, word, n in _flatten_pairs(after))
@@ -191,11 +189,6 @@ def user_model_from_counts(
 ) -> UserModel:
     """Create a model from counts of distinct words and distinct pairs of them."""
     return UserModel(dict(words), _group_pairs(pairs))
-
-
-def _pruned_size(limit: int) -> int:
-    """Return the size to prune to, so low that pruning stays rare."""
-    return limit - limit // 8
 
 
 def _flatten_pairs(followers: Mapping[str, Mapping[str, float]]) -> Iterable[tuple[str, str, float]]:
@@ -388,7 +381,7 @@ def extend_phrases(
         max_words: maximum words of a phrase.
         limit: maximum phrases of each length, the most probable ones.
     """
-    found: list[ScoredPhrase] = []
+    found = []
     longest, num_read = list(first), 0
     for _ in range(max_words - 1):
         longer = []

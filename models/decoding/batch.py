@@ -126,8 +126,12 @@ class SequenceBatch:
             history, own = _pad_columns(history, width), _pad_columns(own, width)
         history[everyone, self.lengths] = tokens
         own[everyone, self.lengths] = log_probs
-        lengths, nodes = self.lengths + 1, self._advance_nodes(tokens)
-        return replace(self, history=history, log_probs=own, lengths=lengths, nodes=nodes)
+        nodes = self.nodes
+        if self.table.has_sequences:
+            rows = zip(self.table.row_rules, nodes.tolist(), tokens.tolist(), strict=True)
+            moved = [rules.biases.advance(before, token) for rules, before, token in rows]
+            nodes = np.array(moved, np.int64)
+        return replace(self, history=history, log_probs=own, lengths=self.lengths + 1, nodes=nodes)
 
     def select(self, rows: TokenIds) -> Self:
         """Select rows by index; an index may repeat."""
@@ -152,12 +156,6 @@ class SequenceBatch:
         """Return the change of each row's total that `TokenBias` takes back [R]."""
         rows = zip(self.table.row_rules, self.nodes.tolist(), strict=True)
         return [rules.biases.taken_back(nodes) for rules, nodes in rows]
-
-    def _advance_nodes(self, tokens: TokenIds) -> Int64s:
-        if not self.table.has_sequences:
-            return self.nodes
-        rows = zip(self.table.row_rules, self.nodes.tolist(), tokens.tolist(), strict=True)
-        return np.array([rules.biases.advance(nodes, token) for rules, nodes, token in rows], np.int64)
 
 
 def _pad_columns(array: AnyArray, width: int) -> AnyArray:

@@ -15,6 +15,7 @@ import numpy as np
 from numba import types
 
 from models.arrays import FloatArray
+from models.decoding.choices import GeneratedToken
 from models.decoding.parameters import DecodingParameters
 from models.decoding.rules import KernelRows, buffers_for
 from models.decoding.sampling import BUFFERS_TYPE, LOG_PROBS_TYPE, ROWS_TYPE, adjust_scores, insert_sorted
@@ -100,7 +101,7 @@ class FinishedBeam(NamedTuple):
 
     score: float
     end: HypothesisNode | None
-    eos: HypothesisNode | None
+    eos: GeneratedToken | None
 
     def nodes(self) -> list[HypothesisNode]:
         """Return the tokens of the hypothesis in order, without `</s>`."""
@@ -160,7 +161,7 @@ class BeamSearch:
 
     def best(self) -> list[FinishedBeam]:
         """Return up to `n` distinct finished hypotheses, best first."""
-        every = sorted((f for group in self._groups for f in group.finished), key=lambda f: -f.score)
+        every = sorted((f for group in self._groups for f in group.finished), key=lambda one: -one.score)
         seen: dict[tuple[int, ...], FinishedBeam] = {}
         for finished in every:
             seen.setdefault(tuple(link.token for link in finished.nodes()), finished)
@@ -197,7 +198,7 @@ class BeamSearch:
             link = HypothesisNode(beam.end, token, float(log_probs[beam.row, token]), top)
             if token == EOS:
                 if rank < self._size:
-                    self._finish(group, total, beam.end, eos=link)
+                    self._finish(group, total, beam.end, eos=link[1:])
                     taken.append(token)
                 continue
             tail = self._stops.advance(beam.tail, token) if self._stops else beam.tail
@@ -214,11 +215,11 @@ class BeamSearch:
         return taken
 
     def _finish(
-        self, group: _Group, total: float, end: HypothesisNode | None, *, eos: HypothesisNode | None = None
+        self, group: _Group, total: float, end: HypothesisNode | None, *, eos: GeneratedToken | None = None
     ) -> None:
         score = total / self._steps**self._parameters.length_penalty
         group.finished.append(FinishedBeam(score, end, eos))
-        group.finished.sort(key=lambda finished: -finished.score)
+        group.finished.sort(key=lambda one: -one.score)
         del group.finished[self._size :]
 
     def _is_done(self, group: _Group) -> bool:

@@ -10,7 +10,7 @@ from models.arrays import FloatArray, TokenIds
 from models.calls import Predict, Read, Work
 from models.completion.prefix import take_back
 from models.decoding.parameters import DecodingParameters
-from models.decoding.rules import Rules, TokenBias, compile_rules
+from models.decoding.rules import TokenBias
 from models.decoding.stopping import StopStrings
 from models.decoding.top_k import TokenChoice, top_tokens_of_rows
 from models.errors import UnsupportedParameterError
@@ -18,7 +18,7 @@ from models.language_model import SCORES, STATE, LanguageModel, TopTokens, pad_s
 from models.scoring.constants import BLOCK_ENTRIES, MAX_CHOICE_ENTRIES, MAX_CHOICE_ROWS
 from models.scoring.prefill import chunks_by_length, prefill
 from models.scoring.texts import Limits, TextOrIds, encode_within
-from models.states import concatenate_states, materialize
+from models.states import concatenate_states
 from models.text_model import TextModel
 from models.tokenizers import Detokenizer
 
@@ -27,7 +27,7 @@ STOP, LENGTH = "stop", "length"
 
 GeneratedToken: TypeAlias = tuple[int, float, TopTokens | None]
 """Id of a token; its finite natural log-probability by the model alone, before bias, penalties and temperature; and
-the most probable tokens at its position by the model alone (log-probabilities may be -inf), None unless requested."""
+the most probable tokens there by the model alone (log-probabilities may be -inf), None unless requested."""
 
 PromptScores: TypeAlias = tuple[FloatArray, TopTokens]
 """Natural-log probability of each token of a prompt given the earlier tokens [T], and the most probable tokens at
@@ -94,10 +94,6 @@ class DecodeTask:
     def stops(self) -> Sequence[str]:
         """Stop strings in the Unicode form and case of the model."""
         return self.loaded.tokenizer.normaliser.all(self.parameters.stop)
-
-    def rules(self, prompt: Prompt) -> Rules:
-        """Return the rules of rows that continue a prompt."""
-        return compile_rules(self.parameters, prompt.ids, self.biases)
 
     def parts(self, items: Sequence[T], rows: int) -> Iterator[Sequence[T]]:
         """Split items of `rows` rows each into parts decoded together, to bound memory."""
@@ -173,24 +169,19 @@ class Continuation:
         self.text += text
         return text
 
-    def end(self) -> Self:
-        """Finish at a stop string, at `max_tokens`, or without a possible token."""
+    def end(self, eos: GeneratedToken | None = None) -> Self:
+        """Finish at `</s>`, else at a stop string, at `max_tokens`, or without a possible token."""
+        log_probs = list(self.logprobs)
+        if eos is not None:
+            _, self.eos_logprob, self.eos_top = eos
+            log_probs.append(self.eos_logprob)
         if not self._stops.stopped:
             self.rest = self._stops.push(self._detokenizer.flush()) + self._stops.flush()
             self.text += self.rest
-        if self._stops.stopped or len(self.token_ids) < self.task.parameters.max_tokens:
+        is_full = len(self.token_ids) == self.task.parameters.max_tokens
+        if eos is not None or self._stops.stopped or not is_full:
             self.finish_reason = STOP
-        log_probs = list(self.logprobs)
-        if self.eos_logprob is not None:
-            log_probs.append(self.eos_logprob)
         self.score = sum(log_probs) / len(log_probs) if log_probs else 0.0
-        return self
-
-    def end_by_eos(self, logprob: float, top: TopTokens | None) -> Self:
-        """Finish at `</s>`."""
-        self.eos_logprob, self.eos_top = logprob, top
-        self.end()
-        self.finish_reason = STOP
         return self
 
 
@@ -220,7 +211,7 @@ def encode_prompt(
     if healing and isinstance(given, str) and given:
         kept, taken = take_back(loaded.tokenizer, loaded.token_trie, given)
         if taken:
-            kept_ids = np.array(kept, dtype=np.int64)
+            kept_ids = np.array(kept, np.int64)
             return Prompt(number, kept_ids, bos=True, continues=len(kept) > 0, taken=taken)
     continues = len(ids) > 0 and not (isinstance(given, str) and given[-1].isspace())
     return Prompt(number, ids, bos=True, continues=continues)
@@ -229,7 +220,7 @@ def encode_prompt(
 def distinct_prompts(prompts: Sequence[Prompt]) -> tuple[list[Prompt], list[int]]:
     """Return the distinct prompts, and each prompt's index among them."""
     index_of: dict[tuple[bool, bytes], int] = {}
-    indices = [index_of.setdefault((prompt.bos, prompt.ids.tobytes()), len(index_of)) for prompt in prompts]
+    indices = [index_of.setdefault((one.bos, one.ids.tobytes()), len(index_of)) for one in prompts]
     return list(dict(zip(indices, prompts, strict=True)).values()), indices
 
 
@@ -246,9 +237,7 @@ def prefill_prompts(loaded: TextModel, prompts: Sequence[Prompt]) -> Work[Any, A
         contexts = [distinct[index].ids for index in order if distinct[index].bos == bos]
         if contexts:
             states.append((yield from prefill(loaded, contexts, bos=bos)))
-    state = states[0] if len(states) == 1 else concatenate_states(states)
-    selected = np.argsort(order)[rows]
-    return materialize(state if selected.tolist() == list(range(len(distinct))) else state.select(selected))
+    return concatenate_states(states).select(np.argsort(order)[rows]).materialized
 
 
 def score_prompt_tokens(
@@ -262,32 +251,22 @@ def score_prompt_tokens(
         top: most probable tokens to find at each position; 0 scores each sequence in one call.
     """
     distinct, rows = distinct_prompts(prompts)
-    scores_of_row: dict[int, PromptScores] = {}
-    for chunk in chunks_by_length(np.array([len(prompt.ids) for prompt in distinct], dtype=np.int64)):
-        scores = yield from _score_chunk(model, [distinct[row] for row in chunk], top)
-        scores_of_row.update(zip(chunk.tolist(), scores, strict=True))
+    scores_of_row = {}
+    for chunk in chunks_by_length(np.array([len(prompt.ids) for prompt in distinct], np.int64)):
+        tokens, lengths = pad_sequences([distinct[row].ids for row in chunk])
+        both = concatenate_states([model.initial_state(1), model.empty_state(1)])
+        state: Any = both.select(np.array([not distinct[row].bos for row in chunk], np.int64))
+        top_shape = (*tokens.shape, min(top, len(model.vocabulary)))
+        tops = TopTokens(np.zeros(top_shape, np.int64), np.zeros(top_shape, np.float32))
+        if top:
+            log_probs = np.zeros(tokens.shape, np.float32)
+            yield from _score_with_top(model, state, tokens, lengths, log_probs, tops)
+        else:
+            log_probs = (yield from Read(model, state, tokens, lengths, SCORES)).log_probs
+        for place, (row, length) in enumerate(zip(chunk.tolist(), lengths.tolist(), strict=True)):
+            own = place, slice(length)
+            scores_of_row[row] = log_probs[own], TopTokens(tops.ids[own], tops.log_probs[own])
     return [scores_of_row[row] for row in rows]
-
-
-def _score_chunk(
-    model: LanguageModel[Any], prompts: Sequence[Prompt], top: int
-) -> Work[Any, list[PromptScores]]:
-    """Score tokens of prompts [B, T]; find the `top` most probable at each position."""
-    tokens, lengths = pad_sequences([prompt.ids for prompt in prompts])
-    both = concatenate_states([model.initial_state(1), model.empty_state(1)])
-    state: Any = both.select(np.array([0 if prompt.bos else 1 for prompt in prompts], dtype=np.int64))
-    top_shape = (*tokens.shape, min(top, len(model.vocabulary)))
-    tops = TopTokens(np.zeros(top_shape, dtype=np.int64), np.zeros(top_shape, dtype=np.float32))
-    if top:
-        log_probs = np.zeros(tokens.shape, dtype=np.float32)
-        yield from _score_with_top(model, state, tokens, lengths, log_probs, tops)
-    else:
-        result = yield from Read(model, state, tokens, lengths, SCORES)
-        log_probs = result.log_probs
-    return [
-        (log_probs[row, :length], TopTokens(tops.ids[row, :length], tops.log_probs[row, :length]))
-        for row, length in enumerate(lengths.tolist())
-    ]
 
 
 def _score_with_top(
@@ -303,7 +282,7 @@ def _score_with_top(
     All distributions of a long prompt would fill the memory. States are collected until their
     distributions fill a bounded block, of which only the most probable tokens are kept.
     """
-    pending: list[tuple[Any, TokenIds, int]] = []
+    pending = []
     limit = max(BLOCK_ENTRIES // len(model.vocabulary), 1)
     rows, count = np.arange(len(tokens)), 0
     for position in range(1, tokens.shape[1]):
@@ -311,7 +290,7 @@ def _score_with_top(
         if not unfinished.all():
             rows, state = rows[unfinished], state.select(np.flatnonzero(unfinished))
         read = tokens[rows, position - 1 : position]
-        state = (yield from Read(model, state, read, np.ones(len(rows), np.int64), STATE)).state
+        state = (yield from Read(model, state, read, np.ones_like(rows), STATE)).state
         pending.append((state, rows, position))
         count += len(rows)
         if count < limit and position + 1 < tokens.shape[1]:
@@ -322,9 +301,9 @@ def _score_with_top(
         pending, count = [], 0
         for first in range(0, len(row), limit):
             block = np.arange(first, min(first + limit, len(row)))
-            row_of, column_of = row[block], column[block]
+            at = row[block], column[block]
             distributions = yield from Predict(model, states.select(block))
-            log_probs[row_of, column_of] = distributions[np.arange(len(block)), tokens[row_of, column_of]]
+            log_probs[at] = distributions[np.arange(len(block)), tokens[at]]
             best = top_tokens_of_rows(distributions, tops.ids.shape[2])
-            tops.ids[row_of, column_of] = best.ids
-            tops.log_probs[row_of, column_of] = best.log_probs
+            tops.ids[at] = best.ids
+            tops.log_probs[at] = best.log_probs

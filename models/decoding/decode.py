@@ -5,16 +5,16 @@ Rows leave at `</s>` or their token count; new calls are added between steps.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, compress
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from typing_extensions import override
 
-from models.arrays import Bools, FloatArray, TokenIds
+from models.arrays import Bools, TokenIds
 from models.calls import ModelCall
 from models.decoding.batch import SequenceBatch
-from models.decoding.sampling import ChosenTokens, choose_next_tokens
+from models.decoding.sampling import choose_next_tokens
 from models.decoding.top_k import TokenChoice, top_tokens_of_rows
 from models.language_model import LanguageModel, TopTokens
 from models.states import StateView, check_no_nan, gather_states, view
@@ -43,8 +43,8 @@ class DecodeState:
     def concatenate(self, states: Sequence["DecodeState"]) -> "DecodeState":
         """Join these rows and the rows of `states`."""
         return DecodeState(
-            self.state.concatenate([decoding.state for decoding in states]),
-            self.batch.concatenate([decoding.batch for decoding in states]),
+            self.state.concatenate([one.state for one in states]),
+            self.batch.concatenate([one.batch for one in states]),
         )
 
 
@@ -114,29 +114,6 @@ class DecodeSlot:
         """True if all rows have ended or taken all steps."""
         return not (self.left and self.indices)
 
-    def add_tops(self, log_probs: FloatArray) -> None:
-        """Record tokens to report, by log-probabilities of unfinished rows [R, V]."""
-        ids, values = top_tokens_of_rows(log_probs, self.call.top)
-        for index, row_ids, row_values in zip(self.indices, ids, values, strict=True):
-            self.result.tops[index].append(TopTokens(row_ids, row_values))
-
-    def end_step(self, batch: SequenceBatch, first: int, alive: list[bool], unfinished: StateView) -> None:
-        """Record the output of a step in which a row ended, or of the last step.
-
-        Args:
-            batch: sequences of all rows, including the new tokens.
-            first: index of the slot's first row in the batch.
-            alive: True for each of the slot's rows that has not ended.
-            unfinished: states of the rows that have not ended.
-        """
-        for row, (index, continues) in enumerate(zip(self.indices, alive, strict=True), first):
-            if not continues or not self.left:
-                output = batch.last(row, self.call.count - self.left)
-                self.result.tokens[index], self.result.log_probs[index] = output
-        self.indices = [index for index, continues in zip(self.indices, alive, strict=True) if continues]
-        if self.indices and not self.left and not self.call.last:
-            self.result = self.result._replace(unfinished=unfinished)
-
 
 class DecodeBatch:
     """Slots whose rows are joined in one `DecodeState`.
@@ -196,11 +173,21 @@ class DecodeBatch:
         ended, exhausted = chosen.tokens == EOS, self._left == 1
         keep = ~(ended | (exhausted & self._last)[self._owners])  # rows whose next state is wanted [R]
         batch = before.batch.append(*chosen)
-        after = _advance(model, before, chosen, batch, keep)
+        kept = np.flatnonzero(keep)
+        if len(kept) == len(keep):
+            after = DecodeState(model.advance(before.state, chosen.tokens), batch)
+        elif len(kept):
+            state = model.advance(before.state.select(kept), chosen.tokens[kept])
+            after = DecodeState(state, batch.select(kept))
+        else:
+            after = before.select(kept)
         for number in self._with_tops:
-            span = self._spans[number]
+            slot, span = self.slots[number], self._spans[number]
             first = int(np.searchsorted(step.full_rows, span.start))
-            self.slots[number].add_tops(step.log_probs[first : first + span.stop - span.start])
+            of_slot = step.log_probs[first : first + span.stop - span.start]
+            tops = top_tokens_of_rows(of_slot, slot.call.top)
+            for index, ids, log_probs in zip(slot.indices, *tops, strict=True):
+                slot.result.tops[index].append(TopTokens(ids, log_probs))
         self._left -= 1
         if ended.any() or exhausted.any():
             return self._end_step(batch, after, ended, keep)
@@ -216,8 +203,14 @@ class DecodeBatch:
         has_output = (self._left == 0) | np.logical_or.reduceat(ended, self._starts)
         for number in np.flatnonzero(has_output).tolist():
             slot, span = self.slots[number], self._spans[number]
-            unfinished = StateView(after, ends[span][keep[span]] - 1)
-            slot.end_step(batch, span.start, (~ended[span]).tolist(), unfinished)
+            for row, index in enumerate(slot.indices, start=span.start):
+                if ended[row] or not slot.left:
+                    output = batch.last(row, slot.call.count - slot.left)
+                    slot.result.tokens[index], slot.result.log_probs[index] = output
+            slot.indices = list(compress(slot.indices, ~ended[span]))
+            if slot.indices and not slot.left and not slot.call.last:
+                unfinished = StateView(after, ends[span][keep[span]] - 1)
+                slot.result = slot.result._replace(unfinished=unfinished)
         numbers = [number for number, slot in enumerate(self.slots) if not slot.done]
         running = [self.slots[number] for number in numbers]
         if running and sum(len(slot.indices) for slot in running) == len(after):
@@ -230,15 +223,3 @@ class DecodeBatch:
     def _store_left(self) -> None:
         for slot, left in zip(self.slots, self._left.tolist(), strict=True):
             slot.left = left
-
-
-def _advance(
-    model: LanguageModel[Any], before: DecodeState, chosen: ChosenTokens, batch: SequenceBatch, keep: Bools
-) -> DecodeState:
-    """Advance the model by the tokens of kept rows, already appended."""
-    if keep.all():
-        return DecodeState(model.advance(before.state, chosen.tokens), batch)
-    rows = np.flatnonzero(keep)
-    if not len(rows):
-        return before.select(rows)
-    return DecodeState(model.advance(before.state.select(rows), chosen.tokens[rows]), batch.select(rows))

@@ -23,13 +23,13 @@ A = TypeVar("A", bound=PhraseAutomaton[int])
 
 def token_automaton(loaded: TextModel, automaton: A, weights: Iterable[tuple[str, float]]) -> Work[Any, A]:
     """Fill an automaton with token sequences of texts and their weights."""
-    by_ids: dict[bytes, float] = {}  # bytes: a tuple takes ten times the memory
+    by_ids = {}  # bytes: a tuple takes ten times the memory
 
     def spell(weighted: tuple[str, float]) -> None:
         for ids in spellings(loaded.tokenizer, weighted[0]):
             by_ids[array("i", ids).tobytes()] = weighted[1]
 
-    yield from map_in_steps(weights, spell, size=lambda weighted: 16 * len(weighted[0]))
+    yield from map_in_steps(weights, spell, size=lambda one: 16 * len(one[0]))
     if by_ids:
         yield from automaton.build([memoryview(ids).cast("i") for ids in by_ids], by_ids.values())
     return automaton
@@ -39,7 +39,7 @@ def phrase_automaton(loaded: TextModel, phrases: Sequence[Phrase]) -> Work[Any, 
     """Return an automaton of phrases' token sequences; `NO_TOKEN_PHRASES` without any."""
     if not phrases:
         return NO_TOKEN_PHRASES
-    weights = [(phrase.text, phrase.weight) for phrase in phrases]
+    weights = [(one.text, one.weight) for one in phrases]
     return (yield from token_automaton(loaded, PhraseAutomaton[int](), weights))
 
 
@@ -78,11 +78,12 @@ def continue_prompts(
                 f"logit_bias has token id {token_id}, but this model's token ids are 0 to {loaded.vocab_size - 1}",
                 parameter=f"logit_bias.{token_id}",
             )
-    choices, alternatives = len(prompts) * parameters.n, top if isinstance(top, int) else len(top)
+    num_choices = len(prompts) * parameters.n
+    alternatives = top if isinstance(top, int) else len(top)
     limits.check_entries(
-        choices * parameters.max_tokens * max(1, alternatives),
+        num_choices * parameters.max_tokens * max(1, alternatives),
         parameter="max_tokens",
-        description=f"max_tokens is {parameters.max_tokens} for {choices} choices"
+        description=f"max_tokens is {parameters.max_tokens} for {num_choices} choices"
         + (f" with {alternatives} alternatives per token" if alternatives else ""),
         instead="split it into several requests",
     )
@@ -97,16 +98,12 @@ def continue_prompts(
 
     if parameters.strategy == BEAM:
         return (yield from beam_search(task, prompts))
-    return _best((yield from sample_prompts(task, prompts)), parameters)
-
-
-def _best(choices: list[Continuation], parameters: DecodingParameters) -> list[Continuation]:
-    """Select and renumber the `n` best of `best_of` continuations per prompt."""
+    choices = yield from sample_prompts(task, prompts)
     if parameters.num_samples == parameters.n:
         return choices
     best = []
     for first in range(0, len(choices), parameters.num_samples):
-        ranked = sorted(choices[first : first + parameters.num_samples], key=lambda item: -item.score)
+        ranked = sorted(choices[first : first + parameters.num_samples], key=lambda one: -one.score)
         best += ranked[: parameters.n]
     for number, item in enumerate(best):
         item.choice = number

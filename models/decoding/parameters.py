@@ -116,7 +116,14 @@ class DecodingParameters:
         self._check_penalties()
         limit = f"must be from 0 to max_tokens, which is {self.max_tokens}"
         self._require(0 <= self.min_tokens <= self.max_tokens, "min_tokens", limit)
-        self._check_choices()
+        check_range("n", self.n, 1, MAX_CHOICES)
+        if self.best_of is not None:
+            limit = f"must be from n, which is {self.n}, to {MAX_CHOICES}"
+            self._require(self.n <= self.best_of <= MAX_CHOICES, "best_of", limit)
+            if self.strategy == BEAM:
+                raise InvalidInputError.of(
+                    "best_of", f"is {self.best_of}, but strategy 'beam' does not sample; use num_beams"
+                )
         self._check_beams()
 
     def _check_penalties(self) -> None:
@@ -136,17 +143,6 @@ class DecodingParameters:
         total = sum(map(len, self.bad_words))
         limit = f"must have at most {MAX_BAD_WORDS_LENGTH} characters in all"
         self._require(total <= MAX_BAD_WORDS_LENGTH, "bad_words", limit, f"{total} characters long")
-
-    def _check_choices(self) -> None:
-        check_range("n", self.n, 1, MAX_CHOICES)
-        if self.best_of is None:
-            return
-        limit = f"must be from n, which is {self.n}, to {MAX_CHOICES}"
-        self._require(self.n <= self.best_of <= MAX_CHOICES, "best_of", limit)
-        if self.strategy == BEAM:
-            raise InvalidInputError.of(
-                "best_of", f"is {self.best_of}, but strategy 'beam' does not sample; use num_beams"
-            )
 
     def _check_beams(self) -> None:
         check_range("length_penalty", self.length_penalty, -MAX_LENGTH_PENALTY, MAX_LENGTH_PENALTY)

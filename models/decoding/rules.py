@@ -1,7 +1,4 @@
-"""Decoding rules of rows as arrays for kernels: biases, penalties, work buffers.
-
-Kernels use thread-local buffers, one set per vocabulary size.
-"""
+"""Decoding rules of rows as arrays for kernels: biases, penalties, work buffers."""
 
 import math
 import threading
@@ -235,15 +232,15 @@ def compile_rules(parameters: DecodingParameters, prompt: TokenIds, biases: Toke
     )
 
 
+@dataclass(frozen=True, eq=False)
 class RuleTable:
     """Rules of R rows, immutable.
 
-    Args:
+    Attributes:
         row_rules: rules of each row [R].
     """
 
-    def __init__(self, row_rules: Sequence[Rules]) -> None:
-        self.row_rules = row_rules
+    row_rules: Sequence[Rules]
 
     def select(self, rows: TokenIds) -> "RuleTable":
         """Select rows by index; an index may repeat."""
@@ -289,7 +286,7 @@ def pack_ragged(parts: Sequence[AnyArray]) -> tuple[AnyArray, Int64s]:
 
     An array shared by several rows is stored once.
     """
-    spans: dict[int, tuple[int, int]] = {}
+    spans = {}
     different, end = [], 0
     for part in parts:
         if id(part) not in spans:

@@ -16,9 +16,10 @@ from models.arrays import FloatArray, TokenIds
 from models.calls import Predict, Read, Step, Work
 from models.completion.token_trie import SortedTokens
 from models.decoding.batch import SequenceBatch, row_seed, uniform_numbers
-from models.decoding.beam_search import BeamSearch, FinishedBeam
+from models.decoding.beam_search import BeamSearch
 from models.decoding.choices import Continuation, DecodeTask, Piece, Prompt, prefill_prompts
 from models.decoding.decode import Decode, DecodeState, Generated
+from models.decoding.rules import compile_rules
 from models.decoding.sampling import choose_tokens
 from models.decoding.stopping import StopBytes
 from models.decoding.top_k import top_tokens_of_rows
@@ -49,7 +50,13 @@ def _sample_rows(task: DecodeTask, rows: Sequence[Continuation]) -> Work[Any, No
     """Sample R rows together; drop finished rows."""
     model, max_tokens = task.loaded.model, task.parameters.max_tokens
     state = yield from prefill_prompts(task.loaded, [one.prompt for one in rows])
-    decoding: Any = DecodeState(state, _batch(task, rows))
+    prompts = {one.prompt.number: one.prompt for one in rows}
+    rules = {n: compile_rules(task.parameters, one.ids, task.biases) for n, one in prompts.items()}
+    count = task.parameters.num_samples
+    seed = task.parameters.seed or 0
+    seeds = [row_seed(seed, one.prompt.number, one.choice % count) for one in rows]
+    batch = SequenceBatch.of([rules[one.prompt.number] for one in rows], seeds)  # a prompt's rows share
+    decoding: Any = DecodeState(state, batch)
     heals = any(one.prompt.taken for one in rows)
     if heals:
         rows, decoding = yield from _heal(task, rows, decoding)
@@ -80,7 +87,7 @@ def _extend(task: DecodeTask, rows: Sequence[Continuation], generated: Generated
         text = one.push(tokens[:count], logprobs[:count], tops[:count])
         ended = None
         if count < len(tokens):
-            ended = one.end_by_eos(logprobs[-1], tops[-1] if tops else None)
+            ended = one.end((EOS, logprobs[-1], tops[-1] if tops else None))
         elif one.full:
             ended = one.end()
         token = (tokens[0], logprobs[0], tops[0] if tops else None) if count else None
@@ -112,7 +119,7 @@ class _Spelling:
     def scores(self, tokens: SortedTokens) -> FloatArray:
         """Return next-token log-probabilities given the text, up to a constant [V]."""
         ids, possible = self.possible(tokens)
-        scores = np.full(len(self.log_probs), -np.inf, dtype=np.float32)
+        scores = np.full(len(self.log_probs), -np.inf, np.float32)
         scores[ids] = possible
         return scores
 
@@ -151,7 +158,7 @@ def spell(loaded: TextModel, state: Any, taken: bytes) -> Work[Any, _Spelling]:
             for token in tokens.proper_prefixes_of(node.rest).tolist():
                 left = len(node.rest) - len(loaded.tokenizer.token_bytes[token])
                 begun[left].append((node.mass + float(node.log_probs[token]), node, token))
-        worth = [one for one in begun[num_left] if one[0] > found + _NEGLIGIBLE and one[0] > -math.inf]
+        worth = [one for one in begun[num_left] if one[0] > found + _NEGLIGIBLE]
         worth = nlargest(max(1, (most - len(every)) // num_left), worth, key=itemgetter(0))
         level = []
         if worth:
@@ -176,7 +183,8 @@ def _heal(
     spelled, root = None, None  # rows of one prompt follow each other
     unfinished, batches, states, last = [], [], [], []
     for row, one in enumerate(rows):
-        batch, state = decoding.batch.select(np.array([row])), decoding.state.select(np.array([row]))
+        alone = decoding.select(np.array([row]))
+        batch, state = alone.batch, alone.state
         if one.prompt is not spelled:
             spelled, root = one.prompt, None
             if one.prompt.taken:
@@ -214,28 +222,29 @@ def _heal(
     return unfinished, DecodeState(materialize(result.state), batches[0].concatenate(batches[1:]))
 
 
-def _batch(task: DecodeTask, rows: Sequence[Continuation]) -> SequenceBatch:
-    """Create the batch of rows; a prompt's rows share rules."""
-    seed, count = task.parameters.seed or 0, task.parameters.num_samples
-    prompts = {one.prompt.number: one.prompt for one in rows}
-    rules = {number: task.rules(prompt) for number, prompt in prompts.items()}
-    seeds = [row_seed(seed, one.prompt.number, one.choice % count) for one in rows]
-    return SequenceBatch.of([rules[one.prompt.number] for one in rows], seeds)
-
-
 def beam_search(task: DecodeTask, prompts: Sequence[Prompt]) -> Work[Any, list[Continuation]]:
     """Search for the best continuations of each prompt.
 
     Returns:
         At most `n` continuations per prompt, best first, in the prompts' order.
     """
-    done: list[Continuation] = []
+    done = []
     for part in task.parts(prompts, task.parameters.beams):
         searches = yield from _run_beams(task, part)
         for prompt, search in zip(part, searches, strict=True):
             for rank, finished in enumerate(search.best()):
-                continuation = yield from _build_continuation(task, prompt, rank, finished)
-                done.append(continuation)
+                built = Continuation(task, prompt, prompt.number * task.parameters.n + rank)
+                pieces = []
+                for _, token, logprob, top in finished.nodes():
+                    text = built.push([token], [logprob], [] if top is None else [top])
+                    pieces.append(Piece(built.choice, text, (token, logprob, top), None))
+                built.end(finished.eos)
+                built.score = finished.score
+                if task.emit is not None:
+                    last = pieces.pop() if pieces else Piece(built.choice, "", None, None)
+                    for piece in (*pieces, last._replace(end=built)):
+                        yield from task.emit([piece])
+                done.append(built)
     return done
 
 
@@ -244,7 +253,7 @@ def _run_beams(task: DecodeTask, prompts: Sequence[Prompt]) -> Work[Any, list[Be
     parameters, model = task.parameters, task.loaded.model
     state = yield from prefill_prompts(task.loaded, prompts)
     log_probs = yield from Predict(model, state)
-    batch = SequenceBatch.of([task.rules(prompt) for prompt in prompts])
+    batch = SequenceBatch.of([compile_rules(parameters, one.ids, task.biases) for one in prompts])
     tokenizer = task.loaded.tokenizer
     searches = []
     for row, prompt in enumerate(prompts):
@@ -271,25 +280,3 @@ def _run_beams(task: DecodeTask, prompts: Sequence[Prompt]) -> Work[Any, list[Be
             for beam, change in zip(live, batch.taken_back(), strict=True):
                 beam.total += change
         state, log_probs = yield from Step(model, state.select(before), tokens)
-
-
-def _build_continuation(
-    task: DecodeTask, prompt: Prompt, rank: int, finished: FinishedBeam
-) -> Work[Any, Continuation]:
-    """Build a continuation from a finished beam; yield its events if streaming."""
-    built = Continuation(task, prompt, prompt.number * task.parameters.n + rank)
-    choice = built.choice
-    pieces = []
-    for _, token, logprob, top in finished.nodes():
-        text = built.push([token], [logprob], [] if top is None else [top])
-        pieces.append(Piece(choice, text, (token, logprob, top), None))
-    if finished.eos is None:
-        built.end()
-    else:
-        built.end_by_eos(finished.eos.logprob, finished.eos.top)
-    built.score = finished.score
-    if task.emit is not None:
-        last = pieces.pop() if pieces else Piece(choice, "", None, None)
-        for piece in (*pieces, last._replace(end=built)):
-            yield from task.emit([piece])
-    return built

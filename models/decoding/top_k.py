@@ -39,7 +39,7 @@ def top_tokens_of_rows(log_probs: FloatArray, k: TokenChoice) -> TopTokens:
         Ids and log-probabilities [R, k].
     """
     if isinstance(k, tuple):
-        requested = np.array(k, dtype=np.int64)
+        requested = np.array(k, np.int64)
         return TopTokens(np.broadcast_to(requested, (len(log_probs), len(k))), log_probs[:, requested])
     from models.decoding.sampling import write_top_tokens  # on demand: compiled code
 

@@ -1,6 +1,7 @@
 """Spelling and word check: probable errors of a text, and suggestions."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from math import log
 from typing import Annotated, Any, Self, TypeVar
@@ -14,18 +15,15 @@ from models.checking.calibration import Calibration
 from models.checking.check import check_text
 from models.checking.error_model import CheckSettings, ErrorTable, GivenSpan
 from models.checking.lexicon import UserDictionary
+from models.checking.sentences import Word
 from models.errors import InvalidInputError, LanguageModelError, UnsupportedParameterError
 from models.files import count_words
 from models.language_model import LOG_ZERO
-from models.scoring.model_weights import (
-    WeightedModel,
-    shares,
-)
+from models.scoring.model_weights import WeightedModel, shares
 from models.scoring.texts import Limits
-from models.text_model import TextModel
 from models.words import dictionary_key
 from service.operations.inputs import ModelsRequest, WordLists
-from service.operations.operation import Call, Cost, ModelsOperation
+from service.operations.operation import Call, Cost, ModelsOperation, Operation
 from service.schemas import with_examples
 from service.schemas.pieces import reply_pieces
 from service.schemas.suggestions import (
@@ -47,6 +45,7 @@ OneLine = Annotated[str, StringConstraints(max_length=MAX_CHARACTERS, pattern=r"
 
 DictionaryWord = Annotated[str, StringConstraints(min_length=1, max_length=MAX_CHARACTERS)]
 
+R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -153,39 +152,28 @@ class CheckRequest(ModelsRequest):
         limits.check_count(
             sum(len(c.suggestions) for c in self.candidates), parameter="candidates[].suggestions"
         )
-        _check_spans(self.candidates, len(self.text))
-        return CheckSettings(
-            error_rate=self.error_rate,
-            max_edits=self.max_edits,
-            dictionary=dictionary,
-            given=tuple(_given_span(index, span) for index, span in enumerate(self.candidates)),
-        )
-
-
-def _given_span(index: int, span: CandidateSpan) -> GivenSpan:
-    suggestions = tuple(
-        (given, None)
-        if isinstance(given, str)
-        else (given.text, max(given.logprob, LOG_ZERO))  # lower ones make sums imprecise
-        for given in span.suggestions
-    )
-    return GivenSpan(span.start, span.end, suggestions, f"candidates[{index}]")
-
-
-def _check_spans(spans: list[CandidateSpan], size: int) -> None:
-    order = sorted(range(len(spans)), key=lambda index: spans[index].start)
-    for first, second in pairwise(order):
-        if spans[second].start < spans[first].end:
-            raise InvalidInputError(
-                f"candidates[{second}] begins at {spans[second].start}, before the end of candidates[{first}] at "
-                f"{spans[first].end}; spans must not overlap",
-                parameter=f"candidates[{second}].start",
+        ordered = sorted(enumerate(self.candidates), key=lambda one: one[1].start)
+        for (first, before), (second, span) in pairwise(ordered):
+            if span.start < before.end:
+                raise InvalidInputError(
+                    f"candidates[{second}] begins at {span.start}, before the end of candidates[{first}] at "
+                    f"{before.end}; spans must not overlap",
+                    parameter=f"candidates[{second}].start",
+                )
+        given = []
+        for index, span in enumerate(self.candidates):
+            if span.end > len(self.text):
+                raise InvalidInputError.of(
+                    f"candidates[{index}].end", f"is {span.end}; the text has {len(self.text)} characters"
+                )
+            suggestions = tuple(
+                (one, None)
+                if isinstance(one, str)
+                else (one.text, max(one.logprob, LOG_ZERO))  # lower ones make sums imprecise
+                for one in span.suggestions
             )
-    for index, span in enumerate(spans):
-        if span.end > size:
-            raise InvalidInputError.of(
-                f"candidates[{index}].end", f"is {span.end}; the text has {size} characters"
-            )
+            given.append(GivenSpan(span.start, span.end, suggestions, f"candidates[{index}]"))
+        return CheckSettings(self.error_rate, self.max_edits, dictionary=dictionary, given=tuple(given))
 
 
 def check(
@@ -231,21 +219,18 @@ def check(
             request.text[issue.start : issue.end],
             "real_word" if issue.known else "unknown_word",
             issue.probability,
-            [SuggestedText(*suggestion) for suggestion in issue.suggestions[: request.max_suggestions]],
+            [SuggestedText(*one) for one in issue.suggestions[: request.max_suggestions]],
         ),
         size=lambda issue: issue.end - issue.start,
     )
-    words = yield from map_in_steps(
-        zip(checked.words, checked.surprisals.tolist(), strict=True),
-        lambda pair: WordSurprisal(
-            pair[0].start,
-            pair[0].end,
-            pair[0].text,
-            pair[1],
-            known=pair[0].known or dictionary.has_at(request.text, pair[0].start, pair[0].end, known=False),
-        ),
-        size=lambda pair: len(pair[0].text),
-    )
+
+    def surprisal(one: tuple[Word, float]) -> WordSurprisal:
+        word, bits = one
+        known = word.known or dictionary.has_at(request.text, word.start, word.end, known=False)
+        return WordSurprisal(word.start, word.end, word.text, bits, known)
+
+    pairs = zip(checked.words, checked.surprisals.tolist(), strict=True)
+    words = yield from map_in_steps(pairs, surprisal, size=lambda one: len(one[0].text))
     bits = -float(checked.log_probs.sum()) / log(2)
     num_words = count_words(request.text) + checked.num_ends
     precision = None if calibration is None else calibration.precision_at(threshold)
@@ -258,7 +243,42 @@ def check(
     return reply, num_tokens
 
 
-class Check(ModelsOperation[tuple[CheckReply, list[int]]]):
+class TextCheck(Operation[R]):
+    """Operation that checks texts, with documents about its models."""
+
+    needs_calibration = False
+
+    @override
+    def prepare(self) -> Iterator[Callable[[], Any]]:
+        yield from super().prepare()
+        yield self._read_documents
+
+    def _read_documents(self) -> None:
+        """Build the models' checkers; read a single model's calibration, and error tables by address.
+
+        For a thread: the model thread stays free; the registry may be remote. A damaged document is
+        logged and not used, unless it is a calibration that the request needs.
+        """
+        _ = [model.checker for model in self.models]  # the first use builds it
+
+        def read(kind: str, find: Callable[[str], T | None], address: str) -> T | None:
+            try:
+                return find(address)
+            except LanguageModelError as error:
+                self.call.report_unusable(f"{kind} not read", error, model=address)
+                return None
+
+        stores, needed = self.call.resources, self.needs_calibration
+        addresses = {loaded.address for loaded in self.models}
+        self.errors = {one: read("table of errors", stores.errors.read, one) for one in addresses}
+        self.calibration: Calibration | None = None
+        if len(self.models) == 1:
+            address = self.models[0].address
+            find = partial(stores.calibrations.read, any_version=needed)
+            self.calibration = find(address) if needed else read("calibration", find, address)
+
+
+class Check(ModelsOperation[tuple[CheckReply, list[int]]], TextCheck[tuple[CheckReply, list[int]]]):
     """Find probable errors from the text on both sides of each word, and suggest corrections.
 
     The check finds unknown words and known words that are wrong in their context. Alternatives of a word are words of
@@ -269,19 +289,9 @@ class Check(ModelsOperation[tuple[CheckReply, list[int]]]):
     request = CheckRequest
 
     def __init__(self, call: Call, given: CheckRequest) -> None:
-        self.given = given
         super().__init__(call, given)
+        self.needs_calibration = given.precision is not None
         self._word_lists = call.find_word_lists(given.dictionaries)
-
-    @override
-    def prepare(self) -> Iterator[Callable[[], Any]]:
-        yield from super().prepare()
-        yield self._read_documents
-
-    def _read_documents(self) -> None:
-        self._calibration, self._errors = read_documents(
-            self.call, self.models, needed=self.given.precision is not None
-        )
 
     @override
     def cost(self) -> Cost:
@@ -290,9 +300,8 @@ class Check(ModelsOperation[tuple[CheckReply, list[int]]]):
 
     @override
     def run(self) -> Work[Any, tuple[CheckReply, list[int]]]:
-        return check(
-            self.weighted, self.given, self._calibration, self.call.limits, self._word_lists, self._errors
-        )
+        limits = self.call.limits
+        return check(self.weighted, self.given, self.calibration, limits, self._word_lists, self.errors)
 
     @override
     def reply(self, result: tuple[CheckReply, list[int]]) -> Iterator[bytes]:
@@ -301,34 +310,3 @@ class Check(ModelsOperation[tuple[CheckReply, list[int]]]):
             self.call.count_scored(loaded, number)
         num_entries = (1 + self.given.max_suggestions) * len(reply.issues)
         return reply_pieces(reply, words=len(reply.words), issues=num_entries)
-
-
-def read_documents(
-    call: Call, models: Sequence[TextModel], *, needed: bool = False
-) -> tuple[Calibration | None, dict[str, ErrorTable | None]]:
-    """Build the models' checkers; return a single model's calibration, and error tables by address.
-
-    For a thread: the model thread stays free; the registry may be remote. A damaged document is
-    logged and not used, unless it is a calibration that the request needs.
-    """
-    _ = [model.checker for model in models]  # the first use builds it
-
-    def read(kind: str, store: Callable[[str], T | None], address: str, *, needed: bool = False) -> T | None:
-        try:
-            return store(address)
-        except LanguageModelError as error:
-            if needed:
-                raise
-            call.report_unusable(f"{kind} not read", error, model=address)
-            return None
-
-    resources = call.resources
-    addresses = {loaded.address for loaded in models}
-    tables = {one: read("table of errors", resources.errors.read, one) for one in addresses}
-    if len(models) > 1:
-        return None, tables
-
-    def find(address: str) -> Calibration | None:
-        return resources.calibrations.read(address, any_version=needed)
-
-    return read("calibration", find, models[0].address, needed=needed), tables

@@ -12,9 +12,10 @@ SentencePiece, else `bytes:\xe2\x82`; names are unique within a vocabulary.
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import repeat
+from operator import add
 from typing import Annotated, Any, NamedTuple
 
 import structlog
@@ -94,12 +95,8 @@ class CompletionLogprobs:
 
     def __add__(self, after: "CompletionLogprobs") -> "CompletionLogprobs":
         """Concatenate the tokens of two texts."""
-        return CompletionLogprobs(
-            self.tokens + after.tokens,
-            self.token_logprobs + after.token_logprobs,
-            self.top_logprobs + after.top_logprobs,
-            self.text_offset + after.text_offset,
-        )
+        lists = ([getattr(one, column.name) for column in fields(one)] for one in (self, after))
+        return CompletionLogprobs(*map(add, *lists))
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +236,7 @@ class CompletionRequest(ModelRequest):
             )
         if self.stream_options is not None and not self.stream:
             raise InvalidInputError.of("stream_options", "requires stream")
-        most = max(self.num_choices, self.num_choices if self.best_of is None else self.best_of)
+        most = max(self.num_choices, self.best_of or 0)
         rows = len(self.prompts) * most
         if rows > limits.max_texts:
             raise InvalidInputError(
@@ -357,7 +354,7 @@ class ChunkBuilder:
         A choice's last token shares a part with its end: clients measure the time per token by parts, so
         parts without a token are avoided.
         """
-        for piece in sorted(pieces, key=lambda piece: piece.end is None):
+        for piece in sorted(pieces, key=lambda one: one.end is None):
             text = piece.text if piece.end is None else piece.text + piece.end.rest
             yield self._part(piece.choice, text, () if piece.token is None else (piece.token,), piece.end)
 
@@ -397,19 +394,17 @@ class ChunkBuilder:
         builder = self._builders.get(choice)
         if builder is None:
             prompt = self._prompt_of(choice)
+            # characters taken back: a choice's tokens start before its text
+            taken = prompt.tokens.taken.decode(errors="replace")
+            if self.loaded.tokenizer.leading_space and not prompt.tokens.continues:
+                taken = taken.removeprefix(" ")
             builder = self._builders[choice] = EntryBuilder(
                 self.loaded,
                 continues=prompt.tokens.continues,
-                offset=(len(prompt.text) if self.request.echo else 0) - self._num_taken(prompt.tokens),
+                offset=(len(prompt.text) if self.request.echo else 0) - len(taken),
                 as_ids=bool(self.request.return_tokens_as_token_ids),
             )
         return builder
-
-    def _num_taken(self, prompt: Prompt) -> int:
-        """Return the number of characters taken back: a choice's tokens start before its text."""
-        text = prompt.taken.decode(errors="replace")
-        strips = self.loaded.tokenizer.leading_space and not prompt.continues
-        return len(text.removeprefix(" ") if strips else text)
 
 
 def complete_prompts(
@@ -434,7 +429,7 @@ def complete_prompts(
     num_read = sum(len(prompt.tokens.ids) for prompt in prompts)
     num_choices = len(prompts) * request.num_choices
     usage = Usage(num_read, 0, num_read)
-    in_each = request.stream_options is not None and request.stream_options.continuous_usage_stats
+    in_each = (request.stream_options or StreamOptions()).continuous_usage_stats
 
     def events(parts: Iterable[tuple[CompletionChoice, int]]) -> Iterator[ChoiceChunk]:
         nonlocal usage
@@ -524,7 +519,7 @@ def _score_prompts(
     loaded: TextModel, prompts: Sequence[EncodedPrompt], request: CompletionRequest
 ) -> Work[Any, None]:
     """Score tokens of prompts and fill in their entries."""
-    nonempty = [prompt for prompt in prompts if len(prompt.tokens.ids)]
+    nonempty = [one for one in prompts if len(one.tokens.ids)]
     scores = yield from score_prompt_tokens(
         loaded.model, [prompt.tokens for prompt in nonempty], top=request.logprobs or 0
     )
@@ -560,7 +555,7 @@ class Completions(ChoicesOperation):
             _log.debug("fields ignored", fields=ignored, request_id=call.request_id)
         super().__init__(call, call.resolve(given.model))
         self.slots, self.streams = given.slots, bool(given.stream)
-        self.ends_with_result = given.stream_options is not None and bool(given.stream_options.include_usage)
+        self.ends_with_result = bool((given.stream_options or StreamOptions()).include_usage)
         self._id, self._created = f"cmpl-{uuid.uuid4().hex}", int(time.time())
 
     @override

@@ -125,7 +125,7 @@ class GenerateRequest(ModelRequest):
     """Amount subtracted from the log-probability of a token for each time it was generated."""
     logit_bias: Biases = Field(default_factory=dict)
     """Values from -100 to 100 added to log-probabilities, by token id as a string."""
-    phrases: Annotated[list[Phrase], Field(max_length=MAX_TOKEN_PHRASES)] = Field(default_factory=list)
+    phrases: list[Phrase] = Field(default_factory=list, max_length=MAX_TOKEN_PHRASES)
     """Texts to favour: the weight of each, a natural logarithm, is added in equal parts to the log-probabilities of its
     tokens. The class does not count."""
     bad_words: BadWords = Field(default_factory=list)

@@ -6,7 +6,7 @@ Source: the API's description, https://languagetool.org/http-api/.
 import importlib.metadata
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from operator import itemgetter
 from typing import Annotated, Any, Literal
@@ -15,14 +15,12 @@ from pydantic import ConfigDict, Field, StringConstraints, ValidationError
 from typing_extensions import override
 
 from models.calls import Work, map_in_steps
-from models.checking.error_model import ErrorTable
 from models.errors import InvalidInputError
 from models.scoring.model_weights import WeightedModel
-from models.scoring.texts import Limits
 from models.text_model import TextModel
-from service.operations.check import DEFAULT_THRESHOLD, CheckRequest, check, read_documents
-from service.operations.inputs import WordLists, dictionaries_of_languages
-from service.operations.operation import Call, Cost, Operation
+from service.operations.check import DEFAULT_THRESHOLD, CheckRequest, TextCheck, check
+from service.operations.inputs import dictionaries_of_languages
+from service.operations.operation import Call, Cost
 from service.schemas.pieces import reply_pieces
 from service.schemas.suggestions import (
     LanguageToolMatch,
@@ -117,12 +115,17 @@ class LanguageToolRequest(_Lenient):
         if self.data is None:
             return AnnotatedText([Annotation(text=self.text)])
         document = AnnotatedText()
+
+        def add(part: tuple[int, Any]) -> None:
+            try:
+                document.add(Annotation.model_validate(part[1]))
+            except ValidationError as error:
+                raise InvalidInputError(f"annotation[{part[0]}]: {invalid_input(error)}") from None
+
         try:
             body = parse_json(_AnnotatedBody, self.data.encode())
             parts = [{"text": body.text}] if body.annotation is None else body.annotation
-            yield from map_in_steps(
-                enumerate(parts), lambda part: document.add(_annotation(*part)), size=lambda _: 0
-            )
+            yield from map_in_steps(enumerate(parts), add, size=lambda _: 0)
         except InvalidInputError as error:
             raise InvalidInputError(f"data: {error}", parameter="data") from None
         return document
@@ -136,14 +139,6 @@ class LanguageToolRequest(_Lenient):
         if self.mode == "textLevelOnly" or has(self.disabledRules, self.disabledCategories):
             return False
         return self.enabledOnly in {"false", "no"} or has(self.enabledRules, self.enabledCategories)
-
-
-def _annotation(index: int, given: Any) -> Annotation:
-    """Check a part of a text with markup."""
-    try:
-        return Annotation.model_validate(given)
-    except ValidationError as error:
-        raise InvalidInputError(f"annotation[{index}]: {invalid_input(error)}") from None
 
 
 class AnnotatedText:
@@ -203,63 +198,6 @@ def choose_languages(languages: Mapping[str, str | None], code: str) -> list[str
     raise InvalidInputError.of("language", f"is {code[:80]!r}; this service checks {', '.join(languages)}")
 
 
-def check_languages(
-    request: LanguageToolRequest,
-    loaded: Mapping[str, TextModel],
-    limits: Limits,
-    count: Callable[[TextModel, int], None],
-    word_lists: WordLists,
-    errors: Mapping[str, ErrorTable | None],
-) -> Work[Any, LanguageToolReply]:
-    """Check a text with models of languages, weighted by how well they predict it.
-
-    Args:
-        request: the request.
-        loaded: models by language.
-        limits: of one request.
-        count: counts the tokens that a model has scored.
-        word_lists: dictionaries of the languages.
-        errors: edits in misspellings, by model address.
-
-    Raises:
-        InvalidInputError: the markup is invalid, or a line is too long.
-        UnsupportedParameterError: a model reads backward.
-    """
-    document = yield from request.document()
-    threshold = _PICKY_THRESHOLD if request.level == "picky" else DEFAULT_THRESHOLD
-    text = "" if request.mode == "textLevelOnly" and len(loaded) == 1 else document.plain
-    wire = CheckRequest(text=text, threshold=threshold, max_suggestions=_MAX_REPLACEMENTS)
-    codes: dict[str, str] = {}  # by address: languages may share a model
-    for code, model in loaded.items():
-        codes.setdefault(model.address, code)
-    models = [WeightedModel(loaded[code]) for code in codes.values()]
-    reply, num_tokens = yield from check(models, wire, None, limits, word_lists, errors)
-    for weighted, number in zip(models, num_tokens, strict=True):
-        count(weighted.loaded, number)
-    best = codes[reply.model]
-    rules = {kind: _rule(kind, best) for kind in ("unknown_word", "real_word")}
-    allowed = {
-        kind: rule for kind, rule in rules.items() if request.allows(rule["id"], rule["category"]["id"])
-    }
-    matches = yield from map_in_steps(
-        [issue for issue in reply.issues if issue.type in allowed],
-        lambda issue: _match(document, issue, allowed[issue.type]),
-        size=lambda issue: len(issue.text) + 2 * _SENTENCE_CHARACTERS,
-    )
-    asked = best if request.language == AUTO else request.language
-    confidence = 1.0 if reply.weights is None else reply.weights[reply.model]
-    return LanguageToolReply(
-        software=_SOFTWARE,
-        warnings={"incompleteResults": False},
-        language={
-            "name": asked,
-            "code": asked,
-            "detectedLanguage": {"name": best, "code": best, "confidence": confidence},
-        },
-        matches=matches,
-    )
-
-
 def _rule(kind: str, code: str) -> dict[str, Any]:
     """Return the rule of a type of issues in a language."""
     if kind == "unknown_word":
@@ -273,13 +211,15 @@ def _rule(kind: str, code: str) -> dict[str, Any]:
 
 def _match(document: AnnotatedText, issue: TextIssue, rule: dict[str, Any]) -> LanguageToolMatch:
     """Convert an issue."""
-    text, offset, is_unknown = document.plain, document.offset(issue.start), issue.type == "unknown_word"
-    begin, end = max(0, issue.start - _CONTEXT_CHARACTERS), issue.end + _CONTEXT_CHARACTERS
+    text, is_unknown = document.plain, issue.type == "unknown_word"
+    offset = document.offset(issue.start)
+    begin = max(0, issue.start - _CONTEXT_CHARACTERS)
+    end = issue.end + _CONTEXT_CHARACTERS
     before, after = ("..." if begin else ""), ("..." if end < len(text) else "")
     return LanguageToolMatch(
         message="Possible spelling mistake found." if is_unknown else f"“{issue.text}” is improbable here.",
         shortMessage=rule["description"],
-        replacements=[{"value": suggestion.text} for suggestion in issue.suggestions],
+        replacements=[{"value": one.text} for one in issue.suggestions],
         offset=offset,
         length=document.offset(issue.end, end=True) - offset,
         context={
@@ -302,7 +242,7 @@ def _sentence(text: str, start: int, end: int) -> str:
     return text[first : following.end() if following else last].strip()
 
 
-class LanguageToolCheck(Operation[LanguageToolReply]):
+class LanguageToolCheck(TextCheck[LanguageToolReply]):
     """Find probable errors, with LanguageTool's API, for its existing clients: editors, browsers, LibreOffice.
 
     Positions count UTF-16 code units. The models of the languages are those of `GRAMOPHONE_LANGUAGES`, the dictionaries
@@ -322,27 +262,46 @@ class LanguageToolCheck(Operation[LanguageToolReply]):
         return parse_form(LanguageToolRequest, body)
 
     @override
-    def prepare(self) -> Iterator[Callable[[], Any]]:
-        yield self._read_documents
-
-    def _read_documents(self) -> None:
-        _, self._errors = read_documents(self.call, self.models)
-
-    @override
     def cost(self) -> Cost:
         read = self.call.num_tokens
         return Cost(read, reread=(len(self.models) - 1) * read)
 
     @override
     def run(self) -> Work[Any, LanguageToolReply]:
-        dictionaries, codes = self.call.resources.dictionaries, [*self._codes, self.given.language]
-        return check_languages(
-            self.given,
-            dict(zip(self._codes, self.models, strict=True)),
-            self.call.limits,
-            self.call.count_scored,
-            dictionaries_of_languages(dictionaries, codes),
-            self._errors,
+        given, codes = self.given, [*self._codes, self.given.language]
+        document = yield from given.document()
+        threshold = _PICKY_THRESHOLD if given.level == "picky" else DEFAULT_THRESHOLD
+        text = "" if given.mode == "textLevelOnly" and len(self.models) == 1 else document.plain
+        wire = CheckRequest(text=text, threshold=threshold, max_suggestions=_MAX_REPLACEMENTS)
+        by_address: dict[str, tuple[str, TextModel]] = {}  # languages may share a model
+        for code, loaded in zip(self._codes, self.models, strict=True):
+            by_address.setdefault(loaded.address, (code, loaded))
+        models = [WeightedModel(loaded) for _, loaded in by_address.values()]
+        word_lists = dictionaries_of_languages(self.call.resources.dictionaries, codes)
+        reply, num_tokens = yield from check(models, wire, None, self.call.limits, word_lists, self.errors)
+        for weighted, number in zip(models, num_tokens, strict=True):
+            self.call.count_scored(weighted.loaded, number)
+        best, _ = by_address[reply.model]
+        rules = {kind: _rule(kind, best) for kind in ("unknown_word", "real_word")}
+        allowed = {
+            kind: rule for kind, rule in rules.items() if given.allows(rule["id"], rule["category"]["id"])
+        }
+        matches = yield from map_in_steps(
+            [issue for issue in reply.issues if issue.type in allowed],
+            lambda issue: _match(document, issue, allowed[issue.type]),
+            size=lambda issue: len(issue.text) + 2 * _SENTENCE_CHARACTERS,
+        )
+        asked = best if given.language == AUTO else given.language
+        confidence = 1.0 if reply.weights is None else reply.weights[reply.model]
+        return LanguageToolReply(
+            software=_SOFTWARE,
+            warnings={"incompleteResults": False},
+            language={
+                "name": asked,
+                "code": asked,
+                "detectedLanguage": {"name": best, "code": best, "confidence": confidence},
+            },
+            matches=matches,
         )
 
     @override

@@ -28,12 +28,11 @@ from models.language_model import (
 from models.phrases import MAX_TOKEN_PHRASES, Phrase, PhraseList
 from models.scoring.constants import MAX_CALL_TOKENS, MAX_STATE_ENTRIES
 from models.scoring.prefill import chunks_by_length, prefill, token_runs
-from models.scoring.texts import Limits, TextOrIds, check_reads_forward, encode_each, ids_after
+from models.scoring.texts import TextOrIds, check_reads_forward, encode_each, ids_after
 from models.states import concatenate_states, materialize
 from models.text_model import TextModel
 from models.vocabulary import EOS, UNK
-from service.hosting.loaded_model import LoadedModel
-from service.hosting.state_store import OwnedStateStore, StoredState
+from service.hosting.state_store import StoredState
 from service.operations.constants import MIN_SHARED_CONTINUATIONS, SPARSE_RATIO
 from service.operations.operation import Call, Cost, Operation, RowsOperation
 from service.schemas import with_examples
@@ -48,7 +47,7 @@ from service.schemas.replies import (
 from service.schemas.wire import OneOrMoreContexts, TimedRequest, TokenId, WireModel, either, named_contexts
 
 _STATES_PER_STEP = 512
-_NO_LOG_PROBS = np.zeros(0, dtype=np.float32)
+_NO_LOG_PROBS = np.zeros(0, np.float32)
 
 Handle = Annotated[str, Field(min_length=1, max_length=200)]
 """Handle of a state, opaque to clients."""
@@ -82,12 +81,13 @@ def continue_states(
     Returns:
         Natural-log probabilities of each text's tokens [T], and states (one row) after it, if wanted.
     """
-    row_of_state: dict[int, int] = {}
-    rows = np.array([row_of_state.setdefault(id(before.state), len(row_of_state)) for before in previous])
-    distinct = concatenate_states(list({id(before.state): before.state for before in previous}.values()))
+    by_id = {id(one.state): one.state for one in previous}
+    row_of = {key: row for row, key in enumerate(by_id)}
+    rows = np.array([row_of[id(one.state)] for one in previous])
+    distinct = concatenate_states([*by_id.values()])
     log_probs: list[FloatArray] = [_NO_LOG_PROBS] * len(texts)
-    states: list[Any] = [before.state for before in previous] if want.state else []
-    lengths = np.array([len(text) for text in texts], dtype=np.int64)
+    states: list[Any] = [one.state for one in previous] if want.state else []
+    lengths = np.array([len(text) for text in texts], np.int64)
     filled = np.flatnonzero(lengths)
     for chunk in chunks_by_length(lengths[filled]):
         indices = filled[chunk]
@@ -103,28 +103,11 @@ def continue_states(
     return log_probs, states
 
 
-def next_log_prob_blocks(
-    loaded: TextModel, states: Sequence[Any], ids: TokenIds | None
-) -> Work[FloatArray, None]:
-    """Compute next-token log-probabilities after states of one row each.
-
-    Args:
-        loaded: model version of the states.
-        states: N states.
-        ids: requested tokens [K]; None for all.
-
-    Yields:
-        Events: natural-log probabilities of a block of rows [n, K], in order.
-    """
-    for block in _row_blocks(loaded, states, ids):
-        yield (yield from next_log_probs(loaded, block, ids))
-
-
 def next_log_prob_matrix(
     loaded: TextModel, states: Sequence[Any], ids: TokenIds | None
 ) -> Work[Any, FloatArray]:
-    """Collect the blocks of `next_log_prob_blocks` in one array [N, K]."""
-    blocks = [np.zeros((0, loaded.vocab_size if ids is None else len(ids)), dtype=np.float32)]
+    """Compute next-token log-probabilities [N, K] after N states of one row each, see `next_log_probs`."""
+    blocks = [np.zeros((0, loaded.vocab_size if ids is None else len(ids)), np.float32)]
     for block in _row_blocks(loaded, states, ids):
         log_probs = yield from next_log_probs(loaded, block, ids)
         blocks.append(log_probs)
@@ -181,7 +164,7 @@ def _score_and_advance(
         result = yield from Read(model, distinct.select(rows), tokens, lengths, want)
         return result.log_probs, result.state
     # look up first tokens in the distribution of the state before
-    scores = np.zeros(tokens.shape, dtype=np.float32)
+    scores = np.zeros(tokens.shape, np.float32)
     before = distinct.select(used)
     size = max(1, MAX_STATE_ENTRIES // len(model.vocabulary))
     for first in range(0, len(before), size):
@@ -191,7 +174,7 @@ def _score_and_advance(
         scores[indices, 0] = log_probs[row_of_used[indices] - first, tokens[indices, 0]]
     state = before.select(row_of_used)
     if not single:
-        result = yield from Read(model, state, tokens[:, :1], np.ones(len(tokens), np.int64), STATE)
+        result = yield from Read(model, state, tokens[:, :1], np.ones_like(lengths), STATE)
         state = result.state
     if num_tokens > 1:
         result = yield from Read(model, state, tokens[:, 1:], lengths - 1, want)
@@ -210,7 +193,7 @@ class OpenStatesRequest(TimedRequest):
     """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
     bos: bool = True
     """True to put `<s>` before each context."""
-    phrases: Annotated[list[Phrase], Field(max_length=MAX_TOKEN_PHRASES)] = Field(default_factory=list)
+    phrases: list[Phrase] = Field(default_factory=list, max_length=MAX_TOKEN_PHRASES)
     """Texts to favour, up to 1,000. Advancing the states reports the value that the continuation adds: the weight of
     each text, in equal parts for its tokens. The class does not count."""
 
@@ -283,139 +266,6 @@ class FreeRequest(WireModel):
     """Handles of the states; unknown handles are ignored."""
 
 
-def open_states(
-    loaded: LoadedModel, request: OpenStatesRequest, state_store: OwnedStateStore, limits: Limits
-) -> Work[Any, list[OpenedState]]:
-    """Store the state after each context.
-
-    Raises:
-        InvalidInputError: a context or phrase is invalid.
-        UnsupportedParameterError: the model reads backward.
-        StatesFullError: the store is full; none is stored.
-    """
-    check_reads_forward(loaded)
-    phrases = yield from phrase_automaton(loaded, PhraseList(request.phrases).phrases)
-    state_store.store.check_capacity(state_store.owner, len(request.contexts), phrases.num_bytes)
-    contexts = yield from encode_each(loaded, request.contexts, limits)
-    handles: list[str] = []
-    with ExitStack() as undo:  # also if the work is cancelled
-        undo.callback(state_store.store.free, state_store.owner, handles)
-        for group in token_runs([len(ids) for ids in contexts]):
-            group_contexts = contexts[group]
-            state = yield from prefill(loaded, group_contexts, bos=request.bos)
-            rows = yield from map_in_steps(np.arange(len(state))[:, None], state.select, size=len)
-            prior = [StoredState(loaded, None, phrases=phrases)] * len(rows)  # nothing read before
-            stored = yield from stored_states(rows, group_contexts, prior)
-            for first in range(0, len(stored), _STATES_PER_STEP):
-                part = stored[first : first + _STATES_PER_STEP]
-                handles += state_store.store.keep(state_store.owner, part)
-                yield None
-        undo.pop_all()
-    return [OpenedState(handle, len(ids)) for handle, ids in zip(handles, contexts, strict=True)]
-
-
-def advance_states(
-    loaded: LoadedModel,
-    request: AdvanceRequest,
-    before: Sequence[StoredState],
-    state_store: OwnedStateStore,
-    limits: Limits,
-) -> Work[Any, list[AdvancedState]]:
-    """Score continuations of states and store the states after them; those before stay.
-
-    Args:
-        loaded: model version of the states.
-        request: the request.
-        before: state before each continuation.
-        state_store: the owner's states.
-        limits: of one request.
-
-    Raises:
-        InvalidInputError: an id is outside the vocabulary, or the reply would be too long.
-        ContextLengthError: a continuation is too long.
-        StatesFullError: the store is full; none is stored.
-    """
-    given = request.continuations
-    next_ids = loaded.model.vocabulary.check_ids(request.next_token_ids, parameter="next_token_ids")
-    to_keep = [i for i, item in enumerate(given) if item.keep]
-    if to_keep:
-        size = sum(before[i].num_bytes for i in to_keep)
-        state_store.store.check_capacity(state_store.owner, len(to_keep), size)
-
-    def prepare(index: int) -> TokenIds:
-        text = given[index].given
-        parameter = f"continuations[{index}].{'text' if given[index].text is not None else 'token_ids'}"
-        limits.check_characters(text, parameter=parameter)
-        ids = (
-            ids_after(before[index].loaded.tokenizer, before[index], text)
-            if isinstance(text, str)
-            else loaded.model.vocabulary.check_ids(text, parameter=parameter)
-        )
-        limits.check_length(len(ids), parameter=parameter)
-        return ids
-
-    texts = yield from map_in_steps(range(len(given)), prepare, size=lambda index: len(given[index].given))
-    limits.check_entries(
-        sum(map(len, texts)) + len(given) * len(next_ids),
-        parameter="next_token_ids" if len(next_ids) else "continuations",
-        description=f"{len(given)} continuations of {sum(map(len, texts))} tokens, "
-        f"with {len(next_ids)} next tokens after each",
-        instead="POST /v1/states/next returns complete distributions as application/octet-stream",
-    )
-    ends = [i for i, item in enumerate(given) if item.eos]
-    want = Want(scores=True, state=bool(to_keep or ends or len(next_ids)))
-    log_probs, states = yield from continue_states(loaded, before, texts, want)
-    queried = list(range(len(given))) if len(next_ids) else ends
-    queried_ids = np.append(next_ids, EOS)
-    rows = yield from next_log_prob_matrix(loaded, [states[i] for i in queried], queried_ids)
-    next_rows = dict(zip(queried, rows.tolist(), strict=True))
-    read = [stored.read_phrases(text) for stored, text in zip(before, texts, strict=True)]
-    handles: dict[int, str] = {}
-    if to_keep:
-        kept: Any = [[of_each[i] for i in to_keep] for of_each in (states, texts, before)]
-        stored = yield from stored_states(*kept)
-        handles = dict(zip(to_keep, state_store.store.keep(state_store.owner, stored), strict=True))
-    state_store.store.free(state_store.owner, request.free)
-
-    def advanced(i: int) -> AdvancedState:
-        return AdvancedState(
-            handles.get(i),
-            float(log_probs[i].sum(dtype=np.float64)),
-            len(texts[i]),
-            int(np.count_nonzero(texts[i] == UNK)),
-            texts[i].tolist(),
-            log_probs[i].tolist(),
-            next_rows[i][-1] if given[i].eos else None,
-            next_rows[i][:-1] if i in next_rows else [],
-            read[i][1],
-            before[i].phrases.taken_back(read[i][0]) if given[i].eos else 0.0,
-        )
-
-    return (yield from map_in_steps(range(len(given)), advanced, size=lambda i: len(texts[i])))
-
-
-def common_version(states: Sequence[StoredState], *, parameter: str) -> LoadedModel:
-    """Return the common model version of states.
-
-    Args:
-        states: states, at least one.
-        parameter: their name in the request, such as `states[]`.
-
-    Raises:
-        InvalidInputError: the states are of several versions.
-    """
-    first = states[0].loaded
-    for index, state in enumerate(states):
-        if state.loaded is not first:
-            name = parameter.replace("[]", f"[{index}]", 1)
-            raise InvalidInputError.of(
-                name,
-                f"was computed by {state.loaded.address} and the first state by {first.address}; all states "
-                "of a request must come from one load of one version",
-            )
-    return first
-
-
 def requested_token_ids(loaded: TextModel, ids: Sequence[int] | None) -> TokenIds | None:
     """Check a request's token ids [K]; None for all.
 
@@ -469,7 +319,25 @@ class OpenStates(Operation[list[OpenedState]]):
 
     @override
     def run(self) -> Work[Any, list[OpenedState]]:
-        return open_states(self.models[0], self.given, self.call.states, self.call.limits)
+        loaded, given, states = self.models[0], self.given, self.call.states
+        check_reads_forward(loaded)
+        phrases = yield from phrase_automaton(loaded, PhraseList(given.phrases).phrases)
+        states.store.check_capacity(states.owner, len(given.contexts), phrases.num_bytes)
+        contexts = yield from encode_each(loaded, given.contexts, self.call.limits)
+        handles: list[str] = []
+        with ExitStack() as undo:  # also if the work is cancelled
+            undo.callback(states.store.free, states.owner, handles)
+            for group in token_runs([len(ids) for ids in contexts]):
+                group_contexts = contexts[group]
+                state = yield from prefill(loaded, group_contexts, bos=given.bos)
+                rows = yield from map_in_steps(np.arange(len(state))[:, None], state.select, size=len)
+                prior = [StoredState(loaded, None, phrases=phrases)] * len(rows)  # nothing read before
+                stored = yield from stored_states(rows, group_contexts, prior)
+                for first in range(0, len(stored), _STATES_PER_STEP):
+                    handles += states.store.keep(states.owner, stored[first : first + _STATES_PER_STEP])
+                    yield None
+            undo.pop_all()
+        return [OpenedState(handle, len(ids)) for handle, ids in zip(handles, contexts, strict=True)]
 
     @override
     def reply(self, result: list[OpenedState]) -> bytes:
@@ -483,11 +351,22 @@ class _OnStates(Operation[R]):
     """Operation on stored states of one model version."""
 
     def find_states(self, call: Call, handles: Sequence[str], *, parameter: str) -> None:
-        """Find the states of handles, and use their model."""
-        stored = call.resources.states.find(call.owner, handles, parameter=parameter)
-        loaded = common_version(stored, parameter=parameter)
+        """Find the states of handles, and use their model.
+
+        Raises:
+            InvalidInputError: the states are of several versions.
+        """
+        self.stored: list[StoredState]
+        self.stored = call.resources.states.find(call.owner, handles, parameter=parameter)
+        loaded = self.stored[0].loaded
+        for index, state in enumerate(self.stored):
+            if state.loaded is not loaded:
+                raise InvalidInputError.of(
+                    parameter.replace("[]", f"[{index}]", 1),
+                    f"was computed by {state.loaded.address} and the first state by {loaded.address}; all "
+                    "states of a request must come from one load of one version",
+                )
         call.use_model(loaded)
-        self.stored: list[StoredState] = stored
         super().__init__(call, loaded)
 
     @override
@@ -512,7 +391,7 @@ class AdvanceStates(_OnStates[list[AdvancedState]]):
         call.limits.check_count(len(given.free), parameter="free")
         call.resources.states.check_process(given.free, parameter="free[]")
         self.given = given
-        handles = [continuation.state for continuation in given.continuations]
+        handles = [one.state for one in given.continuations]
         self.find_states(call, handles, parameter="continuations[].state")
 
     @override
@@ -524,7 +403,68 @@ class AdvanceStates(_OnStates[list[AdvancedState]]):
 
     @override
     def run(self) -> Work[Any, list[AdvancedState]]:
-        return advance_states(self.models[0], self.given, self.stored, self.call.states, self.call.limits)
+        given, before = self.given.continuations, self.stored
+        loaded = self.models[0]
+        limits, states = self.call.limits, self.call.states
+        next_ids = loaded.model.vocabulary.check_ids(self.given.next_token_ids, parameter="next_token_ids")
+        to_keep = [i for i, item in enumerate(given) if item.keep]
+        if to_keep:
+            size = sum(before[i].num_bytes for i in to_keep)
+            states.store.check_capacity(states.owner, len(to_keep), size)
+
+        def prepare(index: int) -> TokenIds:
+            text = given[index].given
+            parameter = f"continuations[{index}].{'text' if given[index].text is not None else 'token_ids'}"
+            limits.check_characters(text, parameter=parameter)
+            ids = (
+                ids_after(before[index].loaded.tokenizer, before[index], text)
+                if isinstance(text, str)
+                else loaded.model.vocabulary.check_ids(text, parameter=parameter)
+            )
+            limits.check_length(len(ids), parameter=parameter)
+            return ids
+
+        texts = yield from map_in_steps(
+            range(len(given)), prepare, size=lambda index: len(given[index].given)
+        )
+        num_tokens = sum(map(len, texts))
+        limits.check_entries(
+            num_tokens + len(given) * len(next_ids),
+            parameter="next_token_ids" if len(next_ids) else "continuations",
+            description=f"{len(given)} continuations of {num_tokens} tokens, "
+            f"with {len(next_ids)} next tokens after each",
+            instead="POST /v1/states/next returns complete distributions as application/octet-stream",
+        )
+        ends = [i for i, item in enumerate(given) if item.eos]
+        want = Want(scores=True, state=bool(to_keep or ends or len(next_ids)))
+        log_probs, after = yield from continue_states(loaded, before, texts, want)
+        queried = list(range(len(given))) if len(next_ids) else ends
+        queried_ids = np.append(next_ids, EOS)
+        rows = yield from next_log_prob_matrix(loaded, [after[i] for i in queried], queried_ids)
+        next_rows = dict(zip(queried, rows.tolist(), strict=True))
+        read = [stored.read_phrases(text) for stored, text in zip(before, texts, strict=True)]
+        handles = {}
+        if to_keep:
+            kept: Any = [[of_each[i] for i in to_keep] for of_each in (after, texts, before)]
+            stored = yield from stored_states(*kept)
+            handles = dict(zip(to_keep, states.store.keep(states.owner, stored), strict=True))
+        states.store.free(states.owner, self.given.free)
+
+        def advanced(i: int) -> AdvancedState:
+            return AdvancedState(
+                handles.get(i),
+                float(log_probs[i].sum(dtype=np.float64)),
+                len(texts[i]),
+                int(np.count_nonzero(texts[i] == UNK)),
+                texts[i].tolist(),
+                log_probs[i].tolist(),
+                next_rows[i][-1] if given[i].eos else None,
+                next_rows[i][:-1] if i in next_rows else [],
+                read[i][1],
+                before[i].phrases.taken_back(read[i][0]) if given[i].eos else 0.0,
+            )
+
+        return (yield from map_in_steps(range(len(given)), advanced, size=lambda i: len(texts[i])))
 
     @override
     def reply(self, result: list[AdvancedState]) -> bytes:
@@ -546,17 +486,14 @@ class NextOfStates(_OnStates[FloatArray], RowsOperation[FloatArray]):
         self.find_states(call, given.states, parameter="states[]")
         self._ids: TokenIds | None = requested_token_ids(self.models[0], given.token_ids)
 
-    @property
-    def _states(self) -> list[Any]:
-        return [before.state for before in self.stored]
-
     @override
     def shape(self) -> tuple[int, int]:
         return len(self.stored), self.models[0].vocab_size if self._ids is None else len(self._ids)
 
     @override
     def rows(self) -> Work[FloatArray, None]:
-        return next_log_prob_blocks(self.models[0], self._states, self._ids)
+        for block in _row_blocks(self.models[0], [one.state for one in self.stored], self._ids):
+            yield (yield from next_log_probs(self.models[0], block, self._ids))
 
     @override
     def run(self) -> Work[Any, FloatArray]:
@@ -567,7 +504,8 @@ class NextOfStates(_OnStates[FloatArray], RowsOperation[FloatArray]):
             description=f"{width} tokens after {count} states",
             instead="accept application/octet-stream for more",
         )
-        return next_log_prob_matrix(self.models[0], self._states, self._ids)
+        states = [one.state for one in self.stored]
+        return next_log_prob_matrix(self.models[0], states, self._ids)
 
     @override
     def reply(self, result: FloatArray) -> bytes:

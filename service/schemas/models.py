@@ -5,7 +5,7 @@ GET /v1/models is compatible with OpenAI's, with additional fields.
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -30,6 +30,7 @@ def model_card(host: ModelHost, hosted: HostedModel) -> ModelCard:
     """Return the description of one model."""
     checkpoint = hosted.loaded.checkpoint if hosted.loaded is not None else None
     manifest = checkpoint.manifest if checkpoint is not None else None
+    facts = ("family", "vocab_size", "parameters", "normalised")
     return ModelCard(
         id=hosted.address,
         object="model",
@@ -39,10 +40,7 @@ def model_card(host: ModelHost, hosted: HostedModel) -> ModelCard:
         reason=hosted.failure,
         is_default=hosted.address == host.default.address,
         aliases=list(hosted.aliases),
-        family=manifest.family if manifest else None,
-        vocab_size=manifest.vocab_size if manifest else None,
-        parameters=manifest.parameters if manifest else None,
-        normalised=manifest.normalised if manifest else None,
+        **{name: getattr(manifest, name, None) for name in facts},
         precision=checkpoint.precision if checkpoint is not None else None,
         metrics=_figures(checkpoint.metrics) if checkpoint is not None else {},
     )
@@ -202,7 +200,7 @@ class AliasRequest(WireModel):
 def admin_models(host: ModelHost, published: Sequence[Version], queued: Sequence[str]) -> AdminModels:
     """List all versions: published, hosted and being unloaded."""
     hosted = dict(host.models)
-    rows = [admin_model(host, hosted.pop(version.address, None), version.address) for version in published]
+    rows = [admin_model(host, hosted.pop(one.address, None), one.address) for one in published]
     rows += [admin_model(host, model, address) for address, model in hosted.items()]
     rows += [
         AdminModel(
@@ -221,8 +219,7 @@ def admin_model(host: ModelHost, model: HostedModel | None, address: str) -> Adm
     """Return the state of one version."""
     if model is None:
         return AdminModel(id=address, state="published")
-    use = model.loaded.use if model.loaded is not None else None
-    return AdminModel(
+    row = AdminModel(
         id=model.address,
         state=model.state.value,
         reason=model.failure,
@@ -230,12 +227,13 @@ def admin_model(host: ModelHost, model: HostedModel | None, address: str) -> Adm
         aliases=list(model.aliases),
         serves=host.followed_addresses(model),
         memory=ModelMemory(*model.size) if model.size is not None else None,
-        requests_in_flight=use.in_flight if use is not None else 0,
-        last_used=use.last_s if use is not None else None,
         load_seconds=model.load_s,
         warm_up_seconds=model.warm_up_s,
-        precision=model.loaded.checkpoint.precision if model.loaded is not None else None,
     )
+    if model.loaded is None:
+        return row
+    use, precision = model.loaded.use, model.loaded.checkpoint.precision
+    return replace(row, requests_in_flight=use.in_flight, last_used=use.last_s, precision=precision)
 
 
 class ProfileBody(WireModel):

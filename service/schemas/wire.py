@@ -64,34 +64,37 @@ def schema_only(**keywords: Any) -> Any:
     return Field(json_schema_extra=keywords)
 
 
+def between(least: float, most: float) -> Any:
+    """Return a field with bounds that the operation checks, not pydantic."""
+    return schema_only(minimum=least, maximum=most)
+
+
 TokenId = Annotated[int, schema_only(minimum=0)]
 NonNegative = Annotated[int, schema_only(minimum=0)]
 Positive = Annotated[int, schema_only(minimum=1)]
-Temperature = Annotated[float, schema_only(minimum=0, maximum=decoding.MAX_TEMPERATURE)]
+Temperature = Annotated[float, between(0, decoding.MAX_TEMPERATURE)]
 Share = Annotated[float, schema_only(exclusiveMinimum=0, maximum=1)]
-Probability = Annotated[float, schema_only(minimum=0, maximum=1)]
+Probability = Annotated[float, between(0, 1)]
 RepetitionPenalty = Annotated[float, schema_only(exclusiveMinimum=0, maximum=decoding.MAX_REPETITION_PENALTY)]
-Penalty = Annotated[float, schema_only(minimum=-decoding.MAX_PENALTY, maximum=decoding.MAX_PENALTY)]
-LengthPenalty = Annotated[
-    float, schema_only(minimum=-decoding.MAX_LENGTH_PENALTY, maximum=decoding.MAX_LENGTH_PENALTY)
-]
-DiversityPenalty = Annotated[float, schema_only(minimum=0, maximum=decoding.MAX_DIVERSITY_PENALTY)]
+Penalty = Annotated[float, between(-decoding.MAX_PENALTY, decoding.MAX_PENALTY)]
+LengthPenalty = Annotated[float, between(-decoding.MAX_LENGTH_PENALTY, decoding.MAX_LENGTH_PENALTY)]
+DiversityPenalty = Annotated[float, between(0, decoding.MAX_DIVERSITY_PENALTY)]
 Biases = Annotated[
-    dict[str, Annotated[float, schema_only(minimum=-decoding.MAX_BIAS, maximum=decoding.MAX_BIAS)]],
+    dict[str, Annotated[float, between(-decoding.MAX_BIAS, decoding.MAX_BIAS)]],
     schema_only(maxProperties=decoding.MAX_BIASES),
 ]
 BadWords = Annotated[
     list[Annotated[str, schema_only(minLength=1, maxLength=decoding.MAX_BAD_WORD_LENGTH)]],
     schema_only(maxItems=decoding.MAX_BAD_WORDS),
 ]
-NumChoices = Annotated[int, schema_only(minimum=1, maximum=decoding.MAX_CHOICES)]
-NumBeams = Annotated[int, schema_only(minimum=1, maximum=decoding.MAX_BEAMS)]
-Seed = Annotated[int, schema_only(minimum=0, maximum=2**64 - 1)]
+NumChoices = Annotated[int, between(1, decoding.MAX_CHOICES)]
+NumBeams = Annotated[int, between(1, decoding.MAX_BEAMS)]
+Seed = Annotated[int, between(0, 2**64 - 1)]
 StopText = Annotated[str, schema_only(minLength=1, maxLength=decoding.MAX_STOP_LENGTH)]
 Stops = StopText | Annotated[list[StopText], schema_only(maxItems=decoding.MAX_STOPS)]
 
-Weight = Annotated[float, schema_only(minimum=-MAX_WEIGHT, maximum=MAX_WEIGHT)]
-LengthExponent = Annotated[float, schema_only(minimum=0, maximum=MAX_LENGTH_EXPONENT)]
+Weight = Annotated[float, between(-MAX_WEIGHT, MAX_WEIGHT)]
+LengthExponent = Annotated[float, between(0, MAX_LENGTH_EXPONENT)]
 MixtureWeight = Annotated[float, schema_only(exclusiveMinimum=0, maximum=1)]
 Name = Annotated[str, schema_only(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", maxLength=MAX_NAME_LENGTH)]
 ModelName = Annotated[str, schema_only(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
@@ -144,9 +147,7 @@ class TimedRequest(WireModel):
 
 def by_type(message: str, tags: Mapping[type, str]) -> Discriminator:
     """Return the choice of an alternative by a value's type; `message` is the error of other types."""
-    return Discriminator(
-        lambda value: tags.get(type(value)), custom_error_type="by_type", custom_error_message=message
-    )
+    return Discriminator(lambda value: tags.get(type(value)), "by_type", message)
 
 
 Members = Annotated[
@@ -356,24 +357,15 @@ def _constraint_text(message: str) -> str:
 
 def _context_tag(value: Any) -> str | None:
     """Return the alternative that matches a value's type; errors then concern only it."""
-    if isinstance(value, str):
-        return "<text>"
     if isinstance(value, list):
-        if value and isinstance(value[0], str):
-            return "<texts>"
-        if value and isinstance(value[0], list):
-            return "<id lists>"
-        return "<ids>"
-    return None
+        first = value[0] if value else None
+        return "<texts>" if isinstance(first, str) else "<id lists>" if isinstance(first, list) else "<ids>"
+    return "<text>" if isinstance(value, str) else None
 
 
 OneContext = Annotated[
     Annotated[str, Tag("<text>")] | Annotated[list[TokenId], Tag("<ids>")],
-    Discriminator(
-        lambda v: tag if (tag := _context_tag(v)) in {"<text>", "<ids>"} else None,
-        custom_error_type="text_or_ids",
-        custom_error_message=_CONTEXT_MESSAGE,
-    ),
+    Discriminator(_context_tag, "text_or_ids", _CONTEXT_MESSAGE),
 ]
 """A string, or a list of token ids."""
 
@@ -382,11 +374,7 @@ OneOrMoreContexts = Annotated[
     | Annotated[list[str], Tag("<texts>"), Field(min_length=1)]
     | Annotated[list[TokenId], Tag("<ids>")]
     | Annotated[list[list[TokenId]], Tag("<id lists>"), Field(min_length=1)],
-    Discriminator(
-        _context_tag,
-        custom_error_type="text_or_ids",
-        custom_error_message=_CONTEXT_MESSAGE + ", or a list of either",
-    ),
+    Discriminator(_context_tag, "text_or_ids", _CONTEXT_MESSAGE + ", or a list of either"),
 ]
 """A string, a list of strings, a list of token ids, or a list of such lists."""
 
