@@ -23,7 +23,7 @@ from models.scoring.model_weights import WeightedModel, shares
 from models.scoring.texts import Limits
 from models.words import dictionary_key
 from service.operations.inputs import ModelsRequest, WordLists
-from service.operations.operation import Call, Cost, ModelsOperation, Operation
+from service.operations.operation import Call, ModelsOperation, Operation
 from service.schemas import with_examples
 from service.schemas.pieces import reply_pieces
 from service.schemas.suggestions import (
@@ -292,11 +292,6 @@ class Check(ModelsOperation[tuple[CheckReply, list[int]]], TextCheck[tuple[Check
         super().__init__(call, given)
         self.needs_calibration = given.precision is not None
         self._word_lists = call.find_word_lists(given.dictionaries)
-
-    @override
-    def cost(self) -> Cost:
-        read = self.call.num_tokens
-        return Cost(read, reread=(len(self.models) - 1) * read)
 
     @override
     def run(self) -> Work[Any, tuple[CheckReply, list[int]]]:

@@ -548,13 +548,12 @@ class Completions(ChoicesOperation):
     request = CompletionRequest
 
     def __init__(self, call: Call, given: CompletionRequest) -> None:
-        self.given, self._parameters = given, given.parameters(call.limits)
+        self.streams, self._parameters = bool(given.stream), given.parameters(call.limits)
         if given.model_extra:
             names = sorted(given.model_extra)[:_MAX_NAMES_LOGGED]
             ignored = [name[:_MAX_NAME_CHARACTERS] for name in names]
             _log.debug("fields ignored", fields=ignored, request_id=call.request_id)
-        super().__init__(call, call.resolve(given.model))
-        self.slots, self.streams = given.slots, bool(given.stream)
+        super().__init__(call, given)
         self.ends_with_result = bool((given.stream_options or StreamOptions()).include_usage)
         self._id, self._created = f"cmpl-{uuid.uuid4().hex}", int(time.time())
 

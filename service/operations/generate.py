@@ -20,7 +20,7 @@ from models.language_model import TopTokens
 from models.phrases import MAX_TOKEN_PHRASES, Phrase
 from models.scoring.texts import Limits
 from models.text_model import TextModel
-from service.operations.operation import Call, Cost, EventsOperation
+from service.operations.operation import Call, Cost, EventsOperation, ModelOperation
 from service.operations.score import token_scores
 from service.schemas import with_examples
 from service.schemas.replies import Choice, GenerateReply, Usage, to_json
@@ -286,7 +286,7 @@ def _choice(
     )
 
 
-class ChoicesOperation(EventsOperation[ChoiceChunk, GenerateResult]):
+class ChoicesOperation(EventsOperation[ChoiceChunk, GenerateResult], ModelOperation[GenerateResult]):
     """Operation with generated choices, and their usage."""
 
     @override
@@ -317,9 +317,8 @@ class Generate(ChoicesOperation):
     request = GenerateRequest
 
     def __init__(self, call: Call, given: GenerateRequest) -> None:
-        self.given, self._parameters = given, given.parameters(call.limits)
-        super().__init__(call, call.resolve(given.model))
-        self.slots, self.streams = given.slots, given.stream
+        self.streams, self._parameters = given.stream, given.parameters(call.limits)
+        super().__init__(call, given)
 
     @override
     def cost(self) -> Cost:

@@ -20,7 +20,7 @@ from models.scoring.model_weights import WeightedModel
 from models.text_model import TextModel
 from service.operations.check import DEFAULT_THRESHOLD, CheckRequest, TextCheck, check
 from service.operations.inputs import dictionaries_of_languages
-from service.operations.operation import Call, Cost
+from service.operations.operation import Call
 from service.schemas.pieces import reply_pieces
 from service.schemas.suggestions import (
     LanguageToolMatch,
@@ -260,11 +260,6 @@ class LanguageToolCheck(TextCheck[LanguageToolReply]):
     @classmethod
     def parse(cls, body: bytes) -> LanguageToolRequest:
         return parse_form(LanguageToolRequest, body)
-
-    @override
-    def cost(self) -> Cost:
-        read = self.call.num_tokens
-        return Cost(read, reread=(len(self.models) - 1) * read)
 
     @override
     def run(self) -> Work[Any, LanguageToolReply]:

@@ -242,8 +242,9 @@ class Operation(ABC, Generic[R]):
         return cls(call, given)
 
     def cost(self) -> Cost:
-        """Return upper bounds of the work: by default of reading the body."""
-        return Cost(self.call.num_tokens)
+        """Return upper bounds of the work: by default, each model reads the body."""
+        read = self.call.num_tokens
+        return Cost(read, reread=(len(self.models) - 1) * read)
 
     @abstractmethod
     def run(self) -> Work[Any, R]:

@@ -34,7 +34,7 @@ from models.text_model import TextModel
 from models.vocabulary import EOS, UNK
 from service.hosting.state_store import StoredState
 from service.operations.constants import MIN_SHARED_CONTINUATIONS, SPARSE_RATIO
-from service.operations.operation import Call, Cost, Operation, RowsOperation
+from service.operations.operation import Call, Cost, ModelOperation, Operation, RowsOperation
 from service.schemas import with_examples
 from service.schemas.replies import (
     AdvancedState,
@@ -298,7 +298,7 @@ def stored_states(
     return (yield from map_in_steps(range(len(states)), build, size=lambda _: 0))
 
 
-class OpenStates(Operation[list[OpenedState]]):
+class OpenStates(ModelOperation[list[OpenedState]]):
     """Store the model state after each context, and return handles to the states.
 
     A handle is valid for requests with the same API key until it is freed, expires without use, or its model is
@@ -310,8 +310,7 @@ class OpenStates(Operation[list[OpenedState]]):
 
     def __init__(self, call: Call, given: OpenStatesRequest) -> None:
         call.limits.check_count(len(given.contexts), parameter="context")
-        self.given = given
-        super().__init__(call, call.resolve(given.model))
+        super().__init__(call, given)
 
     @override
     def cost(self) -> Cost:
