@@ -16,6 +16,7 @@ from typing import Any
 
 import structlog
 from fastapi import FastAPI
+from prometheus_client.core import CounterMetricFamily
 from starlette.types import ASGIApp, Receive, Scope, Send
 from typing_extensions import override
 
@@ -73,12 +74,7 @@ _PREFIX_CACHE_GAUGES = {
 }
 
 
-_ROUTERS = (
-    operations.router,
-    playground.router,
-    models.router,
-    endpoints.router,
-)
+_ROUTERS = (operations.router, playground.router, models.router, endpoints.router)
 ENDPOINTS = tuple(endpoint for router in _ROUTERS for endpoint in router.endpoints)
 """All endpoints, in matching order."""
 
@@ -412,10 +408,9 @@ def _add_gauges(services: Services, *, follows: bool) -> None:
     metrics.describe(version=importlib.metadata.version("gramophone-lm"))
     for name, (description, read) in gauges.items():
         metrics.add_gauge(name, description, read)
-    metrics.add_counter(
-        "log_lines_dropped", "Log lines that standard error did not take", lambda: logs.writer.num_dropped
-    )
-    metrics.add_model_gauge("model_memory_bytes", "Memory of a loaded model, in bytes", host.bytes_by_model)
+    description = "Log lines that standard error did not take"
+    metrics.add_gauge("log_lines_dropped", description, lambda: logs.writer.num_dropped, CounterMetricFamily)
+    metrics.add_gauge("model_memory_bytes", "Memory of a loaded model, in bytes", host.bytes_by_model)
     for figure, description in _PREFIX_CACHE_GAUGES.items():
         name = f"prefix_cache_{figure.removeprefix('num_')}"
-        metrics.add_model_gauge(name, description, partial(host.prefix_cache_figures, figure))
+        metrics.add_gauge(name, description, partial(host.prefix_cache_figures, figure))

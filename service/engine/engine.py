@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import queue
 import threading
 from collections.abc import AsyncGenerator, Callable
@@ -75,8 +76,7 @@ class Engine:
         Raises:
             OverloadedError, DrainingError: the work is not admitted.
         """
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[R] = loop.create_future()
+        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         job = self._submit(work, partial(_resolve, future), options, streams=False)
         future.add_done_callback(lambda ended: self._cancel(job) if ended.cancelled() else None)
         return future
@@ -120,10 +120,8 @@ class Engine:
         streams: bool,
     ) -> Job:
         self._loop = asyncio.get_running_loop()
-        timeout_s = self.request_timeout_s
-        if options.timeout_s is not None:
-            timeout_s = min(timeout_s, options.timeout_s)
-        deadline_s = self.scheduler.clock() + timeout_s
+        allowed_s = math.inf if options.timeout_s is None else options.timeout_s
+        deadline_s = self.scheduler.clock() + min(self.request_timeout_s, allowed_s)
         job = Job(work, lambda item: self._pending.append((deliver, item)), deadline_s, options, streams)
         self.scheduler.submit(job)
         # after all ready callbacks, so their requests share a batch
