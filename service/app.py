@@ -74,7 +74,12 @@ _PREFIX_CACHE_GAUGES = {
 }
 
 
-_ROUTERS = (operations.router, playground.router, models.router, endpoints.router)
+_ROUTERS = (
+    operations.router,
+    playground.router,
+    models.router,
+    endpoints.router,
+)
 ENDPOINTS = tuple(endpoint for router in _ROUTERS for endpoint in router.endpoints)
 """All endpoints, in matching order."""
 

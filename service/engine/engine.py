@@ -12,11 +12,10 @@ from typing import Any, TypeAlias, TypeVar
 
 from models.calls import Work, WorkOutput
 from models.errors import DrainingError
-from service.engine.job import Job, RequestOptions
+from service.engine.job import NO_OPTIONS, Job, RequestOptions
 from service.engine.scheduler import Scheduler
 
 _POLL_S = 0.01
-_DEFAULT_OPTIONS = RequestOptions()
 _TIMER_RESOLUTION_S = 0.005
 """Maximum time by which an event loop timer (resolution: 1 ms) fires early."""
 _Delivery: TypeAlias = tuple[Callable[[WorkOutput], None], WorkOutput]
@@ -67,7 +66,7 @@ class Engine:
         self._wake()
         await asyncio.to_thread(self._thread.join)
 
-    def run(self, work: Work[Any, R], options: RequestOptions = _DEFAULT_OPTIONS) -> asyncio.Future[R]:
+    def run(self, work: Work[Any, R], options: RequestOptions = NO_OPTIONS) -> asyncio.Future[R]:
         """Run work on the model thread, dropping its events.
 
         Returns:
@@ -82,7 +81,7 @@ class Engine:
         return future
 
     async def stream(
-        self, work: Work[Any, Any], options: RequestOptions = _DEFAULT_OPTIONS
+        self, work: Work[Any, Any], options: RequestOptions = NO_OPTIONS
     ) -> AsyncGenerator[Any, None]:
         """Run work on the model thread; yield its events as they come, then any result.
 

@@ -99,7 +99,8 @@ class Broadcast(PeerMiddleware):
     async def _apply_everywhere(self, scope: Scope, receive: Receive, body: bytes) -> PeerResponse:
         own = PeerResponse()
         headers = [(name, value) for name, value in scope["headers"] if name != b"x-request-id"]
-        headers.append((b"x-request-id", scope["state"]["request_id"].encode()))  # all workers log the same id
+        # all workers log the same id
+        headers.append((b"x-request-id", scope["state"]["request_id"].encode()))
         request = encode_scope({**scope, "headers": headers}, body)
         asking = self._ask_peers(lambda peer: peer.ask(request))
         replies, _ = await asyncio.gather(asking, self.app(scope, receive, own.send))

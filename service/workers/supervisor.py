@@ -176,8 +176,13 @@ class Supervisor:
         _log.info("workers started", pids=[slot.pid for slot in self._slots])
         while any(slot.pid is not None for slot in self._slots) or self._stopping is None:
             received = signal.sigtimedwait(_AWAITED, self._next_s())
-            if received is not None:
-                self._on_signal(received.si_signo)
+            caught = 0 if received is None else received.si_signo
+            if caught == signal.SIGHUP:
+                self._signal_all(signal.SIGHUP)
+            elif caught in _STOP and self._stopping is None:
+                self._stop(caught)
+            elif caught in _STOP:
+                self._signal_all(signal.SIGKILL)
             self._kill_hung()
             self._reap()
             if pool := self._start_due():
@@ -231,14 +236,6 @@ class Supervisor:
             dues = [self._check_s, *(slot.due_s for slot in self._slots)]
         left_s = [due_s - time.monotonic() for due_s in dues if due_s is not None]
         return max(0.0, min([*left_s, _MAX_WAIT_S]))
-
-    def _on_signal(self, number: int) -> None:
-        if number == signal.SIGHUP:
-            self._signal_all(signal.SIGHUP)
-        elif number in _STOP and self._stopping is None:
-            self._stop(number)
-        elif number in _STOP:
-            self._signal_all(signal.SIGKILL)
 
     def _stop(self, number: int) -> None:
         """Stop all workers after their running work."""
