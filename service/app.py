@@ -39,7 +39,7 @@ from service.engine.engine import Engine
 from service.engine.metrics import Metrics
 from service.engine.scheduler import Scheduler, SchedulerLimits
 from service.hosting.loading import Loader
-from service.hosting.memory import reports_memory, system_memory
+from service.hosting.memory import MEMINFO, system_memory
 from service.hosting.model_host import READY, ModelHost, ModelReloader, readiness
 from service.hosting.state_store import StateStore
 from service.hosting.user_store import IN_MEMORY, UserStore
@@ -404,7 +404,7 @@ def _add_gauges(services: Services, *, follows: bool) -> None:
             "Seconds since the last successful read of the registry",
             lambda: host.registry_look_age_s,
         )
-    if reports_memory():
+    if MEMINFO.exists():  # on Linux
         gauges["memory_working_set_bytes"] = (
             "Memory in use by all processes of the container or machine, in bytes",
             lambda: system_memory().used,
