@@ -170,18 +170,14 @@ async def _on_error(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException) and error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         message = f"{path[:200]} does not allow {request.method}"
         body = ErrorBody(message, "invalid_request_error", None, _HTTP_CODES[error.status_code])
-        return error_response(error.status_code, body, {"allow": ", ".join(_allowed_methods(request))})
+        routes, allowed = request.app.routes, list[str]()
+        for method in _METHODS:  # of all routes of the path; the framework names the first's
+            scope = {**request.scope, "method": method}
+            if any(route.matches(scope)[0] is Match.FULL for route in routes):
+                allowed.append(method)
+        if "GET" in allowed:
+            allowed.append("HEAD")
+        return error_response(error.status_code, body, {"allow": ", ".join(allowed)})
     response = response_to(error, path, request.app.state.services.metrics)
     assert response is not None  # noqa: S101 - registered for expected errors
     return response
-
-
-def _allowed_methods(request: Request) -> list[str]:
-    """Return the methods of all routes of a path; the framework names the first's."""
-
-    def answers(method: str) -> bool:
-        scope = {**request.scope, "method": method}
-        return any(route.matches(scope)[0] is Match.FULL for route in request.app.routes)
-
-    methods = [method for method in _METHODS if answers(method)]
-    return [*methods, "HEAD"] if "GET" in methods else methods

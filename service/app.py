@@ -16,6 +16,7 @@ from typing import Any
 
 import structlog
 from fastapi import FastAPI
+from prometheus_client.core import CounterMetricFamily
 from starlette.types import ASGIApp, Receive, Scope, Send
 from typing_extensions import override
 
@@ -38,7 +39,7 @@ from service.engine.engine import Engine
 from service.engine.metrics import Metrics
 from service.engine.scheduler import Scheduler, SchedulerLimits
 from service.hosting.loading import Loader
-from service.hosting.memory import reports_memory, system_memory
+from service.hosting.memory import MEMINFO, system_memory
 from service.hosting.model_host import READY, ModelHost, ModelReloader, readiness
 from service.hosting.state_store import StateStore
 from service.hosting.user_store import IN_MEMORY, UserStore
@@ -403,7 +404,7 @@ def _add_gauges(services: Services, *, follows: bool) -> None:
             "Seconds since the last successful read of the registry",
             lambda: host.registry_look_age_s,
         )
-    if reports_memory():
+    if MEMINFO.exists():  # on Linux
         gauges["memory_working_set_bytes"] = (
             "Memory in use by all processes of the container or machine, in bytes",
             lambda: system_memory().used,
@@ -412,10 +413,9 @@ def _add_gauges(services: Services, *, follows: bool) -> None:
     metrics.describe(version=importlib.metadata.version("gramophone-lm"))
     for name, (description, read) in gauges.items():
         metrics.add_gauge(name, description, read)
-    metrics.add_counter(
-        "log_lines_dropped", "Log lines that standard error did not take", lambda: logs.writer.num_dropped
-    )
-    metrics.add_model_gauge("model_memory_bytes", "Memory of a loaded model, in bytes", host.bytes_by_model)
+    description = "Log lines that standard error did not take"
+    metrics.add_gauge("log_lines_dropped", description, lambda: logs.writer.num_dropped, CounterMetricFamily)
+    metrics.add_gauge("model_memory_bytes", "Memory of a loaded model, in bytes", host.bytes_by_model)
     for figure, description in _PREFIX_CACHE_GAUGES.items():
         name = f"prefix_cache_{figure.removeprefix('num_')}"
-        metrics.add_model_gauge(name, description, partial(host.prefix_cache_figures, figure))
+        metrics.add_gauge(name, description, partial(host.prefix_cache_figures, figure))

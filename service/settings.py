@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ByteSize, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from models.errors import InvalidInputError
@@ -22,11 +22,32 @@ _SERVICE_LINK = re.compile(
 )
 """Variables, with their values, that Kubernetes sets in every pod for a Service whose name begins with `gramophone`."""
 
-Names = Annotated[tuple[str, ...], NoDecode]
-"""Names in one variable; a validator splits them."""
-
 Duration = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 """Finite time in seconds."""
+
+
+def _split(value: Any) -> Any:
+    if isinstance(value, str):
+        return tuple(name.strip() for name in value.split(",") if name.strip())
+    return value
+
+
+def _split_at_spaces(value: Any) -> Any:
+    return tuple(value.removeprefix("\ufeff").split()) if isinstance(value, str) else value
+
+
+def _check_filled(value: Any) -> Any:
+    if isinstance(value, str) and not value.strip():
+        raise ValueError("it must not be empty; unset the variable to use the default")
+    return value
+
+
+Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
+"""Names in one variable, separated by commas."""
+
+_FILLED = BeforeValidator(_check_filled)
+File = Annotated[Path | None, _FILLED]
+"""Path of a file or folder; None if unset."""
 
 
 def _form(pattern: str, fault: str) -> AfterValidator:
@@ -58,9 +79,9 @@ class Settings(BaseSettings):
         env_prefix=PREFIX, frozen=True, extra="forbid", use_attribute_docstrings=True
     )
 
-    registry: str | Path = "registry"
+    registry: Annotated[str | Path, _FILLED] = "registry"
     """Folder of published models, or a URL such as `s3://bucket/prefix`"""
-    registry_cache: Path | None = None
+    registry_cache: File = None
     """Folder for models downloaded from a remote registry, which the service can use while the registry is unreachable,
     and for copies of models from a local registry (`GRAMOPHONE_COPY_MODELS`); default: `gramophone` in
     `$XDG_CACHE_HOME` or `~/.cache`"""
@@ -97,14 +118,14 @@ class Settings(BaseSettings):
     `GRAMOPHONE_MEMORY_BUDGET` and `GRAMOPHONE_MAX_QUEUED_REQUESTS` apply to each worker"""
     pin_workers: bool = False
     """`true` pins each worker to one core; only used if `GRAMOPHONE_WORKERS` is above 1"""
-    host: str = "127.0.0.1"
+    host: Annotated[str, _FILLED] = "127.0.0.1"
     """Address to listen on"""
     port: int = Field(default=8000, ge=0, le=65535)
     """Port to listen on; 0 picks a free one"""
-    tls_certificate: Path | None = None
+    tls_certificate: File = None
     """PEM file of the server's certificate and the intermediate ones; with `GRAMOPHONE_TLS_KEY` the service speaks
     HTTPS instead of HTTP. SIGHUP reads both files again"""
-    tls_key: Path | None = None
+    tls_key: File = None
     """PEM file of the certificate's private key, without a password"""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Lowest severity of messages that are logged"""
@@ -116,9 +137,9 @@ class Settings(BaseSettings):
     """Collector that receives a trace of every request by OTLP over HTTP, such as `http://collector:4318`; requires the
     extra `otel`. Unset uses OpenTelemetry's own `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` or `OTEL_EXPORTER_OTLP_ENDPOINT`
     if one is set"""
-    api_keys_file: Path | None = None
+    api_keys_file: File = None
     """File of API keys from `gramophone keys create`, one per line; reloaded when it changes"""
-    api_keys: Names = ()
+    api_keys: Annotated[Names, BeforeValidator(_split_at_spaces)] = ()
     """API keys in the format of `GRAMOPHONE_API_KEYS_FILE`, separated by spaces"""
     cors_origins: Annotated[Names, _ORIGINS] = ()
     """Origins whose pages may send requests from a browser, separated by commas, such as `https://app.example.org`;
@@ -171,7 +192,7 @@ class Settings(BaseSettings):
     """Maximum memory of stored states, in bytes or with a unit such as `2GiB`; shared as `GRAMOPHONE_MAX_STATES`"""
     state_ttl_s: Duration = 300.0
     """Seconds after its last use at which a stored state expires"""
-    users: str | None = None
+    users: Annotated[str | None, _FILLED] = None
     """SQLite file of the words that users of autocomplete accept, shared by workers; `:memory:` forgets them when
     the service stops; unset uses `gramophone/users.sqlite` in `$XDG_DATA_HOME` or `~/.local/share`"""
     user_ttl_s: Duration = 180 * 24 * 3600.0
@@ -191,22 +212,6 @@ class Settings(BaseSettings):
     disables the check"""
     drain_timeout_s: float = Field(default=30.0, ge=0, allow_inf_nan=False)
     """Seconds that running requests have to finish when the service stops"""
-
-    @field_validator(
-        "registry",
-        "registry_cache",
-        "users",
-        "host",
-        "tls_certificate",
-        "tls_key",
-        "api_keys_file",
-        mode="before",
-    )
-    @classmethod
-    def _is_not_empty(cls, value: Any) -> Any:
-        if isinstance(value, str) and not value.strip():
-            raise ValueError("it must not be empty; unset the variable to use the default")
-        return value
 
     @field_validator("port", mode="before")
     @classmethod
@@ -228,18 +233,6 @@ class Settings(BaseSettings):
         if value is not None and "@" in value:
             raise ValueError("it is logged; set credentials in OTEL_EXPORTER_OTLP_HEADERS")
         return value
-
-    @field_validator("models", "languages", "dictionaries", "cors_origins", "allowed_hosts", mode="before")
-    @classmethod
-    def _split(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            return tuple(name.strip() for name in value.split(",") if name.strip())
-        return value
-
-    @field_validator("api_keys", mode="before")
-    @classmethod
-    def _split_at_spaces(cls, value: Any) -> Any:
-        return tuple(value.removeprefix("\ufeff").split()) if isinstance(value, str) else value
 
 
 def read_settings(**overrides: Any) -> Settings:

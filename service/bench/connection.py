@@ -86,19 +86,17 @@ class Reply:
             return
         payloads, self._rest = split_events(self._rest + piece)
         for payload in payloads:
-            self._add_event(payload, now_s)
-
-    def _add_event(self, payload: bytes, now_s: float) -> None:
-        """Add an event; one in neither this API's nor OpenAI's format counts as one token."""
-        value = _fields(payload) or {}
-        choices, usage = value.get("choices"), value.get("usage")
-        if value.get("error"):
-            self.error = self.error or error_message(payload)
-        elif num_tokens := sum(map(_num_tokens, choices)) if isinstance(choices, list) else payload != _DONE:
-            self.token_times_s.append(now_s)
-            self.num_tokens += num_tokens
-        if isinstance(usage, dict) and isinstance(count := usage.get("completion_tokens"), int) and count:
-            self.num_tokens = count
+            value = _fields(payload) or {}
+            choices, usage = value.get("choices"), value.get("usage")
+            # an event in neither this API's nor OpenAI's format counts as one token
+            count = sum(map(_num_tokens, choices)) if isinstance(choices, list) else payload != _DONE
+            if value.get("error"):
+                self.error = self.error or error_message(payload)
+            elif count:
+                self.token_times_s.append(now_s)
+                self.num_tokens += count
+            if isinstance(usage, dict) and isinstance(total := usage.get("completion_tokens"), int):
+                self.num_tokens = total or self.num_tokens
 
     def end(self, now_s: float) -> None:
         """Mark the reply as complete."""

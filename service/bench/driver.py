@@ -85,7 +85,10 @@ class LoadRun:
         try:
             async with asyncio.TaskGroup() as tasks:
                 if isinstance(recording.load, OpenLoop):
-                    await self._send_when_due(arrivals, tasks)
+                    with PreciseClock() as clock:
+                        for offset_s in arrivals:
+                            await clock.sleep_until(recording.started_s + offset_s)
+                            tasks.create_task(self._send(recording.started_s + offset_s))
                 else:
                     for _ in range(recording.load.clients):
                         tasks.create_task(self._send_in_turn(arrivals))
@@ -95,13 +98,6 @@ class LoadRun:
             recording.num_waited = self._pool.num_waited
             self._pool.close()
             reporter.cancel()
-
-    async def _send_when_due(self, arrivals: Iterator[float], tasks: asyncio.TaskGroup) -> None:
-        with PreciseClock() as clock:
-            for offset_s in arrivals:
-                intended_s = self._recording.started_s + offset_s
-                await clock.sleep_until(intended_s)
-                tasks.create_task(self._send(intended_s))
 
     async def _send_in_turn(self, arrivals: Iterator[float]) -> None:
         """Send requests as one client of a closed loop."""

@@ -53,23 +53,6 @@ class Observation:
     num_tokens: int = 0
     token_times_s: Sequence[float] = ()
 
-    @property
-    def latency_s(self) -> float:
-        """Time from the due time to the end."""
-        return self.ended_s - self.intended_s
-
-    @property
-    def ttft_s(self) -> float | None:
-        """Time from due to the first token; None if none was streamed."""
-        return self.token_times_s[0] - self.intended_s if self.token_times_s else None
-
-    @property
-    def tpot_s(self) -> float | None:
-        """Time per token after the first; None if fewer than two were streamed."""
-        if not self.token_times_s or self.num_tokens < 2:
-            return None
-        return (self.ended_s - self.token_times_s[0]) / (self.num_tokens - 1)
-
 
 @dataclass(slots=True)
 class Recording:
@@ -111,14 +94,6 @@ class Recording:
         """CPU use as a share of one core, the maximum of a Python thread."""
         elapsed_s = self.ended_s - self.started_s
         return self.cpu_s / elapsed_s if elapsed_s else 0.0
-
-    @property
-    def window_end_s(self) -> float:
-        """End of the measurement: after the requested duration, else at the last reply."""
-        if self.terms.duration_s is None:
-            return self.ended_s
-        until_s = self.window_start_s + self.terms.duration_s
-        return min(self.ended_s, until_s) if self.interrupted else until_s
 
 
 class Percentiles(BaseModel):
@@ -270,7 +245,10 @@ def summarise_load(recording: Recording) -> LoadSummary:
     Rates cover the time from the end of the warm-up to that of the measurement; other figures cover
     the requests due in that time, including those with late replies.
     """
-    began_s, until_s = recording.window_start_s, recording.window_end_s
+    began_s, until_s = recording.window_start_s, recording.ended_s
+    if recording.terms.duration_s is not None:  # else until the last reply
+        end_s = began_s + recording.terms.duration_s
+        until_s = min(until_s, end_s) if recording.interrupted else end_s
     duration_s = max(until_s - began_s, 0.0)
     per_s = 1 / duration_s if duration_s else 0.0
     due = [seen for seen in recording.observations if began_s <= seen.intended_s]
@@ -280,8 +258,10 @@ def summarise_load(recording: Recording) -> LoadSummary:
     ]
     counts = Counter(seen.error for seen in due if seen.error is not None)
     load = recording.load
-    latency = Percentiles.of(seen.latency_s for seen in due if seen.error in {None, TIMEOUT})
+    timed = (seen for seen in due if seen.error in {None, TIMEOUT})
+    latency = Percentiles.of(seen.ended_s - seen.intended_s for seen in timed)
     lateness = Percentiles.of(seen.started_s - seen.intended_s for seen in due)
+    streamed = [seen for seen in answered if seen.token_times_s]
     problems = validity_problems(recording, latency, lateness)
     return LoadSummary(
         load="closed" if isinstance(load, ClosedLoop) else "open",
@@ -301,11 +281,15 @@ def summarise_load(recording: Recording) -> LoadSummary:
         },
         rejected_share=counts["http_429"] / len(due) if due else 0.0,
         latency_ms=latency,
-        ttft_ms=Percentiles.of(seen.ttft_s for seen in answered if seen.ttft_s is not None),
+        ttft_ms=Percentiles.of(seen.token_times_s[0] - seen.intended_s for seen in streamed),
         itl_ms=Percentiles.of(
-            after - before for seen in answered for before, after in pairwise(seen.token_times_s)
+            after - before for seen in streamed for before, after in pairwise(seen.token_times_s)
         ),
-        tpot_ms=Percentiles.of(seen.tpot_s for seen in answered if seen.tpot_s is not None),
+        tpot_ms=Percentiles.of(
+            (seen.ended_s - seen.token_times_s[0]) / (seen.num_tokens - 1)
+            for seen in streamed
+            if seen.num_tokens > 1
+        ),
         generator=GeneratorFigures(
             lateness_ms=lateness,
             connecting_ms=Percentiles.of(seen.sent_s - seen.started_s for seen in due if seen.sent_s),

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import queue
 import threading
 from collections.abc import AsyncGenerator, Callable
@@ -11,11 +12,10 @@ from typing import Any, TypeAlias, TypeVar
 
 from models.calls import Work, WorkOutput
 from models.errors import DrainingError
-from service.engine.job import Job, RequestOptions
+from service.engine.job import NO_OPTIONS, Job, RequestOptions
 from service.engine.scheduler import Scheduler
 
 _POLL_S = 0.01
-_DEFAULT_OPTIONS = RequestOptions()
 _TIMER_RESOLUTION_S = 0.005
 """Maximum time by which an event loop timer (resolution: 1 ms) fires early."""
 _Delivery: TypeAlias = tuple[Callable[[WorkOutput], None], WorkOutput]
@@ -66,7 +66,7 @@ class Engine:
         self._wake()
         await asyncio.to_thread(self._thread.join)
 
-    def run(self, work: Work[Any, R], options: RequestOptions = _DEFAULT_OPTIONS) -> asyncio.Future[R]:
+    def run(self, work: Work[Any, R], options: RequestOptions = NO_OPTIONS) -> asyncio.Future[R]:
         """Run work on the model thread, dropping its events.
 
         Returns:
@@ -75,14 +75,13 @@ class Engine:
         Raises:
             OverloadedError, DrainingError: the work is not admitted.
         """
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[R] = loop.create_future()
+        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         job = self._submit(work, partial(_resolve, future), options, streams=False)
         future.add_done_callback(lambda ended: self._cancel(job) if ended.cancelled() else None)
         return future
 
     async def stream(
-        self, work: Work[Any, Any], options: RequestOptions = _DEFAULT_OPTIONS
+        self, work: Work[Any, Any], options: RequestOptions = NO_OPTIONS
     ) -> AsyncGenerator[Any, None]:
         """Run work on the model thread; yield its events as they come, then any result.
 
@@ -120,10 +119,8 @@ class Engine:
         streams: bool,
     ) -> Job:
         self._loop = asyncio.get_running_loop()
-        timeout_s = self.request_timeout_s
-        if options.timeout_s is not None:
-            timeout_s = min(timeout_s, options.timeout_s)
-        deadline_s = self.scheduler.clock() + timeout_s
+        allowed_s = math.inf if options.timeout_s is None else options.timeout_s
+        deadline_s = self.scheduler.clock() + min(self.request_timeout_s, allowed_s)
         job = Job(work, lambda item: self._pending.append((deliver, item)), deadline_s, options, streams)
         self.scheduler.submit(job)
         # after all ready callbacks, so their requests share a batch

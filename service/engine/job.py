@@ -39,7 +39,7 @@ class RequestOptions(NamedTuple):
         return self.owner, self.bulk
 
 
-_NO_OPTIONS = RequestOptions()
+NO_OPTIONS = RequestOptions()
 
 
 @dataclass(slots=True, eq=False)
@@ -65,7 +65,7 @@ class Job:
     work: Work[Any, Any]
     deliver: Callable[[WorkOutput], None]
     deadline_s: float
-    options: RequestOptions = _NO_OPTIONS
+    options: RequestOptions = NO_OPTIONS
     streams: bool = False
     submitted_s: float = field(default=0.0, init=False)
     started: bool = field(default=False, init=False)

@@ -7,7 +7,6 @@ from typing import Any
 from prometheus_client import (
     CollectorRegistry,
     Counter,
-    Gauge,
     Histogram,
     Info,
     ProcessCollector,
@@ -140,27 +139,26 @@ class Metrics:
         self.model_loads.labels(outcome).inc()
         self.load_seconds.observe(seconds)
 
-    def add_model_gauge(self, name: str, description: str, read: Callable[[], Mapping[str, float]]) -> None:
-        """Add a gauge with one sample per hosted model, read at each scrape."""
+    def add_gauge(
+        self,
+        name: str,
+        description: str,
+        read: Callable[[], float | Mapping[str, float]],
+        form: type[GaugeMetricFamily | CounterMetricFamily] = GaugeMetricFamily,
+    ) -> None:
+        """Add a gauge or counter that is read at each scrape; of a mapping, each hosted model has a sample."""
 
         def collect() -> Iterator[Metric]:
-            family = GaugeMetricFamily(f"gramophone_{name}", description, labels=["model_name"])
-            for model, value in read().items():
-                family.add_metric([model], value)
-            yield family
+            value = read()
+            if isinstance(value, Mapping):
+                family = form(f"gramophone_{name}", description, labels=["model_name"])
+                for model, of_model in value.items():
+                    family.add_metric([model], of_model)
+                yield family
+            else:
+                yield form(f"gramophone_{name}", description, value)
 
         self._registry.register(MetricsSource(collect))
-
-    def add_counter(self, name: str, description: str, read: Callable[[], float]) -> None:
-        """Add a counter that is read at each scrape."""
-        self._registry.register(
-            MetricsSource(lambda: [CounterMetricFamily(f"gramophone_{name}", description, read())])
-        )
-
-    def add_gauge(self, name: str, description: str, read: Callable[[], float]) -> None:
-        """Add a gauge that is read at each scrape."""
-        gauge = Gauge(name, description, namespace="gramophone", registry=self._registry)
-        gauge.set_function(read)
 
     def describe(self, **facts: str) -> None:
         """Set the labels of `gramophone_build_info`."""

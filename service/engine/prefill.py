@@ -118,8 +118,14 @@ class PrefillProgress:
             if self.scores is not None and log_probs is not None:
                 self.scores[segment.rows, segment.column : segment.column + width] = log_probs[:, :width]
             self.left -= int(np.minimum(segment.left, columns).sum())
-            if state is not None:
-                self._add_read(Segment(segment.rows, segment.left - columns, state, segment.column + width))
+            if state is None:
+                continue
+            after = Segment(segment.rows, segment.left - columns, state, segment.column + width)
+            num_ended = int(after.left.searchsorted(0, side="right"))
+            if num_ended and self._keep:  # ended texts are stored only if their states are wanted
+                self._read.append(after.cut(slice(num_ended)))
+            if num_ended < len(after.rows):
+                self._pending.append(after.cut(slice(num_ended, None)) if num_ended else after)
         self._pending += self._rest
         self._next = []
         self._num_left = sum(len(segment.rows) for segment in self._pending)
@@ -141,14 +147,6 @@ class PrefillProgress:
         state = concatenate_states([segment.state for segment in segments])
         in_order = is_range(rows, len(rows))
         return ReadResult(scores, state=state if in_order else state.select(np.argsort(rows)))
-
-    def _add_read(self, segment: Segment) -> None:
-        """Split a segment: ended texts, stored if states are wanted, and pending ones."""
-        num_ended = int(segment.left.searchsorted(0, side="right"))
-        if num_ended and self._keep:
-            self._read.append(segment.cut(slice(num_ended)))
-        if num_ended < len(segment.rows):
-            self._pending.append(segment.cut(slice(num_ended, None)) if num_ended else segment)
 
 
 class ReadBatch(CallBatch[Read, PrefillProgress]):

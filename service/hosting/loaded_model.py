@@ -138,7 +138,14 @@ def build_address_table(
         before: table to replace.
     """
     targets = {address: address for address in models}
-    targets |= _alias_targets(models, aliases, before)
+    for name, numbers in aliases.items():
+        for alias, number in numbers.items():
+            address, target = f"{name}@{alias}", f"{name}@{number}"
+            if target in models:
+                old = before.by_address.get(address)
+                if models[target].loaded is None and old and old.loaded and old.address in models:
+                    target = old.address  # it serves until the new one is loaded
+                targets[address] = target
     targets |= served
     for address in models:
         name = address.partition("@")[0]
@@ -154,23 +161,6 @@ def build_address_table(
     }
     by_address = {address: hosted[target] for address, target in targets.items()}
     return AddressTable(hosted, by_address, by_address[default])
-
-
-def _alias_targets(
-    models: Mapping[str, HostedModel], aliases: Mapping[str, Mapping[str, int]], before: AddressTable
-) -> dict[str, str]:
-    """Return `name@number` by `name@alias` for the registry's aliases of hosted versions."""
-    targets = {}
-    for name, numbers in aliases.items():
-        for alias, number in numbers.items():
-            address, target = f"{name}@{alias}", f"{name}@{number}"
-            if target not in models:
-                continue
-            old = before.by_address.get(address)
-            if models[target].loaded is None and old and old.loaded and old.address in models:
-                target = old.address  # it serves until the new one is loaded
-            targets[address] = target
-    return targets
 
 
 class UnloadingModel(NamedTuple):

@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import structlog
 
-from models.arrays import ModelBytes
 from models.checkpoint.load import Checkpoint, load_checkpoint
 from models.checkpoint.manifest import Version
 from models.checkpoint.precision import FLOAT32, INT8, Precision, check_precision
@@ -179,12 +179,9 @@ class Loader:
         from models.precompile import compile_group, needed_groups  # imports numba
 
         started_s, address = self.clock(), version.address
-
-        def check(size: ModelBytes) -> None:
-            check_budget(address, size.host, budget=self.budget, in_use=in_use, others=unloadable)
-
+        check = partial(check_budget, address, budget=self.budget, in_use=in_use, others=unloadable)
         manifest = self.registry.manifest(version)
-        check(estimate_bytes(manifest))  # before the files are fetched
+        check(estimate_bytes(manifest).host)  # before the files are fetched
         directory = self.registry.fetch(version)
         checkpoint = self.read(directory, device=self.device, precision=self._precision_of(version))
         # kernels without a warm-up call, such as those that choose tokens
@@ -192,7 +189,7 @@ class Loader:
             for group in needed_groups(directory, int8=checkpoint.precision == INT8):
                 compile_group(group)
         size = loaded_bytes(checkpoint.model, manifest)
-        check(size)
+        check(size.host)
         if self.num_threads is not None:
             THREADS.limit = self.num_threads
             torch = sys.modules.get("torch")  # only networks in float32 import it

@@ -18,7 +18,7 @@ from models.checkpoint.manifest import Manifest
 from models.errors import MemoryBudgetError
 from models.language_model import LanguageModel
 
-_CGROUP, _MEMINFO = Path("/sys/fs/cgroup"), Path("/proc/meminfo")
+_CGROUP, MEMINFO = Path("/sys/fs/cgroup"), Path("/proc/meminfo")
 _MAPPED_SUFFIXES = (".bin", ".safetensors")
 _TOKENIZER = "tokenizer"
 _TOKENIZER_GROWTH = 12
@@ -102,13 +102,8 @@ class SystemMemory(NamedTuple):
     limit: int
 
 
-def reports_memory(meminfo: Path = _MEMINFO) -> bool:
-    """Return whether the system has `meminfo`, as Linux does."""
-    return meminfo.exists()
-
-
-def system_memory(cgroup: Path = _CGROUP, meminfo: Path = _MEMINFO) -> SystemMemory:
-    """Return the memory use of container or machine; requires `reports_memory`.
+def system_memory(cgroup: Path = _CGROUP, meminfo: Path = MEMINFO) -> SystemMemory:
+    """Return the memory use of container or machine; requires the file `meminfo`.
 
     Args:
         cgroup: mount point of the container's control group, version 2 or 1.

@@ -14,7 +14,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from models.arrays import TokenIds
 from models.errors import (
@@ -275,8 +275,7 @@ def _indexed_name(parameter: str, index: int) -> str:
     return parameter.replace("[]", f"[{index}]", 1)
 
 
-@dataclass(frozen=True, slots=True)
-class OwnedStateStore:
+class OwnedStateStore(NamedTuple):
     """State store of a request.
 
     Attributes:

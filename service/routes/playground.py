@@ -91,7 +91,7 @@ async def static_file(request: Request, name: str) -> Response:
 )
 async def get_model_card(request: Request, address: AddressInPath) -> Response:
     """Return a model card in Markdown: figures, training data and limits."""
-    return await _file_response(request, resolve_model(request, address), _CARD)
+    return await _file_response(request, address, _CARD)
 
 
 @router.endpoint("GET", "/v1/models/{address}/files", tag="Models", reply=ModelFileList)
@@ -112,7 +112,7 @@ async def list_model_files(request: Request, address: AddressInPath) -> Response
 )
 async def get_model_file(request: Request, address: AddressInPath, name: _FileName) -> Response:
     """Return a file of a model, unchanged."""
-    return await _file_response(request, resolve_model(request, address), name)
+    return await _file_response(request, address, name)
 
 
 @cache
@@ -136,11 +136,12 @@ def _public_files(loaded: LoadedModel) -> dict[str, FileEntry]:
     return {name: entry for name, entry in files.items() if PurePosixPath(name).suffix in _PUBLIC_SUFFIXES}
 
 
-async def _file_response(request: Request, loaded: LoadedModel, name: str) -> Response:
+async def _file_response(request: Request, address: str, name: str) -> Response:
     """Return a version's public file, which never changes.
 
     The status is 404 if it is not in the manifest or deleted.
     """
+    loaded = resolve_model(request, address)
     entry = _public_files(loaded).get(name)
     if entry is None:
         raise HTTPException(404)

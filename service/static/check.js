@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { copyButtons } from "./code.js";
-import { button, fill, h, say } from "./dom.js";
+import { button, details, div, fill, h, say, tellFacts } from "./dom.js";
 import { Editor } from "./editor.js";
 import { optionsOf } from "./fields.js";
 import { Latest } from "./live.js";
@@ -54,12 +54,8 @@ const checking = new Latest(
     if (!text.trim()) return show([], text, []);
     const { reply, ms } = await ask("/v1/check", request(), { signal });
     const average = reply.bits_per_word === null ? "" : `${reply.bits_per_word.toFixed(1)} bits per word`;
-    const expected =
-      reply.precision === null ? "" : `measured precision ${percent(reply.precision)}`;
-    fill(
-      figures,
-      [reply.model, average, expected, milliseconds(ms)].map((part) => h("span", {}, part)),
-    );
+    const expected = reply.precision === null ? "" : `measured precision ${percent(reply.precision)}`;
+    tellFacts(figures, reply.model, average, expected, milliseconds(ms));
     show(reply.issues, text, reply.words);
   },
   (error) => (problem.textContent = error && !form.mark(error) ? error.message : ""),
@@ -97,18 +93,14 @@ function pause() {
 
 function itemOf(mark, surprise) {
   const { issue } = mark;
-  const about = [KINDS[issue.type] ?? issue.type, surprise === undefined ? null : bits(surprise)]
-    .filter(Boolean)
-    .join(" · ");
-  const head = h(
-    "div",
-    { class: "row" },
+  const about = (KINDS[issue.type] ?? issue.type) + (surprise === undefined ? "" : ` · ${bits(surprise)}`);
+  const head = div(
+    "row",
     h("b", {}, issue.text),
     h("span", { class: "value" }, `${percent(issue.probability)} likely to be wrong`),
   );
-  const foot = h(
-    "div",
-    { class: "row" },
+  const foot = div(
+    "row",
     h("span", { class: "value" }, about),
     button("Add to dictionary", () => addWord(issue.text), { class: "quiet" }),
   );
@@ -123,22 +115,16 @@ function itemOf(mark, surprise) {
 
 /** Create buttons that replace a word by a suggestion. */
 function suggestionsOf(mark) {
-  const make = (one) => {
+  const all = mark.issue.suggestions.map(({ text, probability }) => {
     const press = () => {
       const now = editor.marks.find((other) => other.issue === mark.issue) ?? mark; // an edit may have moved it
-      editor.type(one.text, now.start, now.end);
-      say(`${mark.issue.text} replaced by ${one.text}`);
+      editor.type(text, now.start, now.end);
+      say(`${mark.issue.text} replaced by ${text}`);
     };
-    return button("", press, { class: "suggestion" });
-  };
-  const all = mark.issue.suggestions.map((one) =>
-    fill(
-      make(one),
-      one.text,
-      one.probability < 0.001 ? null : h("small", {}, ` ${percent(one.probability)}`),
-    ),
-  );
-  return h("div", { class: "row" }, all.length ? all : h("span", { class: "quiet" }, "no suggestions"));
+    const share = probability < 0.001 ? null : h("small", {}, ` ${percent(probability)}`);
+    return button([text, share], press, { class: "suggestion" });
+  });
+  return div("row", all.length ? all : h("span", { class: "quiet" }, "no suggestions"));
 }
 
 function addWord(word) {
@@ -159,13 +145,9 @@ function light(place) {
 function onClick() {
   pause();
   const mark = editor.markOf(editor.area.selectionStart);
-  if (mark)
-    popover.show(
-      editor.elementOf(mark),
-      h("p", { class: "quiet about" }, KINDS[mark.issue.type]),
-      suggestionsOf(mark),
-    );
-  else popover.hide();
+  if (!mark) return popover.hide();
+  const about = h("p", { class: "quiet about" }, KINDS[mark.issue.type]);
+  popover.show(editor.elementOf(mark), about, suggestionsOf(mark));
 }
 
 function onThreshold() {
@@ -195,23 +177,11 @@ export function start(panel) {
     h("p", { class: "keys" }, "Each line is a sentence. Click an underlined word for suggestions."),
     editor.element,
     problem,
-    h(
-      "div",
-      { class: "row foot" },
-      copyButtons(() => ({ path: "/v1/check", fields: request() })),
-      figures,
-    ),
-    h("details", { class: "settings" }, h("summary", {}, "Options"), form.element),
+    div("row foot", copyButtons(() => ({ path: "/v1/check", fields: request() })), figures),
+    details("settings", "Options", form.element),
   );
-  fill(
-    panel,
-    h(
-      "div",
-      { class: "columns" },
-      left,
-      h("aside", { "aria-label": "Issues" }, h("div", { class: "card" }, strictness, title), list),
-    ),
-  );
+  const side = h("aside", { "aria-label": "Issues" }, div("card", strictness, title), list);
+  fill(panel, div("columns", left, side));
   form.ready.then(
     () => checking.ask(),
     (error) => (problem.textContent = error.message),

@@ -1,7 +1,7 @@
 /* Requests as curl commands or Python programs to copy. */
 
 import { urlOf } from "./api.js";
-import { button, h, say } from "./dom.js";
+import { button, div, h, say } from "./dom.js";
 import { kept } from "./state.js";
 
 const KEY_VARIABLE = "GRAMOPHONE_API_KEY";
@@ -40,12 +40,9 @@ function literal(value) {
   if (value === null) return "None";
   if (typeof value === "boolean") return value ? "True" : "False";
   if (Array.isArray(value)) return `[${value.map(literal).join(", ")}]`;
-  if (typeof value === "object") {
-    return `{${Object.entries(value)
-      .map(([name, one]) => `${JSON.stringify(name)}: ${literal(one)}`)
-      .join(", ")}}`;
-  }
-  return JSON.stringify(value);
+  if (typeof value !== "object") return JSON.stringify(value);
+  const fields = Object.entries(value).map(([name, one]) => `${JSON.stringify(name)}: ${literal(one)}`);
+  return `{${fields.join(", ")}}`;
 }
 
 /** Create buttons that copy a request; a click calls `request()`. */
@@ -59,7 +56,7 @@ export function copyButtons(request) {
     });
     return one;
   };
-  return h("div", { class: "copy" }, make("curl", asCurl), make("Python", asPython));
+  return div("copy", make("curl", asCurl), make("Python", asPython));
 }
 
 async function copy(text) {

@@ -15,6 +15,9 @@ export function h(name, attributes = {}, ...children) {
   return element;
 }
 
+/** Create a block of a class. */
+export const div = (name, ...children) => h("div", { class: name }, ...children);
+
 /** Replace an element's children. */
 export function fill(element, ...children) {
   element.replaceChildren(...kept(children));
@@ -28,6 +31,17 @@ let numbers = 0;
 
 /** Return an id that is unique on the page. */
 export const freshId = (name) => `${name}-${++numbers}`;
+
+/** Create a part of the page that opens on a click. */
+export const details = (name, title, ...children) =>
+  h("details", { class: name }, h("summary", {}, title), ...children);
+
+/** Create a line about keys, from names of keys and texts in turn. */
+export const keysOf = (...parts) =>
+  h("p", { class: "keys" }, parts.map((part, k) => (k % 2 ? part : h("kbd", {}, part))));
+
+/** Show facts side by side. */
+export const tellFacts = (element, ...facts) => fill(element, facts.map((fact) => h("span", {}, fact)));
 
 /** Create a button. */
 export const button = (text, onclick, attributes = {}) =>

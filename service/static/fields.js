@@ -1,7 +1,7 @@
 /* Forms for request options, generated from the service's OpenAPI document: types, defaults, limits, descriptions. */
 
 import { openapi } from "./api.js";
-import { button, fill, freshId, h } from "./dom.js";
+import { button, details, div, fill, freshId, h } from "./dom.js";
 import { inlineOf } from "./markdown.js";
 import { keep, kept } from "./state.js";
 
@@ -175,7 +175,7 @@ class Form {
       defaults,
       onchange,
       fields: [],
-      element: h("div", { class: "options" }),
+      element: div("options"),
     });
   }
 
@@ -227,18 +227,10 @@ export function optionsOf(schema, groups, settings = {}) {
         .filter((name) => properties[name])
         .map((name) => new Field(name, properties[name], schemas, form));
       form.fields.push(...fields);
-      const grid = h(
-        "div",
-        { class: "fields" },
-        fields.map((one) => one.element),
-      );
-      return title ? h("details", { class: "group" }, h("summary", {}, title), grid) : grid;
+      const grid = div("fields", fields.map((one) => one.element));
+      return title ? details("group", title, grid) : grid;
     });
-    fill(
-      form.element,
-      parts,
-      button("Reset to defaults", () => form.reset(), { class: "quiet" }),
-    );
+    fill(form.element, parts, button("Reset to defaults", () => form.reset(), { class: "quiet" }));
   });
   form.ready.catch(() => {}); // callers that await it handle the error
   return form;

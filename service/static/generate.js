@@ -2,7 +2,7 @@
 
 import { ask, send } from "./api.js";
 import { copyButtons } from "./code.js";
-import { button, fill, h, say } from "./dom.js";
+import { button, div, fill, h, keysOf, say, tellFacts } from "./dom.js";
 import { optionsOf } from "./fields.js";
 import { PROMPT } from "./samples.js";
 import { eventsOf } from "./sse.js";
@@ -36,7 +36,7 @@ const streams = h("input", {
 });
 const problem = h("p", { class: "error", role: "alert" });
 const figures = h("p", { class: "quiet status" });
-const output = h("div", { class: "output" });
+const output = div("output");
 const go = button("Generate", run, { class: "primary" });
 const stop = button("Stop", () => controller?.abort(), { disabled: true });
 const form = optionsOf("GenerateRequest", GROUPS, {
@@ -106,13 +106,9 @@ class Telling {
       if (choice.finish_reason) this.#end(choice);
     }
     const seconds = (performance.now() - this.#began) / 1000;
-    fill(
-      figures,
-      h("span", {}, address),
-      h("span", {}, tokens(usage?.completion_tokens ?? this.#tokens)),
-      h("span", {}, `first token after ${milliseconds(this.#first)}`),
-      h("span", {}, `${number(Math.round(this.#tokens / seconds))} tokens/s`),
-    );
+    const count = tokens(usage?.completion_tokens ?? this.#tokens);
+    const rate = `${number(Math.round(this.#tokens / seconds))} tokens/s`;
+    tellFacts(figures, address, count, `first token after ${milliseconds(this.#first)}`, rate);
   }
 
   /** Show an unstreamed reply. */
@@ -121,12 +117,8 @@ class Telling {
       this.#choice(choice.index).story.append(choice.text);
       this.#end(choice);
     }
-    fill(
-      figures,
-      h("span", {}, address),
-      h("span", {}, tokens(usage.completion_tokens)),
-      h("span", {}, milliseconds(performance.now() - this.#began)),
-    );
+    const took = milliseconds(performance.now() - this.#began);
+    tellFacts(figures, address, tokens(usage.completion_tokens), took);
   }
 
   /** Mark unfinished continuations as stopped. */
@@ -140,11 +132,8 @@ class Telling {
   }
 
   #make(index) {
-    const story = h(
-      "p",
-      { class: "story", "aria-label": `Continuation ${index + 1}` },
-      h("span", { class: "given" }, this.fields.prompt),
-    );
+    const given = h("span", { class: "given" }, this.fields.prompt);
+    const story = h("p", { class: "story", "aria-label": `Continuation ${index + 1}` }, given);
     const reason = h("span", { class: "quiet" });
     const onward = button("Continue from here", () => {
       prompt.value = story.textContent;
@@ -152,12 +141,10 @@ class Telling {
       prompt.focus();
     });
     explore(story, {
-      show: (span) =>
-        popover.show(
-          span,
-          surpriseOf(span.token),
-          h("ol", { class: "bars" }, bars(span.token.others, { actual: span.token.text })),
-        ),
+      show: (span) => {
+        const { others, text: actual } = span.token;
+        popover.show(span, surpriseOf(span.token), h("ol", { class: "bars" }, bars(others, { actual })));
+      },
       hide: () => popover.hide(),
     });
     output.append(h("article", { class: "card continuation" }, story, h("footer", {}, reason, onward)));
@@ -190,32 +177,15 @@ export function start(panel) {
     else return;
     event.preventDefault();
   });
-  const keys = h(
-    "p",
-    { class: "keys" },
-    h("kbd", {}, "Ctrl"),
-    " ",
-    h("kbd", {}, "Enter"),
-    " generates · ",
-    h("kbd", {}, "Esc"),
-    " stops",
-  );
-  const buttons = h(
-    "div",
-    { class: "row foot" },
-    h("div", { class: "row" }, go, stop, h("label", { class: "row" }, streams, "Stream")),
+  const keys = keysOf("Ctrl", " ", "Enter", " generates · ", "Esc", " stops");
+  const buttons = div(
+    "row foot",
+    div("row", go, stop, h("label", { class: "row" }, streams, "Stream")),
     copyButtons(() => ({ path: "/v1/generate", fields: request() })),
   );
-  const stage = h("div", { class: "editor" }, output);
-  fill(
-    panel,
-    h(
-      "div",
-      { class: "columns" },
-      h("div", {}, prompt, buttons, keys, problem, figures, stage),
-      h("aside", { class: "card", "aria-label": "Settings" }, form.element),
-    ),
-  );
+  const stage = div("editor", output);
+  const left = h("div", {}, prompt, buttons, keys, problem, figures, stage);
+  fill(panel, div("columns", left, h("aside", { class: "card", "aria-label": "Settings" }, form.element)));
   popover = new Popover(stage);
   form.ready.catch((error) => (problem.textContent = error.message));
 }

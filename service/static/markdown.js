@@ -18,24 +18,12 @@ export function render(text, leads) {
     if (!line.trim()) continue;
     if (heading) blocks.push(h(`h${heading[1].length}`, {}, inline(heading[2])));
     else if (line.startsWith("```")) blocks.push(codeOf(lines));
-    else if (line.startsWith("|"))
-      blocks.push(
-        tableOf(
-          take((next) => next.startsWith("|")),
-          inline,
-        ),
-      );
-    else if (/^[-*] /.test(line))
-      blocks.push(
-        listOf(
-          take((next) => /^([-*] |\s+\S)/.test(next)),
-          inline,
-        ),
-      );
-    else
-      blocks.push(
-        h("p", {}, inline(take((next) => next.trim() && !/^(#|\||```|[-*] )/.test(next)).join(" "))),
-      );
+    else if (line.startsWith("|")) blocks.push(tableOf(take((next) => next.startsWith("|")), inline));
+    else if (/^[-*] /.test(line)) blocks.push(listOf(take((next) => /^([-*] |\s+\S)/.test(next)), inline));
+    else {
+      const paragraph = take((next) => next.trim() && !/^(#|\||```|[-*] )/.test(next));
+      blocks.push(h("p", {}, inline(paragraph.join(" "))));
+    }
   }
   return blocks;
 }
@@ -54,26 +42,9 @@ function tableOf(rows, inline) {
       .map((cell) => cell.trim()),
   );
   const [head, ...body] = cells.filter((row) => !row.every((cell) => /^:?-+:?$/.test(cell)));
-  const row = (name, one) =>
-    h(
-      "tr",
-      {},
-      one.map((cell) => h(name, {}, inline(cell))),
-    );
-  return h(
-    "div",
-    { class: "scroll", tabindex: "0" },
-    h(
-      "table",
-      {},
-      h("thead", {}, row("th", head)),
-      h(
-        "tbody",
-        {},
-        body.map((one) => row("td", one)),
-      ),
-    ),
-  );
+  const row = (name, one) => h("tr", {}, one.map((cell) => h(name, {}, inline(cell))));
+  const parts = [h("thead", {}, row("th", head)), h("tbody", {}, body.map((one) => row("td", one)))];
+  return h("div", { class: "scroll", tabindex: "0" }, h("table", {}, parts));
 }
 
 function listOf(lines, inline) {
@@ -82,11 +53,7 @@ function listOf(lines, inline) {
     if (/^[-*] /.test(line)) items.push(line.slice(2));
     else items[items.length - 1] += ` ${line.trim()}`;
   }
-  return h(
-    "ul",
-    {},
-    items.map((item) => h("li", {}, inline(item))),
-  );
+  return h("ul", {}, items.map((item) => h("li", {}, inline(item))));
 }
 
 const INLINE = /`([^`]+)`|!\[([^\]]*)\]\(([^)\s]+)\)|\[([^\]]+)\]\(([^)\s]+)\)|\*\*([^*]+)\*\*/g;

@@ -2,13 +2,13 @@
 
 import { get, send, urlOf } from "./api.js";
 import { copyButtons } from "./code.js";
-import { button, fill, h } from "./dom.js";
+import { button, details, div, fill, h } from "./dom.js";
 import { render } from "./markdown.js";
 import { chooseModel, events, kept, model } from "./state.js";
 import { compact, number } from "./text.js";
 
 const list = h("div", { class: "models", role: "group", "aria-label": "Models" });
-const detail = h("div", { class: "detail" });
+const detail = div("detail");
 const problem = h("p", { class: "error", role: "alert" });
 let shown = null;
 
@@ -39,17 +39,16 @@ function entryOf(one) {
     button("", () => show(one), press),
     h("b", {}, one.id),
     badges.map((text) => h("span", { class: "badge" }, text)),
-    h("div", { class: "quiet" }, line),
+    div("quiet", line),
   );
 }
 
 async function show(one) {
   shown = one.id;
   for (const entry of list.children) entry.setAttribute("aria-pressed", entry.dataset.id === one.id);
-  const head = h(
-    "div",
-    { class: "row foot" },
-    h("div", { class: "row" }, h("h2", {}, one.id), use(one)),
+  const head = div(
+    "row foot",
+    div("row", h("h2", {}, one.id), use(one)),
     copyButtons(() => ({ method: "GET", path: `/v1/models/${one.id}` })),
   );
   fill(detail, head, one.reason ? h("p", { class: "error" }, one.reason) : null, factsOf(one));
@@ -101,38 +100,21 @@ function factsOf(one) {
 function reportsOf(base, files) {
   const reports = files.filter((file) => file.name.endsWith(".html"));
   if (!reports.length) return null;
-  return h(
-    "p",
-    { class: "row" },
-    "Training reports: ",
-    reports.map((file) =>
-      linkOf(base, files, file.name, file.name.replace(/\/?report\.html$/, "") || "report"),
-    ),
-  );
+  const titleOf = (name) => name.replace(/\/?report\.html$/, "") || "report";
+  const links = reports.map(({ name }) => linkOf(base, files, name, titleOf(name)));
+  return h("p", { class: "row" }, "Training reports: ", links);
 }
 
 /** Images of the parts that the model card does not show. */
 function picturesOf(base, files, card) {
-  const more = files.filter(
-    (file) =>
-      file.name.endsWith(".png") &&
-      !card.includes(`(${file.name})`) &&
-      !card.includes(`(${file.name.split("/").pop()})`),
-  );
+  const isShown = (name) => [name, name.split("/").pop()].some((one) => card.includes(`(${one})`));
+  const more = files.filter(({ name }) => name.endsWith(".png") && !isShown(name));
   if (!more.length) return null;
-  return h(
-    "details",
-    { class: "card" },
-    h("summary", {}, "Images of its parts"),
-    more.map((file) =>
-      h(
-        "figure",
-        { class: "markdown" },
-        imageOf(`${base}/files/${file.name}`, file.name),
-        h("figcaption", { class: "quiet" }, file.name),
-      ),
-    ),
-  );
+  const figures = more.map(({ name }) => {
+    const caption = h("figcaption", { class: "quiet" }, name);
+    return h("figure", { class: "markdown" }, imageOf(`${base}/files/${name}`, name), caption);
+  });
+  return details("card", "Images of its parts", figures);
 }
 
 /** Create an image; with an API key it is fetched by script, because an <img> request cannot send the key. */
@@ -159,16 +141,13 @@ function linkOf(base, files, target, text) {
     event.preventDefault();
     h("a", { href: await fetched(path), download: target.split("/").pop() }).click();
   };
-  return h(
-    "a",
-    { href: urlOf(path), target: "_blank", rel: "noreferrer", onclick: kept("key") ? save : null },
-    text,
-  );
+  const onclick = kept("key") ? save : null;
+  return h("a", { href: urlOf(path), target: "_blank", rel: "noreferrer", onclick }, text);
 }
 
 /** Build the view; return the function that updates it whenever it is shown. */
 export function start(panel) {
-  fill(panel, problem, h("div", { class: "columns side" }, list, detail));
+  fill(panel, problem, div("columns side", list, detail));
   events.addEventListener("back", load);
   return load;
 }

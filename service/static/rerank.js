@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { copyButtons } from "./code.js";
-import { fill, h } from "./dom.js";
+import { details, div, fill, h, tellFacts } from "./dom.js";
 import { optionsOf } from "./fields.js";
 import { Latest } from "./live.js";
 import { CANDIDATES } from "./samples.js";
@@ -86,13 +86,8 @@ const ranking_ = new Latest(
     }
     const { reply, ms } = await ask("/v1/rerank", request(), { signal });
     last = { ...reply.lists[0], scale: reply.posterior_scale, used: reply.weights };
-    fill(
-      figures,
-      h("span", {}, reply.model),
-      ...(reply.tuned_on ?? []).map((version) => h("span", {}, `tuned on ${version}`)),
-      h("span", {}, `${last.ranking.length} candidates`),
-      h("span", {}, milliseconds(ms)),
-    );
+    const versions = (reply.tuned_on ?? []).map((version) => `tuned on ${version}`);
+    tellFacts(figures, reply.model, ...versions, `${last.ranking.length} candidates`, milliseconds(ms));
     show(last.ranking);
   },
   (error) => (problem.textContent = error && !form.mark(error) ? error.message : ""),
@@ -112,59 +107,40 @@ function weighAnew() {
 }
 
 function show(order) {
-  const places = new Map(
-    [...ranking.children].map((item) => [item.dataset.index, item.getBoundingClientRect().top]),
-  );
+  const topOf = (item) => item.getBoundingClientRect().top;
+  const places = new Map([...ranking.children].map((item) => [item.dataset.index, topOf(item)]));
   fill(ranking, order.map(itemOf));
   const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
   for (const item of ranking.children) {
-    const moved =
-      (places.get(item.dataset.index) ?? item.getBoundingClientRect().top) - item.getBoundingClientRect().top;
-    if (moved && !still)
-      item.animate([{ transform: `translateY(${moved}px)` }, { transform: "none" }], {
-        duration: 180,
-        easing: "ease-out",
-      });
+    const moved = (places.get(item.dataset.index) ?? topOf(item)) - topOf(item);
+    const frames = [{ transform: `translateY(${moved}px)` }, { transform: "none" }];
+    if (moved && !still) item.animate(frames, { duration: 180, easing: "ease-out" });
   }
-  const sure = (last.confidences ?? []).map((word) =>
-    h(
-      "span",
-      { class: "tok", title: percent(word.confidence), css: { "--heat": (1 - word.confidence).toFixed(3) } },
-      `${word.text} `,
-    ),
-  );
+  const sure = (last.confidences ?? []).map(({ text, confidence }) => {
+    const css = { "--heat": (1 - confidence).toFixed(3) };
+    return h("span", { class: "tok", title: percent(confidence), css }, `${text} `);
+  });
   fill(words, sure.length ? ["Word confidences: ", sure] : null);
 }
 
 function itemOf(one, place) {
   const climbed = one.index - place;
-  const arrow =
-    climbed > 0
-      ? h("span", { class: "up" }, `▲${climbed}`)
-      : climbed < 0
-        ? h("span", { class: "down" }, `▼${-climbed}`)
-        : h("span", { class: "quiet" }, "–");
-  const head = h(
-    "div",
-    { class: "head" },
+  const [look, arrow] = climbed > 0 ? ["up", "▲"] : climbed < 0 ? ["down", "▼"] : ["quiet", "–"];
+  const head = div(
+    "head",
     h("span", { class: "quiet" }, `${place + 1}.`),
     h("span", { class: "text" }, textOf(one)),
-    arrow,
+    h("span", { class: look }, arrow, climbed ? Math.abs(climbed) : null),
     h("b", {}, percent(one.posterior)),
   );
-  const chips = Object.entries(one.features).map(([name, value]) =>
-    h("span", {}, `${name} ${number(value)}`),
-  );
-  const utility =
-    one.expected_utility === undefined
-      ? null
-      : h("span", {}, `expected utility ${number(one.expected_utility)}`);
+  const computed = [["total", one.total], ["expected utility", one.expected_utility]];
+  const chips = [...computed, ...Object.entries(one.features)].filter(([, value]) => value !== undefined);
   return h(
     "li",
     { class: "card", "data-index": String(one.index) },
     head,
     h("div", { class: "share", css: { "--share": one.posterior.toFixed(4) } }),
-    h("div", { class: "chips" }, h("span", {}, `total ${number(one.total)}`), utility, chips),
+    tellFacts(div("chips"), ...chips.map(([name, value]) => `${name} ${number(value)}`)),
   );
 }
 
@@ -173,18 +149,10 @@ function textOf(one) {
   const told = (one.words ?? []).filter((word) => word.text !== "</s>");
   const written = one.text.trim().split(/\s+/); // the reply has <unk> for unknown words
   if (told.length !== written.length) return one.text;
-  return told.map((word, place) => [
-    h(
-      "span",
-      {
-        class: word.is_oov ? "tok unknown" : "tok",
-        css: { "--heat": heatOf(bitsOf(word.logprob)) },
-        title: `${bitsOf(word.logprob).toFixed(1)} bits`,
-      },
-      written[place],
-    ),
-    " ",
-  ]);
+  return told.map(({ is_oov: isUnknown, logprob }, place) => {
+    const look = { class: isUnknown ? "tok unknown" : "tok", css: { "--heat": heatOf(bitsOf(logprob)) } };
+    return [h("span", { ...look, title: `${bitsOf(logprob).toFixed(1)} bits` }, written[place]), " "];
+  });
 }
 
 function drawSliders() {
@@ -241,25 +209,13 @@ export function start(panel) {
     h("h2", {}, "Candidates"),
     hint,
     input,
-    h("div", { class: "field" }, h("label", { for: "context" }, "context"), context),
-    h("div", { class: "card found" }, h("h2", {}, "Weights"), sliders),
-    h("details", { class: "settings" }, h("summary", {}, "Options"), form.element),
+    div("field", h("label", { for: "context" }, "context"), context),
+    div("card found", h("h2", {}, "Weights"), sliders),
+    details("settings", "Options", form.element),
   );
-  const result = h(
-    "div",
-    {},
-    h(
-      "div",
-      { class: "row foot" },
-      h("h2", {}, "Ranking"),
-      copyButtons(() => ({ path: "/v1/rerank", fields: request() })),
-    ),
-    figures,
-    problem,
-    ranking,
-    words,
-  );
-  fill(panel, h("div", { class: "columns even" }, given, result));
+  const copying = copyButtons(() => ({ path: "/v1/rerank", fields: request() }));
+  const head = div("row foot", h("h2", {}, "Ranking"), copying);
+  fill(panel, div("columns even", given, h("div", {}, head, figures, problem, ranking, words)));
   drawSliders();
   form.ready.then(changed, (error) => (problem.textContent = error.message));
 }

@@ -3,7 +3,7 @@
 import { ask, get, send } from "./api.js";
 import { attachAutocomplete } from "./autocomplete.js";
 import { copyButtons } from "./code.js";
-import { button, fill, h } from "./dom.js";
+import { button, details, div, fill, h, keysOf } from "./dom.js";
 import { Editor } from "./editor.js";
 import { optionsOf } from "./fields.js";
 import { Heat } from "./heat.js";
@@ -158,32 +158,20 @@ export function start(panel) {
       editor.area.setSelectionRange(text.length, text.length);
     }),
   );
-  const keys = h(
-    "p",
-    { class: "keys" },
-    ["Tab", " accepts · ", "↑", " ", "↓", " choose · ", "Esc", " hides the list, then Tab moves on"].map((part, k) =>
-      k % 2 ? part : h("kbd", {}, part),
-    ),
-  );
-  const options = h(
-    "details",
-    { class: "settings" },
-    h("summary", {}, "Options"),
-    form.element,
-    button("Delete this user's words", forget, { class: "quiet" }),
-  );
+  const told = ["Tab", " accepts · ", "↑", " ", "↓", " choose · ", "Esc", " hides the list, then Tab moves on"];
+  const forgetting = button("Delete this user's words", forget, { class: "quiet" });
+  const options = details("settings", "Options", form.element, forgetting);
   const writing = h(
     "div",
     {},
-    h("div", { class: "row" }, h("span", { class: "quiet" }, "Try"), samples, heat.toggle),
+    div("row", h("span", { class: "quiet" }, "Try"), samples, heat.toggle),
     editor.element,
-    keys,
+    keysOf(...told),
     heat.summary,
     problem,
   );
-  const foot = h(
-    "div",
-    { class: "row foot" },
+  const foot = div(
+    "row foot",
     copyButtons(() => asked),
     h("p", { class: "quiet status" }, status.completions, status.next, heat.status),
   );
@@ -193,15 +181,9 @@ export function start(panel) {
     expected.title,
     expected.about,
     expected.list,
-    h(
-      "details",
-      { class: "settings" },
-      h("summary", {}, "Options"),
-      nextForm.element,
-      copyButtons(() => expected.asked),
-    ),
+    details("settings", "Options", nextForm.element, copyButtons(() => expected.asked)),
   );
-  fill(panel, h("div", { class: "columns" }, h("div", {}, writing, foot, options), side));
+  fill(panel, div("columns", h("div", {}, writing, foot, options), side));
   completions = attachAutocomplete(editor.area, {
     delay: 0,
     eager: true,

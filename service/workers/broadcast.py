@@ -99,18 +99,15 @@ class Broadcast(PeerMiddleware):
     async def _apply_everywhere(self, scope: Scope, receive: Receive, body: bytes) -> PeerResponse:
         own = PeerResponse()
         headers = [(name, value) for name, value in scope["headers"] if name != b"x-request-id"]
-        headers.append(
-            (b"x-request-id", scope["state"]["request_id"].encode())
-        )  # all workers log the same id
+        # all workers log the same id
+        headers.append((b"x-request-id", scope["state"]["request_id"].encode()))
         request = encode_scope({**scope, "headers": headers}, body)
-        replies, _ = await asyncio.gather(self._forward(request), self.app(scope, receive, own.send))
+        asking = self._ask_peers(lambda peer: peer.ask(request))
+        replies, _ = await asyncio.gather(asking, self.app(scope, receive, own.send))
         return _merge_responses(own, self.pool.number, replies)
 
-    async def _forward(self, request: bytes) -> dict[int, PeerResponse]:
-        return await self._ask_peers(lambda peer: peer.ask(request), "worker missed a model change")
-
     async def _ask_peers(
-        self, ask: Callable[[Peer], Awaitable[PeerResponse]], warning: str
+        self, ask: Callable[[Peer], Awaitable[PeerResponse]], warning: str = "worker missed a model change"
     ) -> dict[int, PeerResponse]:
         """Return the other workers' replies, and log a warning for each missing one."""
         replies: dict[int, PeerResponse] = {}
@@ -136,7 +133,7 @@ class Broadcast(PeerMiddleware):
             query["wait"] = "1"
         target = f"{REFRESH_PATH}?{urlencode(query)}".encode()
         request = encode_scope({**scope, "raw_path": target, "query_string": b"", "method": "POST"}, b"")
-        replies = (await self._forward(request)).values()
+        replies = (await self._ask_peers(lambda peer: peer.ask(request))).values()
         bodies = (answer.body for answer in replies if answer.status < _FIRST_ERROR_STATUS)
         serving = [json.loads(body)["serving"] for body in bodies]
         behind = [address for address in serving if address != reply["serving"]]

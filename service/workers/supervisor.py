@@ -64,7 +64,7 @@ _log = structlog.get_logger(__name__)
 
 
 class LockedFolder:
-    """New locked folder, closed to other users; unlocked ones of its kind are removed first.
+    """New locked folder, closed to other users; unlocked ones of its kind and of this user are removed first.
 
     Args:
         kind: suffix of the name, `gramophone-….kind`.
@@ -73,7 +73,12 @@ class LockedFolder:
 
     def __init__(self, kind: str, parent: Path | None = None) -> None:
         parent = Path(tempfile.gettempdir()) if parent is None else parent
-        _remove_leftovers(parent, kind)
+        for path in parent.glob(f"{_PREFIX}*.{kind}"):
+            with contextlib.suppress(OSError):  # locked, another user's, a link, or gone
+                if path.stat(follow_symlinks=False).st_uid == os.getuid():
+                    with locked_folder(path, wait=False):
+                        shutil.rmtree(path)
+                    _log.info("removed the folder of a killed service", folder=str(path))
         self._lock = contextlib.ExitStack()
         while True:  # another process may remove the folder before it is locked
             self.path = Path(tempfile.mkdtemp(f".{kind}", _PREFIX, parent))  # of mode 0700
@@ -86,16 +91,6 @@ class LockedFolder:
         """Remove the folder with its content."""
         shutil.rmtree(self.path, ignore_errors=True)
         self._lock.close()
-
-
-def _remove_leftovers(parent: Path, kind: str) -> None:
-    """Remove the unlocked folders of a kind that belong to this user."""
-    for path in parent.glob(f"{_PREFIX}*.{kind}"):
-        with contextlib.suppress(OSError):  # locked, another user's, a link, or gone
-            if path.stat(follow_symlinks=False).st_uid == os.getuid():
-                with locked_folder(path, wait=False):
-                    shutil.rmtree(path)
-                _log.info("removed the folder of a killed service", folder=str(path))
 
 
 @dataclass(slots=True)
@@ -181,8 +176,13 @@ class Supervisor:
         _log.info("workers started", pids=[slot.pid for slot in self._slots])
         while any(slot.pid is not None for slot in self._slots) or self._stopping is None:
             received = signal.sigtimedwait(_AWAITED, self._next_s())
-            if received is not None:
-                self._on_signal(received.si_signo)
+            caught = 0 if received is None else received.si_signo
+            if caught == signal.SIGHUP:
+                self._signal_all(signal.SIGHUP)
+            elif caught in _STOP and self._stopping is None:
+                self._stop(caught)
+            elif caught in _STOP:
+                self._signal_all(signal.SIGKILL)
             self._kill_hung()
             self._reap()
             if pool := self._start_due():
@@ -236,14 +236,6 @@ class Supervisor:
             dues = [self._check_s, *(slot.due_s for slot in self._slots)]
         left_s = [due_s - time.monotonic() for due_s in dues if due_s is not None]
         return max(0.0, min([*left_s, _MAX_WAIT_S]))
-
-    def _on_signal(self, number: int) -> None:
-        if number == signal.SIGHUP:
-            self._signal_all(signal.SIGHUP)
-        elif number in _STOP and self._stopping is None:
-            self._stop(number)
-        elif number in _STOP:
-            self._signal_all(signal.SIGKILL)
 
     def _stop(self, number: int) -> None:
         """Stop all workers after their running work."""
@@ -345,12 +337,9 @@ def _socket_folder() -> LockedFolder:
 
 def _shared_memory_folder() -> Path | None:
     """Return the shared memory folder; None if missing, read-only or too small for weights."""
-    try:
-        filesystem = os.statvfs(_SHARED_MEMORY)
-    except OSError:
+    if not os.access(_SHARED_MEMORY, os.W_OK):
         return None
-    is_large_enough = filesystem.f_bavail * filesystem.f_frsize >= _MIN_SHARED_MEMORY_BYTES
-    return _SHARED_MEMORY if is_large_enough and os.access(_SHARED_MEMORY, os.W_OK) else None
+    return _SHARED_MEMORY if shutil.disk_usage(_SHARED_MEMORY).free >= _MIN_SHARED_MEMORY_BYTES else None
 
 
 def prepare(host: ModelHost) -> bool:
