@@ -371,11 +371,11 @@ def read_step_by_step(
         if want.scores:
             scores[rows, column] = to_numpy(model.next_log_probs(state))[np.arange(rows.size), ids]
         state = model.advance(state, ids)
-    after = _in_order([*finished, (rows, state)] if rows.size else finished) if finished else state
-    return ReadResult(scores, after, _in_order(before) if before else state.select(rows[:0]))
+    after = in_order([*finished, (rows, state)] if rows.size else finished) if finished else state
+    return ReadResult(scores, after, in_order(before) if before else state.select(rows[:0]))
 
 
-def _in_order(parts: Sequence[tuple[TokenIds, Any]]) -> Any:
+def in_order(parts: Sequence[tuple[TokenIds, Any]]) -> Any:
     """Return a state of the rows of all parts, in order of their numbers."""
     numbers, (first, *rest) = np.concatenate([n for n, _ in parts]), [state for _, state in parts]
     return first.concatenate(rest).select(np.argsort(numbers))

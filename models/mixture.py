@@ -164,7 +164,7 @@ class MixtureModel(
         if want.scores:
             logs = self._log_weights
             if self._matching is not None:
-                used = np.zeros(tokens.shape, dtype=np.int64)
+                used = np.zeros(tokens.shape, np.int64)
                 used[is_token] = self._matcher.context_lengths(results[self._matching].before)
                 logs = logs[used]
             log_probs = to_numpy(self._mix([result.log_probs for result in results], logs))
@@ -191,10 +191,9 @@ class MixtureModel(
 
     def save(self, directory: Path) -> None:
         """Write the weights; the parts are separate checkpoints under `parts/`."""
-        config: dict[str, Any] = {"weights": list(self.weights)}
-        if self.weights_by_context:
-            config["weights_by_context"] = [list(row) for row in self.weights_by_context]
-        write_config(directory / CONFIG_FILE, config)
+        rows = self.weights_by_context
+        by_context = {"weights_by_context": rows} if rows else {}
+        write_config(directory / CONFIG_FILE, {"weights": self.weights, **by_context})
 
     @classmethod
     def load(cls, directory: Path, parts: Sequence[LanguageModel[Any]]) -> "MixtureModel":

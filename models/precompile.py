@@ -37,7 +37,7 @@ _OUTPUT = (f"{_INT8}.output", f"{_INT8}.matrix")
 
 _NGRAM = (
     ("models.ngram.top_k",),
-    ("models.ngram.scoring", "models.ngram.build", "models.ngram.model"),
+    ("models.ngram.scoring", "models.ngram.build"),
     ("models.ngram.lines",),
 )
 
@@ -58,7 +58,7 @@ DECODING = KernelGroup(("models.decoding.sampling", "models.decoding.beam_search
 """Kernels of generation, for models of every family."""
 
 _RECURRENT = KernelGroup((f"{_INT8}.layers:run_recurrent_layer", *_OUTPUT))
-_FEED_FORWARD = KernelGroup((f"{_INT8}.layers:run_dense_layer", *_OUTPUT))
+_FEED_FORWARD = KernelGroup((f"{_INT8}.layers:activate", *_OUTPUT))
 _CACHE = KernelGroup(("models.cache.kernels",))
 WORDS = KernelGroup(("models.word_kernels",))
 """Kernels that map the words of many lines to ids."""

@@ -66,10 +66,10 @@ class SimilarityDecay(NamedTuple):
             half_lives: in tokens [H]; None for no decay.
             window: number of cached tokens.
         """
-        decays = np.zeros((len(half_lives), window + SUM_LANES), dtype=np.float32)
+        decays = np.zeros((len(half_lives), window + SUM_LANES), np.float32)
         for row, half_life in zip(decays, half_lives, strict=True):
             _write_decays(np.inf if half_life is None else half_life, row[:window])
-        return cls(np.array(flatnesses, dtype=np.float32), decays)
+        return cls(np.array(flatnesses, np.float32), decays)
 
 
 @kernel(types.void(types.float64, types.float32[::1]), error_model="numpy")
@@ -180,9 +180,7 @@ def cache_shares(
         totals[:] = 0
         hits[:] = 0
         # column of `decays` for the window's first token
-        oldest = (
-            decays.shape[1] - SUM_LANES - (ends[q] - begins[q])
-        )  # row of `decays` for the window's first token
+        oldest = decays.shape[1] - SUM_LANES - (ends[q] - begins[q])
         for begin in range(begins[q], ends[q], SEGMENT_TOKENS):
             end = min(begin + SEGMENT_TOKENS, ends[q])
             num_matches = 0
@@ -389,16 +387,15 @@ def inner_products(queries: FloatArray, keys: FloatArray, column: int, out: Floa
             for row in range(rows):
                 for key in range(count):
                     _tile_1x1(queries, row, keys, key, width, out, column + key, stride)
-        elif rows < _TILE_SIDE:
-            for row in range(rows):
-                for first in range(begin, end, _TILE_SIDE):
-                    key = min(first, count - _TILE_SIDE)
+            continue
+        side = _TILE_SIDE if rows >= _TILE_SIDE else 1
+        for number in range(0, rows, side):
+            row = min(number, rows - side)
+            for first in range(begin, end, _TILE_SIDE):
+                key = min(first, count - _TILE_SIDE)
+                if side == 1:
                     _tile_1x4(queries, row, keys, key, width, out, column + key, stride)
-        else:
-            for number in range(0, rows, _TILE_SIDE):
-                row = min(number, rows - _TILE_SIDE)
-                for first in range(begin, end, _TILE_SIDE):
-                    key = min(first, count - _TILE_SIDE)
+                else:
                     _tile_4x4(queries, row, keys, key, width, out, column + key, stride)
 
 
@@ -413,8 +410,8 @@ def to_unit_vectors(features: FloatArray) -> FloatArray:
     Each result depends only on its own features, to the last bit.
     """
     count, width = features.shape
-    units = np.zeros((count, padded_width(width)), dtype=np.float32)
-    _normalise_rows(np.ascontiguousarray(features, dtype=np.float32), units)
+    units = np.zeros((count, padded_width(width)), np.float32)
+    _normalise_rows(np.ascontiguousarray(features, np.float32), units)
     return units
 
 
@@ -442,9 +439,9 @@ class DynamicMarginals:
     """
 
     def __init__(self, config: MarginalsConfig, frequencies: FloatArray, *, window: int) -> None:
-        self.frequencies = np.ascontiguousarray(frequencies, dtype=np.float32)
+        self.frequencies = np.ascontiguousarray(frequencies, np.float32)
         self._decays = SimilarityDecay.of([0.0], [config.half_life], window=window).decays[0, :window]
-        self._values = np.array([config.exponent, config.prior, config.floor], dtype=np.float32)
+        self._values = np.array([config.exponent, config.prior, config.floor], np.float32)
 
     def adapt(self, log_probs: FloatArray, tokens: Int32s, ends: TokenIds) -> FloatArray:
         """Return adapted log-probabilities [Q, V].
@@ -457,32 +454,6 @@ class DynamicMarginals:
         out = np.empty_like(log_probs)
         _adapt_rows(tokens, ends, self._decays, self.frequencies, self._values, log_probs, out)
         return out
-
-
-@kernel(types.void(TOKENS, FLOATS, FLOATS, FLOATS, types.float32[::1]))
-def _log_factors(
-    tokens: Int32s, decays: FloatArray, frequencies: FloatArray, values: FloatArray, out: FloatArray
-) -> None:
-    """Write the logarithm of each token's factor, β log r, to `out` [V].
-
-    Args:
-        tokens: tokens of the window, the newest last [N].
-        decays: decay of each token of a full window [at least N].
-        frequencies: u [V].
-        values: β, m and a [3].
-        out: [V]; written.
-    """
-    out[:] = 0
-    total, oldest = np.float32(0), len(decays) - len(tokens)
-    for n in range(len(tokens)):
-        decay = decays[oldest + n]
-        out[tokens[n]] += decay
-        total += decay
-    exponent, prior, floor = values[0], values[1], values[2]
-    for token in range(len(out)):
-        expected = total * frequencies[token]
-        base = prior * expected + floor
-        out[token] = exponent * log((out[token] + base) / (expected + base))
 
 
 @kernel(types.float32(FLOATS, FLOATS))
@@ -509,9 +480,30 @@ def _adapt_rows(
     log_probs: FloatArray,
     out: FloatArray,
 ) -> None:
+    """Write adapted log-probabilities [Q, V] to `out`; see `DynamicMarginals.adapt`.
+
+    Args:
+        tokens: cached tokens [N].
+        ends: number of them before each position [Q].
+        decays: decay of each token of a full window [window].
+        frequencies: u [V].
+        values: β, m and a [3].
+        log_probs: to adapt [Q, V].
+        out: written; first the logarithm of each token's factor, β log r.
+    """
+    exponent, prior, floor = values[0], values[1], values[2]
     for q in range(len(ends)):
-        row = out[q]
-        _log_factors(tokens[max(ends[q] - len(decays), 0) : ends[q]], decays, frequencies, values, row)
-        total = _log_sum(log_probs[q], row) if ends[q] > 0 else np.float32(0)
+        row, begin = out[q], max(ends[q] - len(decays), 0)
+        row[:] = 0
+        total, oldest = np.float32(0), len(decays) - ends[q]
+        for n in range(begin, ends[q]):
+            decay = decays[oldest + n]
+            row[tokens[n]] += decay
+            total += decay
         for token in range(len(row)):
-            row[token] = (log_probs[q, token] + row[token]) - total
+            expected = total * frequencies[token]
+            base = prior * expected + floor
+            row[token] = exponent * log((row[token] + base) / (expected + base))
+        normaliser = _log_sum(log_probs[q], row) if ends[q] > 0 else np.float32(0)
+        for token in range(len(row)):
+            row[token] = (log_probs[q, token] + row[token]) - normaliser

@@ -29,7 +29,6 @@ from models.cache.kernels import DynamicMarginals, SimilarityDecay, inner_produc
 from models.errors import InvalidInputError, ManifestError
 from models.files import CONFIG_FILE, check_config, read_config, write_config
 from models.language_model import (
-    FeatureExtractor,
     LanguageModel,
     ReadResult,
     SequenceReader,
@@ -61,8 +60,8 @@ class _Buffer(SharedSlots):
 
     def __init__(self, capacity: int, width: int) -> None:
         super().__init__(capacity)
-        self.tokens = np.empty(capacity, dtype=np.int32)
-        self.features = np.empty((capacity, width), dtype=np.float32)
+        self.tokens = np.empty(capacity, np.int32)
+        self.features = np.empty((capacity, width), np.float32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,22 +113,18 @@ class History:
         tokens, features = tokens[-self.window :], features[-self.window :]
         end = self.end + len(tokens)
         after = History(self.window, self.buffer, max(self.begin, end - self.window), end)
-        if not self.buffer.claim(self.end, end):
-            after = self._reallocated(len(after), len(tokens))
+        if not self.buffer.claim(self.end, end):  # full or taken
+            size, num_old = len(after), len(after) - len(tokens)
+            slots = min(max(2 * size, _MIN_CAPACITY), self.window + max(self.window // 4, _MIN_CAPACITY))
+            buffer = _Buffer(slots, self.buffer.features.shape[1])
+            buffer.claim(0, size)
+            buffer.tokens[:num_old] = self.tokens[len(self) - num_old :]
+            buffer.features[:num_old] = self.features[len(self) - num_old :]
+            after = History(self.window, buffer, 0, size)
         added = slice(after.end - len(tokens), after.end)
         after.buffer.tokens[added] = tokens
         after.buffer.features[added] = features
         return after
-
-    def _reallocated(self, size: int, added: int) -> "History":
-        """Copy the newest tokens to a buffer for a history of `size`, with slots for more."""
-        capacity = min(max(2 * size, _MIN_CAPACITY), self.window + max(self.window // 4, _MIN_CAPACITY))
-        buffer = _Buffer(capacity, self.buffer.features.shape[1])
-        buffer.claim(0, size)
-        num_old = size - added
-        buffer.tokens[:num_old] = self.tokens[len(self) - num_old :]
-        buffer.features[:num_old] = self.features[len(self) - num_old :]
-        return History(self.window, buffer, 0, size)
 
 
 def score_with_history(
@@ -153,7 +148,7 @@ def score_with_history(
         Shares and evidence [T, F, H], float32, for F values of θ and H half-lives, as in `kernels.cache_shares`;
         largest shares [T], 0 unless requested; the history after the tokens.
     """
-    tokens = np.ascontiguousarray(tokens, dtype=np.int64)  # the kernels are compiled for this type
+    tokens = np.ascontiguousarray(tokens, np.int64)  # the kernels are compiled for this type
     kept = tokens != BOS
     before = len(history)
     ends = before + np.cumsum(kept) - kept  # cached tokens before each token [T]
@@ -161,32 +156,22 @@ def score_with_history(
     new = np.ascontiguousarray(features[kept])
     known = np.concatenate([history.tokens, tokens[kept]], dtype=np.int32)
     shape = (len(tokens), len(decay.flatnesses), len(decay.decays))  # [T, F, H]
-    shares, evidence = np.empty(shape, dtype=np.float32), np.empty(shape, dtype=np.float32)
+    shares, evidence = np.empty(shape, np.float32), np.empty(shape, np.float32)
     masses, largest = np.zeros(vocab_size), np.zeros(len(tokens))
     most = min(_MAX_QUERIES, max(4, _MAX_COSINES // max(len(known), 1)))
     for start in range(0, len(tokens), most):
         cut = slice(start, start + most)
         first, last = int(begins[start]), int(ends[cut][-1])
         # cosines [Q, N] of a pass: all windows of its queries lie in [first, last)
-        cosines = np.zeros((len(tokens[cut]), last - first), dtype=np.float32)
+        cosines = np.zeros((len(tokens[cut]), last - first), np.float32)
         if features.shape[1]:
             queries = np.ascontiguousarray(features[cut])
             old = history.features[first:]
             inner_products(queries, old, 0, cosines)
             inner_products(queries, new[max(first - before, 0) : last - before], len(old), cosines)
-        kernels.cache_shares(
-            cosines,
-            known[first:last],
-            begins[cut] - first,
-            ends[cut] - first,
-            tokens[cut],
-            decay.flatnesses,
-            decay.decays,
-            shares[cut],
-            evidence[cut],
-            masses,
-            largest[cut],
-        )
+        windows = known[first:last], begins[cut] - first, ends[cut] - first
+        results: Any = shares[cut], evidence[cut], masses, largest[cut]
+        kernels.cache_shares(cosines, *windows, tokens[cut], *decay, *results)
     return shares, evidence, largest, history.appended(tokens[kept], new)
 
 
@@ -231,7 +216,7 @@ class CacheScores(NamedTuple):
 
     def mixed(self, config: CacheConfig) -> FloatArray:
         """Return log-probabilities [N] with the weight of a cache."""
-        out = np.empty(len(self.log_probs), dtype=np.float32)
+        out = np.empty(len(self.log_probs), np.float32)
         cached = np.ascontiguousarray(self.shares), np.ascontiguousarray(self.evidence), self.largest
         kernels.mix_targets(np.ascontiguousarray(self.log_probs), *cached, _coefficients(config), out)
         return out
@@ -239,7 +224,7 @@ class CacheScores(NamedTuple):
 
 def _coefficients(config: CacheConfig) -> Float64s:
     """Return the coefficients of `kernels.effective_weight`."""
-    return np.array(config.gate or (config.weight, config.prior), dtype=np.float64)
+    return np.array(config.gate or (config.weight, config.prior), np.float64)
 
 
 class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
@@ -286,10 +271,8 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
             self._marginals = DynamicMarginals(config.marginals, frequencies, window=config.window)
         self._coefficients = _coefficients(config)
         self._decay = SimilarityDecay.of([config.flatness], [config.half_life], window=config.window)
-        self._featured: FeatureExtractor[Any] | None = None
-        if config.kind == "continuous" and isinstance(inner, FeatureExtractor):
-            self._featured = inner
-        self._width = kernels.padded_width(feature_size(inner)) if self._featured else 0
+        # of a unit vector; 0 for a unigram cache
+        self._width = kernels.padded_width(feature_size(inner) if config.kind == "continuous" else 0)
 
     def with_parts(self, parts: Sequence[LanguageModel[Any]]) -> "CacheModel":
         """Return the cache around another model, the only part."""
@@ -331,8 +314,8 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
             own = log_probs[row : row + 1]
             if self._marginals:
                 own = self._marginals.adapt(own, history.tokens, np.array([len(history)]))
-            cosines = np.zeros(len(history), dtype=np.float32)
-            if self._featured:
+            cosines = np.zeros(len(history), np.float32)
+            if self._width:
                 inner_products(features[row : row + 1], history.features, 0, cosines[None])
             kernels.mix_row(cosines, history.tokens, *decay, self._coefficients, own[0], out[row])
         return out
@@ -343,7 +326,7 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
             return read_step_by_step(self, state, tokens, lengths, want)
         is_token = np.arange(tokens.shape[1]) < lengths[:, None]
         self.vocabulary.check_ids(tokens[is_token], parameter="tokens")
-        scores, states = np.zeros(tokens.shape, dtype=np.float32), []
+        scores, states = np.zeros(tokens.shape, np.float32), []
         # rows whose features fit into the memory limit
         most = max(1, _MAX_FEATURE_VALUES // max(min(tokens.shape[1], _SEGMENT_TOKENS) * self._width, 1))
         for first in range(0, len(tokens), most):
@@ -372,12 +355,12 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
         wanted = want._replace(
             scores=want.scores and marginals is None,
             before=marginals is not None,
-            features=self._featured is not None,
+            features=self._width > 0,
         )
         result = read_sequences(self.inner, state.inner, tokens, lengths, wanted)
-        vectors = (
-            self._features(result.before) if self._featured else np.zeros((int(lengths.sum()), 0), np.float32)
-        )
+        vectors = np.zeros((int(lengths.sum()), 0), np.float32)
+        if self._width:
+            vectors = self._features(result.before)
         ends, scores, histories = np.cumsum(lengths), list[CacheScores](), list[History]()
         for row, (history, count, end) in enumerate(zip(state.histories, lengths, ends, strict=True)):
             ids, units = tokens[row, :count], vectors[end - count : end]
@@ -399,7 +382,7 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
         self, marginals: DynamicMarginals, before: Any, begin: int, history: History, tokens: TokenIds
     ) -> FloatArray:
         """Return adapted log-probabilities of tokens [T] after states, from row `begin` on."""
-        is_stored, out = tokens != BOS, np.empty(len(tokens), dtype=np.float32)
+        is_stored, out = tokens != BOS, np.empty(len(tokens), np.float32)
         ends = len(history) + np.cumsum(is_stored) - is_stored
         known = np.concatenate([history.tokens, tokens[is_stored]], dtype=np.int32)
         size = max(1, _MAX_ENTRIES // len(self.vocabulary))
@@ -442,6 +425,7 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
 
     def _features(self, inner: Any) -> FloatArray:
         """Return the unit vector of every row [B, W]; W is 0 for a unigram cache."""
-        if self._featured is None:
-            return np.zeros((len(inner), 0), dtype=np.float32)
-        return kernels.to_unit_vectors(to_numpy(self._featured.features(inner)))
+        if not self._width:
+            return np.zeros((len(inner), 0), np.float32)
+        model: Any = self.inner
+        return kernels.to_unit_vectors(to_numpy(model.features(inner)))

@@ -12,13 +12,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from models.arrays import TokenIds
-
 P = TypeVar("P")
 T = TypeVar("T")
-MIN_TOKENS_PER_THREAD = 4096
-"""Minimum tokens per thread."""
-
 STEP_ROWS_PER_THREAD = 32
 """Minimum rows per thread in a single step; measured by bench_int8."""
 
@@ -49,32 +44,13 @@ THREADS = Threads()
 """The limit of this process."""
 
 
-def run_row_slices(work: Callable[[slice], None], count: int) -> None:
-    """Call `work` for slices of rows in threads; slices begin at multiples of 16."""
+def run_row_slices(work: Callable[[slice], T], count: int) -> list[T]:
+    """Call `work` in threads for slices of rows from multiples of 16 on; return the results."""
     num_slices = min(THREADS.most, count // STEP_ROWS_PER_THREAD)
     if num_slices <= 1:
-        work(slice(0, count))
-        return
+        return [work(slice(0, count))]
     cuts = np.linspace(0, -(-count // _ROW_MULTIPLE), num_slices + 1).astype(int) * _ROW_MULTIPLE
-    run_slices(work, np.minimum(cuts, count).tolist())
-
-
-def run_balanced(work: Callable[[slice], T], offsets: TokenIds, threads: int) -> list[T]:
-    """Call `work` in threads for segments of rows with about equal numbers of tokens.
-
-    Args:
-        work: function of a segment that releases the interpreter lock.
-        offsets: start of each row's tokens, then the end [B + 1].
-        threads: maximum segments.
-
-    Returns:
-        The results, in order.
-    """
-    count = max(1, min(threads, int(offsets[-1]) // MIN_TOKENS_PER_THREAD))
-    if count == 1:
-        return [work(slice(0, len(offsets) - 1))]
-    cuts = np.searchsorted(offsets, np.linspace(0, offsets[-1], count + 1)[1:-1]).tolist()
-    return run_slices(work, [0, *cuts, len(offsets) - 1])
+    return run_slices(work, np.minimum(cuts, count).tolist())
 
 
 def run_slices(work: Callable[[slice], T], cuts: Sequence[int]) -> list[T]:

@@ -142,12 +142,10 @@ class TorchCell(SequenceLayer):
         super().__init__()
         size = config.hidden_size
         self.kernel: nn.RNNBase
-        if config.cell == "lstm":
-            self.kernel = nn.LSTM(input_size, size)
-        elif config.cell == "gru":
-            self.kernel = nn.GRU(input_size, size)
-        else:
+        if config.cell == "elman":
             self.kernel = nn.RNN(input_size, size, nonlinearity=config.activation)
+        else:
+            self.kernel = (nn.LSTM if config.cell == "lstm" else nn.GRU)(input_size, size)
         self.parts = config.cell_states
         self.weight_drop = config.weight_drop
         if config.orthogonal:

@@ -206,7 +206,7 @@ class NeuralModel(NetworkModel):
     def score_outputs(
         self, before: Tensor, steps: TokenIds, rows: TokenIds, ids: TokenIds, *, normalised: bool
     ) -> FloatArray:
-        network, outputs = self.network, self.take_outputs(before, steps, rows)
+        network, outputs = self.network, self.states_before(before, steps, rows).top
         given = torch.as_tensor(ids, device=outputs.device)
         predict = network.output.target_log_probs if normalised else network.output.target_logits
         held = MAX_LOGITS_ON_CUDA if outputs.is_cuda else MAX_LOGITS
@@ -216,17 +216,9 @@ class NeuralModel(NetworkModel):
         return torch.cat(scored).cpu().numpy()
 
     @override
-    def take_outputs(self, before: Tensor, steps: TokenIds, rows: TokenIds) -> Tensor:
+    def states_before(self, before: Tensor, steps: TokenIds, rows: TokenIds) -> NeuralState:
         step, row = torch.as_tensor(np.stack([steps, rows]), device=before.device)
-        return before[step, row]
-
-    @override
-    def join_outputs(self, outputs: Sequence[Tensor], order: TokenIds) -> NeuralState:
-        return TensorState((torch.cat(list(outputs))[None],)).select(order)
-
-    @override
-    def num_shares(self, lengths: TokenIds) -> int:
-        return 1  # torch has its own threads
+        return TensorState((before[step, row][None],))
 
     def _read_exactly(self, ids: Tensor, alive: TokenIds, hidden: Hidden) -> tuple[Tensor, Hidden]:
         """Return outputs [T, B, W] after each token and the state after each row's last."""
@@ -256,7 +248,7 @@ class NeuralModel(NetworkModel):
         outputs, network = state.top, self.network
         most = MAX_LOGITS_ON_CUDA if outputs.is_cuda else MAX_CHOICE_LOGITS
         size = max(1, most // network.vocab_size)
-        scores = np.empty(len(tokens), dtype=np.float32)
+        scores = np.empty(len(tokens), np.float32)
         for start in range(0, len(outputs), size):
             cut = slice(*np.searchsorted(rows, [start, start + size]))
             if cut.start == cut.stop:

@@ -5,7 +5,7 @@ only. Embedding and output layer may share vectors. `models.neural.weights` defi
 """
 
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError
@@ -21,8 +21,6 @@ from models.neural.config import NetworkConfig
 from models.neural.layers import AttentionBody, FeedForward, Recurrent
 from models.neural.softmax import INITIAL_RANGE, Softmax
 from models.neural.weights import WEIGHTS_FILE, NetworkWeights, parameter_shapes, read_weights
-
-TokenEmbedding: TypeAlias = nn.Embedding | ClusteredEmbedding
 
 
 class Network(nn.Module):
@@ -40,7 +38,7 @@ class Network(nn.Module):
         super().__init__()
         self.config = config
         self.vocab_size = vocab_size
-        self.embedding: TokenEmbedding
+        self.embedding: nn.Embedding | ClusteredEmbedding
         if config.output == "adaptive" and config.tied:
             self.embedding = ClusteredEmbedding(vocab_size, config.embedding_size, cutoffs=config.cutoffs)
         else:
@@ -63,11 +61,6 @@ class Network(nn.Module):
         else:
             vectors = ClusteredEmbedding(vocab_size, width, cutoffs=config.cutoffs)
             self.output = AdaptiveSoftmax(width, vectors)
-
-    def tie(self) -> None:
-        """Share the embedding's matrix with the output layer again after replacement."""
-        if self.config.tied and isinstance(self.output, Softmax):
-            self.output.weight = cast("nn.Parameter", self.embedding.weight)
 
     def weights(self) -> NetworkWeights:
         """Return parameters as arrays, sharing the memory of those on the CPU."""
@@ -149,7 +142,8 @@ def read_network(directory: Path, *, vocab_size: int) -> Network:
         network = Network(shapes, vocab_size)
     network.config = config
     network.load_state_dict(tensors, strict=False, assign=True)  # no copies; a shared matrix may be absent
-    network.tie()
+    if config.tied and isinstance(network.output, Softmax):  # it was replaced
+        network.output.weight = cast("nn.Parameter", network.embedding.weight)
     return network.eval()
 
 

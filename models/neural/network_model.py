@@ -19,6 +19,7 @@ from models.language_model import (
     ReadResult,
     SequenceReader,
     Want,
+    in_order,
 )
 from models.neural.config import NetworkConfig
 from models.neural.weights import count_parameters
@@ -106,7 +107,7 @@ class NetworkModel(
 
     @override
     def initial_state(self, batch: int) -> NeuralState:
-        return self._start if batch == 1 else self._start.select(np.zeros(batch, dtype=np.int64))
+        return self._start if batch == 1 else self._start.select(np.zeros(batch, np.int64))
 
     @cached_property
     def _start(self) -> NeuralState:
@@ -115,9 +116,9 @@ class NetworkModel(
 
     @override
     def read(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
-        log_probs = np.zeros(tokens.shape if want.scores else (0, 0), dtype=np.float32)
+        log_probs = np.zeros(tokens.shape if want.scores else (0, 0), np.float32)
         result = ReadResult(log_probs, state.select(np.arange(len(state))) if want.state else state)
-        before: list[tuple[TokenIds, Any]] = []  # numbers of tokens and outputs before them
+        before: list[tuple[TokenIds, NeuralState]] = []  # by token number
         parts = self.num_shares(lengths)
         # the longest first, so the rows of a group end close together
         order = np.argsort(-lengths, kind="stable")[: np.count_nonzero(lengths)]
@@ -145,7 +146,7 @@ class NetworkModel(
                     result.log_probs[rows[row], start + step] = scores
                 if want.before or want.features:
                     numbers = rows[row] * tokens.shape[1] + start + step
-                    before.append((numbers, self.take_outputs(outputs, step, row)))
+                    before.append((numbers, self.states_before(outputs, step, row)))
             if want.state:
                 result.state.assign(group, carried)
 
@@ -153,10 +154,7 @@ class NetworkModel(
         run_parts(lambda share: [*map(read_group, share)], shares)
         if not (want.before or want.features):
             return result
-        if not before:
-            return result._replace(before=state.select(np.zeros(0, np.int64)))
-        order = np.argsort(np.concatenate([numbers for numbers, _ in before]))
-        return result._replace(before=self.join_outputs([outputs for _, outputs in before], order))
+        return result._replace(before=in_order(before) if before else state.select(order[:0]))
 
     @abstractmethod
     def read_segment(
@@ -182,13 +180,9 @@ class NetworkModel(
         """Return log-probabilities or logits [N] of ids at steps [N] of rows [N]."""
 
     @abstractmethod
-    def take_outputs(self, before: Any, steps: TokenIds, rows: TokenIds) -> Any:
-        """Return outputs [N, W] before steps [N] of rows [N]."""
+    def states_before(self, before: Any, steps: TokenIds, rows: TokenIds) -> NeuralState:
+        """Return the states before steps [N] of rows [N], for prediction only."""
 
-    @abstractmethod
-    def join_outputs(self, outputs: Sequence[Any], order: TokenIds) -> NeuralState:
-        """Return a state, for prediction only, of taken outputs in an order [N]."""
-
-    @abstractmethod
-    def num_shares(self, lengths: TokenIds) -> int:
+    def num_shares(self, lengths: TokenIds) -> int:  # noqa: ARG002 - of subclasses
         """Number of threads for sequences of lengths [B]."""
+        return 1  # torch has its own threads

@@ -14,7 +14,7 @@ from models.arrays import AnyArray
 from models.errors import ManifestError
 from models.files import CONFIG_FILE, check_config, read_config
 from models.neural.config import NetworkConfig, cutoffs_problem
-from models.tensor_files import Arrays, map_tensors
+from models.tensor_files import map_tensors
 from models.vocabulary import BOS
 
 WEIGHTS_FILE = "model.safetensors"
@@ -129,11 +129,7 @@ def read_weights(directory: Path, *, vocab_size: int) -> NetworkWeights:
         raise ManifestError(f"{path}: neural.cutoffs: {problem}")
     path = directory / WEIGHTS_FILE
     arrays = map_tensors(path)
-    _check_arrays(path, arrays, parameter_shapes(config, vocab_size))
-    return NetworkWeights(config, vocab_size, arrays)
-
-
-def _check_arrays(path: Path, arrays: Arrays, shapes: Shapes) -> None:
+    shapes = parameter_shapes(config, vocab_size)
     if any(name.startswith(_OBSOLETE_PREFIX) for name in arrays):
         raise ManifestError(f"{path} was written by an earlier version; train the model again")
     if arrays.keys() != shapes.keys():
@@ -151,3 +147,4 @@ def _check_arrays(path: Path, arrays: Arrays, shapes: Shapes) -> None:
             raise ManifestError(f"{path}: rank is not a permutation of 0 to {len(array) - 1}")
         if is_rank(name) and array[BOS] != 0:
             raise ManifestError(f"{path}: rank of <s> is {array[BOS]}, it must be 0")
+    return NetworkWeights(config, vocab_size, arrays)

@@ -51,7 +51,7 @@ MAX_LOG_PROB = 1e-6
 """Log-probabilities from 0 to this value are rounding errors."""
 
 _ORDINARY, _BLANK, _END_OF_LINE = 0, 1, 2
-_BYTE_KINDS = np.zeros(256, dtype=np.uint8)
+_BYTE_KINDS = np.zeros(256, np.uint8)
 """Kind of each byte: part of a field, between fields, or end of a line."""
 _BYTE_KINDS[list(b" \t\r")] = _BLANK
 _BYTE_KINDS[ord("\n")] = _END_OF_LINE
@@ -143,21 +143,17 @@ def nearest_float(field: bytes) -> np.float32 | None:
     about = float(field)
     if about == 0 or not 1e-46 < abs(about) < 3.5e38:
         return np.float32(math.copysign(0.0 if abs(about) < 1 else math.inf, about))
-    return _nearest_to(Fraction(field.decode()), about)
-
-
-def _nearest_to(exact: Fraction, approximate: float) -> np.float32:
-    """Return the float nearest to a fraction of about `approximate`; ties round to even."""
+    exact = Fraction(field.decode())
     with np.errstate(over="ignore", under="ignore"):
-        first = np.float32(approximate)
-        around = [first, *(np.nextafter(first, np.float32(end)) for end in (-np.inf, np.inf))]
+        first = np.float32(about)
+        beside: list[np.float32] = [np.nextafter(first, np.float32(end)) for end in (-np.inf, np.inf)]
 
     def distance(value: np.float32) -> tuple[Fraction, int]:
         # infinity stands for 2^128, the next value after the largest float
         known = Fraction(float(value)) if np.isfinite(value) else Fraction(2**128) * int(np.sign(value))
-        return abs(exact - known), int(value.view(np.int32)) & 1
+        return abs(exact - known), int(value.view(np.int32)) & 1  # ties round to even
 
-    return min(around, key=distance)
+    return min(first, *beside, key=distance)
 
 
 @numba.njit(nogil=True)
@@ -340,7 +336,11 @@ def read_ngrams(
             )
         if code != BLOCK_ENDS:
             break
-        field, backoff, num_hard, lacking = _read_backoff(text, end, count, hard, num_hard)
+        field, backoff, lacking = _field_start(text, end), np.float32(0.0), 1
+        if text[field] != _LINE_END:
+            end = _field_end(text, field)
+            backoff, num_hard = _read_weight(text, field, end, count, BACKOFF, hard, num_hard)
+            field, lacking = _field_start(text, end), 0
         if text[field] != _LINE_END:
             code = TOO_MANY_FIELDS
             break
@@ -412,23 +412,6 @@ def _read_words(
         if position < order - 1:
             prefix[position] = word
     return BLOCK_ENDS, start, end, node, word
-
-
-@numba.njit(nogil=True)
-def _read_backoff(
-    text: UInt8s, offset: int, row: int, hard: Int64s, num_hard: int
-) -> tuple[int, np.float32, int, int]:
-    """Read the optional back-off weight after the words of a line.
-
-    Returns:
-        The offset of the next field or line end; the weight; the new `num_hard`; 1 without a weight, else 0.
-    """
-    start = _field_start(text, offset)
-    if text[start] == _LINE_END:
-        return start, np.float32(0.0), num_hard, 1
-    end = _field_end(text, start)
-    backoff, num_hard = _read_weight(text, start, end, row, BACKOFF, hard, num_hard)
-    return _field_start(text, end), backoff, num_hard, 0
 
 
 @numba.njit(nogil=True)

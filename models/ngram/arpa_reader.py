@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -141,22 +141,9 @@ def escape_tokens(tokens: Sequence[str]) -> tuple[Sequence[str], int]:
 
     If none needs it, none is escaped.
     """
-    special = sum(not _writable(token) for token in tokens[len(CONTROL_TOKENS) :])
-    if special == 0:
-        return tokens, 0
-    return (*CONTROL_TOKENS, *map(_escape, tokens[len(CONTROL_TOKENS) :])), special
-
-
-def unescape_word(word: str) -> str | None:
-    """Return the word of an escaped spelling, or None if no word has it."""
-    if word == "%":
-        return ""
-    plain = _ESCAPED.sub(lambda match: chr(int(match[1], 16)), word)
-    return plain if _escape(plain) == word else None
-
-
-def _writable(word: str) -> bool:
-    return word != "" and word not in CONTROL_IDS and _NEEDS_ESCAPE.search(word) is None
+    words = tokens[len(CONTROL_TOKENS) :]
+    special = sum(not word or word in CONTROL_IDS or bool(_NEEDS_ESCAPE.search(word)) for word in words)
+    return (*CONTROL_TOKENS, *map(_escape, words)) if special else tokens, special
 
 
 def _escape(word: str) -> str:
@@ -185,7 +172,7 @@ def read_lexicon(
     Raises:
         FormatError: a word is not UTF-8 or wrongly escaped; `<s>` or `</s>` is missing.
     """
-    ids = np.zeros(words.size, dtype=np.int32)
+    ids = np.zeros(words.size, np.int32)
     ordinary: list[str] = []
     controls: dict[int, int] = {}  # line of each control id found so far
     for number, spelled in enumerate(words.all_words()):
@@ -202,8 +189,8 @@ def read_lexicon(
             ids[number] = control
             continue
         if escaped:
-            plain = unescape_word(word)
-            if plain is None:
+            plain = "" if word == "%" else _ESCAPED.sub(lambda match: chr(int(match[1], 16)), word)
+            if _escape(plain) != word:
                 source.fail(f"{word!r} is not escaped, but the file declares escaped words", line=line)
             word = plain
         ids[number] = len(CONTROL_TOKENS) + len(ordinary)
@@ -215,10 +202,9 @@ def read_lexicon(
                 f"{CONTROL_TOKENS[control]!r} is not listed among the 1-grams",
                 hint="sentences need both <s> and </s>: train the model on text with sentence boundaries",
             )
-    for word, control in CONTROL_IDS.items():
-        if control == UNK:
-            words.add(word.encode())
-    added = np.full(words.size - len(ids), UNK, dtype=np.int32)
+    for unknown in (b"<unk>", b"<UNK>"):
+        words.add(unknown)
+    added = np.full(words.size - len(ids), UNK, np.int32)
     return Vocabulary(ordinary), np.concatenate([ids, added]), UNK in controls
 
 
@@ -255,17 +241,13 @@ class ArpaSection:
         self.missing_backoffs = 0
         self._source, self._order, self._highest = source, order, len(counts)
         self._declared, self._count = counts[order - 1], 0
-        self._hard = np.zeros((_MAX_HARD_NUMBERS, 4), dtype=np.int64)
-        self._unlisted = np.zeros((_MAX_HARD_NUMBERS, order - 1), dtype=np.int32)
+        self._hard = np.zeros((_MAX_HARD_NUMBERS, 4), np.int64)
+        self._unlisted = np.zeros((_MAX_HARD_NUMBERS, order - 1), np.int32)
         self._num_unlisted = 0
         capacity = min(self._declared, _INITIAL_ROWS)
-        self.rows = NGramRows(
-            prefixes=np.zeros(capacity, dtype=np.int32),
-            words=np.zeros(capacity, dtype=np.int32),
-            log10_probs=np.zeros(capacity, dtype=np.float32),
-            log10_backoffs=np.zeros(capacity, dtype=np.float32),
-            lines=np.zeros(capacity, dtype=np.int64),
-        )
+        kinds = np.int32, np.int32, np.float32, np.float32, np.int64
+        columns: list[Any] = [np.zeros(capacity, kind) for kind in kinds]
+        self.rows = NGramRows(*columns)
 
     def read(self, words: WordTable, ids: Int32s = _NO_IDS, listed: ListedArcs = _NO_ARCS) -> None:
         """Read the section.
@@ -357,26 +339,22 @@ class ArpaSection:
         for row, column, start, end in self._hard[: stop.num_hard].tolist():
             line = int(self.rows.lines[row]) if row < self._count else stop.line
             field = block[start:end].tobytes()
-            value = nearest_float(field)
-            name = "log-probability" if column == arpa_kernels.PROB else "back-off weight"
+            value, given = nearest_float(field), quote_bytes(field)
+            is_prob = column == arpa_kernels.PROB
+            name = "log-probability" if is_prob else "back-off weight"
             if value is None:
-                self._source.fail(
-                    f"found {quote_bytes(field)}, expected a {name}", line=line, hint=self._layout()
-                )
+                self._source.fail(f"found {given}, expected a {name}", line=line, hint=self._layout())
             if np.isnan(value):
-                self._source.fail(f"the {name} is not a number: {quote_bytes(field)}", line=line)
-            if column == arpa_kernels.PROB:
-                if value > arpa_kernels.MAX_LOG_PROB:
-                    self._fail_positive(field, line)
-                self.rows.log10_probs[row] = value
-            else:
-                if value == np.inf:
-                    self._source.fail(f"the {name} is infinite: {quote_bytes(field)}", line=line)
-                self.rows.log10_backoffs[row] = value
+                self._source.fail(f"the {name} is not a number: {given}", line=line)
+            if is_prob and value > arpa_kernels.MAX_LOG_PROB:
+                self._fail_positive(field, line)
+            if value == np.inf:
+                self._source.fail(f"the {name} is infinite: {given}", line=line)
+            (self.rows.log10_probs if is_prob else self.rows.log10_backoffs)[row] = value
 
     def _refuse(self, stop: ParseStop, words: WordTable) -> NoReturn:
         """Raise the error of the line where the kernel stopped."""
-        field = b"".join(self._source.fields_at(stop.field)[:1])  # empty at the end of a line
+        field = self._source.field_at(stop.field)
         if stop.code == arpa_kernels.POSITIVE_LOG_PROB:
             self._fail_positive(field, stop.line)
         if stop.code == arpa_kernels.DUPLICATE:
@@ -554,12 +532,12 @@ def _add_prefixes(orders: list[tuple[NGrams, NGramWeights]], section: ArpaSectio
 
 def _make_unigrams(rows: NGramRows, ids: Int32s, size: int) -> tuple[NGrams, NGramWeights]:
     """Return a unigram per id from rows in file order."""
-    probs = np.full(size, MISSING_UNKNOWN_LOG10, dtype=np.float32)
-    backoffs = np.zeros(size, dtype=np.float32)
+    probs = np.full(size, MISSING_UNKNOWN_LOG10, np.float32)
+    backoffs = np.zeros(size, np.float32)
     probs[ids] = rows.log10_probs
     backoffs[ids] = rows.log10_backoffs
     probs[BOS] = -np.inf
-    nowhere = np.zeros(size, dtype=np.int32)
+    nowhere = np.zeros(size, np.int32)
     return NGrams(np.arange(size, dtype=np.int32), nowhere, nowhere), NGramWeights(probs, backoffs)
 
 
@@ -573,7 +551,7 @@ def _sort_section(section: ArpaSection, *, num_prefixes: int, vocab_size: int) -
         if twin < len(words):
             section.fail_duplicate(int(lines[order[twin - 1]]), int(lines[order[twin]]))
         probs, backoffs = probs[order], backoffs[order]
-    unknown = np.full(len(words), -1, dtype=np.int32)
+    unknown = np.full(len(words), -1, np.int32)
     return NGrams(words, prefixes, unknown), NGramWeights(probs, backoffs)
 
 

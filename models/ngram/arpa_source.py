@@ -22,7 +22,7 @@ BLOCK_BYTES = 1 << 22
 MAX_LINE_BYTES = 1 << 20
 _MAGIC_BYTES = 512
 
-_FIELD = re.compile(rb"[^ \t\r\n]+")
+_FIELD = re.compile(rb"[^ \t\r\n]*")
 _KNOWN_FORMATS = {
     rb"mmap lm http://kheafield\.com/code": "it is a binary file of KenLM; give the ARPA file that it was built from",
     rb"SRILM_BINARY_NGRAM": "it is a binary file of SRILM; ngram -lm FILE -write-lm ARPA makes an ARPA file of it",
@@ -57,7 +57,7 @@ class ArpaSource:
 
     def __init__(self, path: Path, *, on_read: Callable[[int], None]) -> None:
         self.path = path
-        self.block: UInt8s = np.zeros(0, dtype=np.uint8)
+        self.block: UInt8s = np.zeros(0, np.uint8)
         self.offset = 0
         self.line = 1
         self.cut = False
@@ -110,9 +110,9 @@ class ArpaSource:
         self.line += 1
         return text
 
-    def fields_at(self, offset: int) -> list[bytes]:
-        """Return the fields of a line from an offset on."""
-        return _FIELD.findall(self._whole, offset, self._whole.index(b"\n", offset))
+    def field_at(self, offset: int) -> bytes:
+        """Return the field that begins at an offset; empty at the end of a line."""
+        return next(_FIELD.finditer(self._whole, offset))[0]
 
     def drain(self) -> None:
         """Read to the file's end, to complete its hash and detect damage."""
@@ -143,7 +143,7 @@ class ArpaSource:
 
     def _use(self, lines: bytes, *, tail: bytes) -> None:
         self._whole, self._tail = lines, tail
-        self.block, self.offset = np.frombuffer(lines, dtype=np.uint8), 0
+        self.block, self.offset = np.frombuffer(lines, np.uint8), 0
 
     def _read(self) -> bytes:
         with report_read_errors(self.path):

@@ -75,9 +75,9 @@ def write_arpa(
     """
     tokens, escaped = escape_tokens(vocabulary.tokens)
     words = [token.encode() for token in tokens]
-    starts = np.zeros(len(words) + 1, dtype=np.int64)
+    starts = np.zeros(len(words) + 1, np.int64)
     np.cumsum([len(word) for word in words], out=starts[1:])
-    spelling = np.frombuffer(b"".join(words), dtype=np.uint8)
+    spelling = np.frombuffer(b"".join(words), np.uint8)
     counts = tuple(len(ngrams.words) for ngrams, _ in orders)
     backoffs, log_zero = [weights.log10_backoffs for _, weights in orders[:-1]], None
     if any(np.isneginf(values).any() for values in backoffs):
@@ -94,7 +94,7 @@ def write_arpa(
             write(b"\n" + section_heading(order) + b"\n")
             for lines in _batches(orders, order, log_zero):
                 num_bytes = int(np.diff(starts)[lines[0]].sum()) + lines[0].size
-                out = np.empty(num_bytes + len(lines[1]) * (2 * MAX_NUMBER_BYTES + 2), dtype=np.uint8)
+                out = np.empty(num_bytes + len(lines[1]) * (2 * MAX_NUMBER_BYTES + 2), np.uint8)
                 write(out[: _write_lines(*lines, spelling, starts, out)].tobytes())
                 on_write(len(lines[1]))
         write(b"\n" + END_HEADING + b"\n")
@@ -106,7 +106,7 @@ def _batches(
 ) -> Iterator[tuple[Int32s, Float32s, Float32s, Bools]]:
     """Yield the n-grams of one order as arguments of `_write_lines`, up to `_CHUNK` at a time."""
     ngrams, (log10_probs, log10_backoffs) = orders[order - 1]
-    is_context = np.zeros(len(ngrams.words), dtype=np.bool_)
+    is_context = np.zeros(len(ngrams.words), np.bool_)
     if order < len(orders):
         is_context[orders[order][0].prefixes] = True
     for begin in range(0, len(ngrams.words), _CHUNK):
@@ -119,7 +119,7 @@ def _batches(
         probs = np.minimum(log10_probs[here], np.float32(0))
         probs[np.isneginf(probs) & (words[0] == BOS)] = _START_LOG10
         if order == len(orders):
-            backoffs, full = probs, np.zeros(len(probs), dtype=np.bool_)
+            backoffs, full = probs, np.zeros(len(probs), np.bool_)
         else:
             backoffs = log10_backoffs[here].copy()
             if log_zero is not None:

@@ -143,7 +143,7 @@ def quantise_automaton(automaton: Automaton) -> Automaton:
     backoff_values, backoffs = encode_values(automaton.log10_backoffs)
     ranked = rank_arcs(automaton.first_arcs, prob_values[probs])
     words = automaton.words.astype("<u4").view(np.uint8).reshape(-1, 4)[:, :3]
-    made = automaton._replace(
+    return automaton._replace(
         words=np.ascontiguousarray(words),
         log10_probs=probs,
         log10_backoffs=backoffs,
@@ -151,8 +151,7 @@ def quantise_automaton(automaton: Automaton) -> Automaton:
         backoff_values=backoff_values,
         ranked_arcs=ranked.arcs,
         ranked_masses=ranked.masses,
-    )
-    return made.frozen()
+    ).frozen()
 
 
 def encode_values(values: Float32s, *, kept: Float32s | None = None) -> tuple[Float32s, UInt8s]:
@@ -268,9 +267,9 @@ def build_automaton(orders: Sequence[tuple[NGrams, NGramWeights]]) -> Automaton:
     every_order = [ngrams for ngrams, _ in orders]
     starts, firsts, words = number_arcs(every_order)
     log10_probs = np.concatenate([weights.log10_probs for _, weights in orders])
-    zero = np.zeros(1, dtype=np.float32)
+    zero = np.zeros(1, np.float32)
     ranked = rank_arcs(firsts, log10_probs)
-    automaton = Automaton(
+    return Automaton(
         order_starts=starts,
         first_arcs=firsts,
         suffixes=suffix_states(every_order[:-1], starts, firsts, words),
@@ -279,12 +278,8 @@ def build_automaton(orders: Sequence[tuple[NGrams, NGramWeights]]) -> Automaton:
         log10_backoffs=np.concatenate([zero, *(weights.log10_backoffs for _, weights in orders[:-1])]),
         prob_values=zero[:0],
         backoff_values=zero[:0],
-        ranked_states=ranked.states,
-        ranked_starts=ranked.starts,
-        ranked_arcs=ranked.arcs,
-        ranked_masses=ranked.masses,
-    )
-    return automaton.frozen()
+        **{f"ranked_{name}": array for name, array in ranked._asdict().items()},
+    ).frozen()
 
 
 def number_arcs(orders: Sequence[NGrams]) -> tuple[Int64s, UInt32s, Int32s]:
@@ -294,7 +289,7 @@ def number_arcs(orders: Sequence[NGrams]) -> tuple[Int64s, UInt32s, Int32s]:
         np.bincount(longer.prefixes, minlength=len(shorter.words))
         for shorter, longer in itertools.pairwise(orders)
     ]
-    first_arcs = np.zeros(starts[-2] + 2, dtype=np.uint32)
+    first_arcs = np.zeros(starts[-2] + 2, np.uint32)
     first_arcs[1:] = np.cumsum(np.concatenate([[starts[1]], *fan_outs]))
     return starts, first_arcs, np.concatenate([ngrams.words for ngrams in orders])
 

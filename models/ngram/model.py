@@ -1,20 +1,27 @@
 """N-gram model: an automaton by the common protocol, with checked inputs and bulk scoring."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
-from numba import types
 from typing_extensions import override
 
-from models.arrays import Float64s, FloatArray, Int32s, Int64s, ModelBytes, TokenIds, UInt8s, array_bytes
+from models.arrays import (
+    AnyArray,
+    Float64s,
+    FloatArray,
+    Int32s,
+    Int64s,
+    ModelBytes,
+    TokenIds,
+    UInt8s,
+    array_bytes,
+)
 from models.errors import InvalidInputError, ManifestError
 from models.files import CONFIG_FILE, read_config, write_config
-from models.kernels.compilation import kernel
-from models.kernels.threads import run_balanced, run_slices
+from models.kernels.threads import run_slices
 from models.language_model import (
     ContextMatcher,
     LanguageModel,
@@ -26,29 +33,13 @@ from models.language_model import (
     Want,
 )
 from models.ngram import scoring, top_k
-from models.ngram.access import compile_kernels, readonly
+from models.ngram.access import compile_kernels
 from models.ngram.automaton import AUTOMATON_FILE, Automaton
 from models.ngram.build import verify_automaton
 from models.tokenizers import Tokenizer
 from models.vocabulary import EOS, Vocabulary
 
 _NO_ORDERS, _NO_BACKOFFS = np.zeros(0, np.uint8), np.zeros(0, np.float32)
-
-
-def token_spans(tokens: TokenIds, lengths: TokenIds, rows: int) -> tuple[TokenIds, TokenIds, TokenIds]:
-    """Return the spans for kernels of tokens [B, T] with lengths [B], for a state of B rows.
-
-    Returns:
-        Tokens with padding [B · T]; start of each row [B], and its end without padding [B].
-
-    Raises:
-        InvalidInputError: shapes do not match.
-    """
-    tokens = np.ascontiguousarray(tokens, dtype=np.int64)
-    lengths = np.ascontiguousarray(lengths, dtype=np.int64)
-    check_shapes(tokens, lengths, rows)
-    begins = np.arange(rows) * tokens.shape[1]
-    return tokens.reshape(-1), begins, begins + lengths
 
 
 def check_one_per_row(shape: tuple[int, ...], rows: int) -> None:
@@ -114,13 +105,13 @@ class NGramState:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def select(self, rows: TokenIds) -> "NGramState":
+    def select(self, rows: TokenIds) -> Self:
         """Return rows `rows[0], rows[1], …`, which may repeat."""
-        return NGramState(self.ids[rows])
+        return type(self)(self.ids[rows])
 
-    def concatenate(self, others: Sequence["NGramState"]) -> "NGramState":
+    def concatenate(self, others: Sequence[Self]) -> Self:
         """Return the rows of this state, then those of `others`."""
-        return NGramState(np.concatenate([self.ids, *(state.ids for state in others)]))
+        return type(self)(np.concatenate([self.ids, *(state.ids for state in others)]))
 
 
 class NGramScores(NamedTuple):
@@ -180,42 +171,48 @@ class NGramModel(
 
     @override
     def initial_state(self, batch: int) -> NGramState:
-        return NGramState(np.full(batch, self.automaton.initial, dtype=np.int32))
+        return NGramState(np.full(batch, self.automaton.initial, np.int32))
 
     @override
     def empty_state(self, batch: int) -> NGramState:
-        return NGramState(np.zeros(batch, dtype=np.int32))
+        return NGramState(np.zeros(batch, np.int32))
 
     @override
     def advance(self, state: NGramState, tokens: TokenIds) -> NGramState:
-        tokens = np.ascontiguousarray(tokens, dtype=np.int64)
+        tokens = np.ascontiguousarray(tokens, np.int64)
         check_one_per_row(tokens.shape, len(state))
-        out = np.empty(len(state), dtype=np.int32)
+        out = np.empty(len(state), np.int32)
         bad = scoring.advance_rows(self.automaton, state.ids, tokens, out)
         check_known(tokens, bad, len(self.vocabulary))
         return NGramState(out)
 
     @override
     def next_log_probs(self, state: NGramState) -> FloatArray:
-        out = np.empty((len(state), len(self.vocabulary)), dtype=np.float32)
+        out = np.empty((len(state), len(self.vocabulary)), np.float32)
         scoring.write_distributions(self.automaton, state.ids, out)
         return out
 
     @override
     def top_k(self, state: NGramState, k: int) -> TopTokens:
         check_k(k, len(self.vocabulary))
-        ids = np.empty((len(state), k), dtype=np.int64)
-        log_probs = np.empty((len(state), k), dtype=np.float32)
+        ids = np.empty((len(state), k), np.int64)
+        log_probs = np.empty((len(state), k), np.float32)
         top_k.top_k_words(self.automaton, state.ids, ids, log_probs)
         return TopTokens(ids, log_probs)
 
     @override
     def read(self, state: NGramState, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
-        log_probs = _NO_BACKOFFS
+        log_probs, before = _NO_BACKOFFS, None
         if want.scores:
-            log_probs = self._score(state, tokens, lengths, detailed=False).log_probs
+            log_probs = np.zeros(tokens.shape, np.float32)
+            outputs = log_probs, _NO_ORDERS, _NO_BACKOFFS
+            self._walk(scoring.score_spans, state, tokens, lengths, outputs)
         after = self._prefill(state, tokens, lengths) if want.state else state
-        return ReadResult(log_probs, after, self._before(state, tokens, lengths) if want.before else None)
+        if want.before:
+            states = np.zeros(tokens.shape, np.int32)
+            self._walk(scoring.states_before, state, tokens, lengths, (states,))
+            before = NGramState(states[np.arange(tokens.shape[1]) < lengths[:, None]])
+        return ReadResult(log_probs, after, before)
 
     def score_detailed(self, state: NGramState, tokens: TokenIds, lengths: TokenIds) -> NGramScores:
         """Score tokens, with the length of each probability's n-gram.
@@ -223,59 +220,37 @@ class NGramModel(
         Raises:
             InvalidInputError: see `read`.
         """
-        return self._score(state, tokens, lengths, detailed=True)
+        kinds = np.float32, np.uint8, np.float32
+        scores = NGramScores(*(np.zeros(tokens.shape, kind) for kind in kinds))
+        self._walk(scoring.score_spans, state, tokens, lengths, scores)
+        return scores
 
     @override
-    def score_ragged(
-        self, state: NGramState, tokens: TokenIds, offsets: TokenIds, *, threads: int = 1
-    ) -> FloatArray:
-        """Score sequences in `threads` threads, without effect on the result."""
-        tokens = np.ascontiguousarray(tokens, dtype=np.int64)
-        offsets = np.ascontiguousarray(offsets, dtype=np.int64)
+    def score_ragged(self, state: NGramState, tokens: TokenIds, offsets: TokenIds) -> FloatArray:
+        tokens = np.ascontiguousarray(tokens, np.int64)
+        offsets = np.ascontiguousarray(offsets, np.int64)
         check_offsets(tokens, offsets, len(state))
-        out = np.empty(len(tokens), dtype=np.float32)
-
-        def run(rows: slice) -> int:
-            begins, ends = offsets[:-1][rows], offsets[1:][rows]
-            return scoring.score_spans(
-                self.automaton, state.ids[rows], tokens, begins, ends, out, _NO_ORDERS, _NO_BACKOFFS
-            )
-
-        bad = run(slice(None)) if threads == 1 else max(run_balanced(run, offsets, threads))
+        out = np.empty(len(tokens), np.float32)
+        spans = tokens, offsets[:-1], offsets[1:]
+        bad = scoring.score_spans(self.automaton, state.ids, *spans, out, _NO_ORDERS, _NO_BACKOFFS)
         check_known(tokens, bad, len(self.vocabulary))
         return out
 
-    def _score(
-        self, state: NGramState, tokens: TokenIds, lengths: TokenIds, *, detailed: bool
-    ) -> NGramScores:
-        spans = token_spans(tokens, lengths, len(state))
-        scores = NGramScores(
-            np.zeros(tokens.shape, dtype=np.float32),
-            np.zeros(tokens.shape if detailed else (0, 0), dtype=np.uint8),
-            np.zeros(tokens.shape if detailed else (0, 0), dtype=np.float32),
-        )
-        bad = scoring.score_spans(
-            self.automaton,
-            state.ids,
-            *spans,
-            scores.log_probs.reshape(-1),
-            scores.orders.reshape(-1),
-            scores.log_backoffs.reshape(-1),
-        )
+    def _walk(
+        self, walk: Any, state: NGramState, tokens: TokenIds, lengths: TokenIds, outputs: Iterable[AnyArray]
+    ) -> None:
+        """Call a kernel of spans with outputs [B, T] or empty; check the ids."""
+        tokens = np.ascontiguousarray(tokens, np.int64)
+        lengths = np.ascontiguousarray(lengths, np.int64)
+        check_shapes(tokens, lengths, len(state))
+        begins = np.arange(len(state)) * tokens.shape[1]
+        arrays = tokens, *outputs
+        flat, *out = (array.reshape(-1) for array in arrays)
+        bad = walk(self.automaton, state.ids, flat, begins, begins + lengths, *out)
         check_known(tokens, bad, len(self.vocabulary))
-        return scores
-
-    def _before(self, state: NGramState, tokens: TokenIds, lengths: TokenIds) -> NGramState:
-        """Return the state before each token, row by row."""
-        out = np.zeros(tokens.shape, dtype=np.int32)
-        spans = token_spans(tokens, lengths, len(state))
-        bad = scoring.states_before(self.automaton, state.ids, *spans, out.reshape(-1))
-        check_known(tokens, bad, len(self.vocabulary))
-        return NGramState(out[np.arange(tokens.shape[1]) < np.asarray(lengths)[:, None]])
 
     def _prefill(self, state: NGramState, tokens: TokenIds, lengths: TokenIds) -> NGramState:
         """Return the state after tokens, of which only the last order − 1 matter."""
-        tokens, lengths = np.asarray(tokens, dtype=np.int64), np.asarray(lengths, dtype=np.int64)
         check_shapes(tokens, lengths, len(state))
         reach = self.order - 1
         after = NGramState(np.where(lengths >= reach, np.int32(0), state.ids))
@@ -344,44 +319,19 @@ def score_lines(
     Raises:
         InvalidInputError: the tokenizer has ids outside the model's vocabulary.
     """
+
+    def score(share: slice) -> SentenceScores:
+        ids, ends = tokenizer.encode_ragged(lines[share])
+        offsets = ends + np.arange(len(ends))  # one </s> per sentence
+        tokens: Any = np.insert(ids, ends[1:], EOS)
+        state = model.initial_state(len(ends) - 1)
+        return SentenceScores(model.score_ragged(state, tokens, offsets), offsets)
+
     cuts = np.linspace(0, len(lines), max(1, min(threads, len(lines))) + 1).astype(int).tolist()
-    parts = run_slices(lambda share: score_sentences(model, *tokenizer.encode_ragged(lines[share])), cuts)
+    parts = run_slices(score, cuts)
     if len(parts) == 1:
         return parts[0]
     lengths = np.concatenate([np.diff(part.offsets) for part in parts])
     return SentenceScores(
         np.concatenate([part.log_probs for part in parts]), np.concatenate([[0], np.cumsum(lengths)])
     )
-
-
-def score_sentences(
-    model: NGramModel, ids: npt.NDArray[np.integer], offsets: TokenIds, *, threads: int = 1
-) -> SentenceScores:
-    """Score B sentences of ids, each after `<s>` and with its `</s>`.
-
-    Args:
-        model: model to score with.
-        ids: joined ids of all sentences, without `<s>` and `</s>` [N].
-        offsets: start of each sentence, then N [B + 1].
-        threads: number of threads, without effect on the result.
-
-    Raises:
-        InvalidInputError: the offsets do not match the ids, or an id is outside the vocabulary.
-    """
-    words: TokenIds = np.ascontiguousarray(ids, dtype=np.int64)
-    offsets = np.ascontiguousarray(offsets, dtype=np.int64)
-    check_offsets(words, offsets, max(len(offsets) - 1, 0))
-    begins = offsets + np.arange(len(offsets))  # one </s> per sentence
-    tokens = np.empty(int(begins[-1]), dtype=np.int64)
-    _append_eos(words, offsets, tokens)
-    log_probs = model.score_ragged(model.initial_state(len(offsets) - 1), tokens, begins, threads=threads)
-    return SentenceScores(log_probs, begins)
-
-
-@kernel(types.void(readonly("int64"), readonly("int64"), types.int64[::1]))
-def _append_eos(ids: Int64s, offsets: Int64s, tokens: Int64s) -> None:
-    """Append `</s>` to each sentence; `tokens` has one entry more for each than `ids`."""
-    for row in range(len(offsets) - 1):
-        for index in range(offsets[row], offsets[row + 1]):
-            tokens[index + row] = ids[index]
-        tokens[offsets[row + 1] + row] = EOS

@@ -31,7 +31,7 @@ from models.checkpoint.load import load_checkpoint
 from models.ngram.arpa_reader import read_arpa
 from models.ngram.arpa_writer import write_arpa
 from models.ngram.build import build_automaton, list_ngrams, quantise_automaton
-from models.ngram.model import NGramModel, NGramState, score_lines, score_sentences
+from models.ngram.model import NGramModel, NGramState, score_lines
 from models.tokenizers import Tokenizer
 from models.vocabulary import EOS
 
@@ -207,8 +207,6 @@ def bench_scoring(
     seconds = median_seconds(
         {
             "ids": lambda: model.score_ragged(starts, tokens, begins),
-            "ids, 2 threads": lambda: model.score_ragged(starts, tokens, begins, threads=2),
-            "ids without </s>": lambda: score_sentences(model, ids, offsets),
             "lines": lambda: score_lines(model, tokenizer, lines),
             "lines, 2 threads": lambda: score_lines(model, tokenizer, lines, threads=2),
             "ids, quantised": lambda: coded.score_ragged(starts, tokens, begins),

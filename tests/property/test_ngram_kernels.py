@@ -11,7 +11,6 @@ import math
 import numpy as np
 import pytest
 
-from models.kernels import threads
 from models.language_model import prefill_sequences
 from models.ngram.build import (
     MAX_UNRANKED_ARCS,
@@ -144,7 +143,7 @@ def test_distributions_and_their_tops_of_every_size(odd):
         assert np.array_equal(top.log_probs, np.take_along_axis(rows, top.ids, 1))
 
 
-def test_walks(odd, monkeypatch):
+def test_walks(odd):
     tokens, lengths, (log_probs, orders, log_backoffs), after = odd.texts()
     detail = odd.model.score_detailed(odd.state, tokens, lengths)
     assert np.array_equal(detail.log_probs, log_probs)
@@ -153,10 +152,7 @@ def test_walks(odd, monkeypatch):
     assert prefill_sequences(odd.model, odd.state, tokens, lengths).ids.tolist() == after or odd.order == 1
     inside = np.arange(9) < lengths[:, None]
     offsets = np.concatenate([[0], np.cumsum(lengths)])
-    monkeypatch.setattr(threads, "MIN_TOKENS_PER_THREAD", 1)
-    for count in (1, 3, 50):
-        flat = odd.model.score_ragged(odd.state, tokens[inside], offsets, threads=count)
-        assert np.array_equal(flat, log_probs[inside])
+    assert np.array_equal(odd.model.score_ragged(odd.state, tokens[inside], offsets), log_probs[inside])
 
 
 def test_one_word_more(odd):

@@ -79,6 +79,15 @@ sigmoid_in_place, tanh_in_place = _in_place(sigmoid), _in_place(tanh)
 relu_in_place = _in_place(numba.njit(nogil=True, inline="always")(lambda value: greater(value, _ZERO)))
 
 
+@kernel(types.void(FLOATS, types.boolean))
+def activate(values: Any, rectified: Any) -> None:
+    """Replace values [N] by tanh, or by max(0, value) if `rectified`."""
+    if rectified:
+        relu_in_place(values)
+    else:
+        tanh_in_place(values)
+
+
 @numba.njit(nogil=True)
 def lstm_step(x: Any, u: Any, h: Any, c: Any) -> None:
     """Long short-term memory: c ← σ(f) c + σ(i) tanh(g), h ← σ(o) tanh(c).
@@ -122,10 +131,7 @@ def elman_step(x: Any, u: Any, h: Any, rectified: Any) -> None:
     """Simple recurrent network: h ← tanh(x + u), or relu(x + u); see `lstm_step`."""
     for unit in range(len(h)):
         h[unit] = x[unit] + u[unit]
-    if rectified:
-        relu_in_place(h)
-    else:
-        tanh_in_place(h)
+    activate(h, rectified)
 
 
 @numba.njit(nogil=True, error_model="numpy")
@@ -206,32 +212,6 @@ def run_recurrent_layer(layer: Any, inputs: Any, alive: Any, h: Any, c: Any, out
             quantise_row(h[row], rows, (step + 1) * batch + row)
 
 
-@kernel(types.void(INT8_MATRIX_TYPE, FLOATS, INT8_ROWS_TYPE, types.int64, types.boolean, FLOATS_2D))
-def run_dense_layer(matrix: Any, bias: Any, inputs: Any, first: Any, rectified: Any, outputs: Any) -> None:
-    """Write outputs [N, H] of a layer f(W x + b), f being tanh or relu.
-
-    Args:
-        matrix: W, [H, I].
-        bias: b, [H rounded up].
-        inputs: `Int8Rows`.
-        first: index of the first of the N rows.
-        rectified: whether f is relu.
-        outputs: written, [N, H].
-    """
-    size = outputs.shape[1]
-    sums = np.empty((INPUTS_PER_PRODUCT, len(bias)), np.float32)
-    for start in range(0, len(outputs), INPUTS_PER_PRODUCT):
-        count = min(INPUTS_PER_PRODUCT, len(outputs) - start)
-        multiply_rows(matrix, bias, inputs, first + start, count, sums)
-        for row in range(count):
-            output = outputs[start + row]
-            copy_values(sums[row, :size], output)
-            if rectified:
-                relu_in_place(output)
-            else:
-                tanh_in_place(output)
-
-
 @kernel(types.void(*[FLOATS_2D] * 3), error_model="numpy")
 def normalise_rows(norm: Any, vectors: Any, normalised: Any) -> None:
     """Normalise vectors [N, W] to mean 0 and variance 1, into `normalised` [N, W] (Ba et al. 2016).
@@ -290,10 +270,6 @@ class Activations:
         normalise_rows(norm, self.floats.reshape(-1, width), floats.reshape(-1, width))
         return Activations(None, floats, self._shape)
 
-    def plus(self, addend: "Activations") -> "Activations":
-        """Return the sums with vectors of the same shape."""
-        return Activations(None, self.floats + addend.floats, self._shape)
-
 
 BodyResult: TypeAlias = tuple[Activations, HiddenArrays]
 
@@ -324,7 +300,7 @@ class Int8Body(ABC):
 def row_lengths(alive: TokenIds, batch: int) -> TokenIds:
     """Number of steps of each row [B], from the number of rows in each step."""
     lengths: Any = np.count_nonzero(alive[:, None] > np.arange(batch), axis=0)
-    return np.asarray(lengths, dtype=np.int64)
+    return np.asarray(lengths, np.int64)
 
 
 def last_vectors(seen: FloatArray, alive: TokenIds, count: int) -> FloatArray:
@@ -348,7 +324,10 @@ class Int8Layers(Int8Body):
         """Return the last layer's outputs; `run` takes a layer's number and inputs."""
         for number, skip in enumerate(self._skips):
             above = run(number, outputs.normalised(self._norms[number]).rows)
-            outputs = above.plus(outputs) if skip else above
+            if skip:
+                sums = above.floats + outputs.floats
+                above = Activations(None, sums, sums.shape)
+            outputs = above
         return outputs.normalised(self._norms[-1])
 
 
@@ -423,11 +402,9 @@ class Int8FeedForward(Int8Layers):
         windows = np.concatenate([seen[k : k + steps] for k in range(self._window)], axis=2)
 
         def run(number: int, inputs: Int8Rows) -> Activations:
-            layer = self._layers[number]
-            outputs = np.empty((steps, batch, layer.size), np.float32)
-            flat = outputs.reshape(-1, layer.size)
-            run_dense_layer(layer.matrix, layer.bias, inputs, batch, self._rectified, flat)
-            return Activations(None, outputs, outputs.shape)
+            outputs = np.ascontiguousarray(multiply(self._layers[number], inputs, first=batch))
+            activate(outputs.reshape(-1), self._rectified)
+            return Activations(None, outputs.reshape(steps, batch, -1), (steps, batch, outputs.shape[1]))
 
         outputs = self._run_layers(Activations(None, windows, (steps, batch, windows.shape[2])), run)
         return outputs, (last_vectors(seen, alive, self._window - 1),)

@@ -1,6 +1,5 @@
 """Int8 network as a language model: embedding → body → (projection) → output layer."""
 
-from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,7 +25,14 @@ from models.neural.int8.matrix import (
     take_rows,
     zero_int8_rows,
 )
-from models.neural.int8.output import make_output, multiply, to_int8_rows, token_clusters
+from models.neural.int8.output import (
+    Int8AdaptiveSoftmax,
+    Int8Output,
+    Int8Softmax,
+    multiply,
+    to_int8_rows,
+    token_clusters,
+)
 from models.neural.network_model import HiddenArrays, NetworkModel, NeuralState
 from models.neural.weights import NetworkWeights
 from models.tensor_files import PackedWeightCache
@@ -68,13 +74,21 @@ class Int8Model(NetworkModel, BlockSampler[NeuralState]):
         weight_cache = weight_cache or PackedWeightCache()
         self._weights = weight_cache.arrays
         given = Parameters(arrays, weight_cache)
-        self.body = _make_body(config, given.part("body"))
+        body, layers = given.part("body"), Int8FeedForward if config.cell == "feed-forward" else Int8Recurrent
+        self.body: Int8Body = layers(config, body if config.attention == "none" else body.part("inner"))
+        if config.attention != "none":
+            self.body = Int8Attention(self.body, config, body)
         self._empty = NeuralState((np.zeros((1, 1, config.hidden_size), np.float32), *self.body.start))
         self._embedding = given.matrix("embedding", lambda: _token_vectors(config, given))
         projection = given.part("projection")
         is_projected = config.feature_size != config.hidden_size
         self._projection = projection.linear("weight", projection["bias"]) if is_projected else None
-        self.output = make_output(config, weights.vocab_size, given, self._embedding)
+        self.output: Int8Output
+        if config.output == "adaptive":
+            self.output = Int8AdaptiveSoftmax(config, weights.vocab_size, given)
+        else:
+            matrix = self._embedding if config.tied else given.matrix("output.weight")
+            self.output = Int8Softmax(matrix, given["output.bias"])
 
     @override
     def memory(self) -> ModelBytes:
@@ -82,20 +96,18 @@ class Int8Model(NetworkModel, BlockSampler[NeuralState]):
 
     @override
     def empty_state(self, batch: int) -> NeuralState:
-        return self._empty.select(np.zeros(batch, dtype=np.int64))
+        return self._empty.select(np.zeros(batch, np.int64))
 
     @override
     def advance(self, state: NeuralState, tokens: TokenIds) -> NeuralState:
-        ids = np.asarray(tokens, dtype=np.int64).reshape(len(state))  # kernels do not check the shape
-        results: dict[int, NeuralState] = {}
+        ids = np.asarray(tokens, np.int64).reshape(len(state))  # kernels do not check the shape
 
-        def work(part: slice) -> None:
+        def work(part: slice) -> NeuralState:
             hidden, alive = state.select(part).hidden, np.array([len(ids[part])])
             outputs, carried = self.body.read(self.embedded(ids[None, part]), alive, hidden[1:])
-            results[part.start] = NeuralState((outputs.floats, *carried))
+            return NeuralState((outputs.floats, *carried))
 
-        run_row_slices(work, len(state))
-        first, *rest = (results[start] for start in sorted(results))
+        first, *rest = run_row_slices(work, len(state))
         return first.concatenate(rest) if rest else first
 
     @override
@@ -105,11 +117,11 @@ class Int8Model(NetworkModel, BlockSampler[NeuralState]):
     @override
     def block_sums(self, state: NeuralState, temperatures: FloatArray) -> BlockSums:
         features = self.features_of(state.top)
-        return self.output.block_sums(features, np.ascontiguousarray(temperatures, dtype=np.float32))
+        return self.output.block_sums(features, np.ascontiguousarray(temperatures, np.float32))
 
     @override
     def logits(self, sums: BlockSums, rows: TokenIds, blocks: TokenIds) -> FloatArray:
-        return self.output.block_logits(sums.features, np.asarray(rows), np.asarray(blocks))
+        return self.output.block_logits(sums.features, rows, blocks)
 
     @override
     def read_segment(
@@ -132,12 +144,8 @@ class Int8Model(NetworkModel, BlockSampler[NeuralState]):
         return score(self.features_of(taken), ids)
 
     @override
-    def take_outputs(self, before: NetworkOutputs, steps: TokenIds, rows: TokenIds) -> FloatArray:
-        return before[0][steps, rows]
-
-    @override
-    def join_outputs(self, outputs: Sequence[FloatArray], order: TokenIds) -> NeuralState:
-        return NeuralState((np.concatenate(outputs)[None],)).select(order)
+    def states_before(self, before: NetworkOutputs, steps: TokenIds, rows: TokenIds) -> NeuralState:
+        return NeuralState((before[0][steps, rows][None],))
 
     @override
     def num_shares(self, lengths: TokenIds) -> int:
@@ -180,13 +188,6 @@ class Int8Model(NetworkModel, BlockSampler[NeuralState]):
         """Return quantised inputs of the output layer from outputs of the body [N, W]."""
         rows = outputs if isinstance(outputs, Int8Rows) else to_int8_rows(outputs)
         return rows if self._projection is None else to_int8_rows(multiply(self._projection, rows))
-
-
-def _make_body(config: NetworkConfig, parameters: Parameters) -> Int8Body:
-    layers = Int8FeedForward if config.cell == "feed-forward" else Int8Recurrent
-    if config.attention == "none":
-        return layers(config, parameters)
-    return Int8Attention(layers(config, parameters.part("inner")), config, parameters)
 
 
 def _token_vectors(config: NetworkConfig, parameters: Parameters) -> FloatArray:

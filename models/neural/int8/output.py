@@ -175,41 +175,15 @@ def write_block_sums(
         for row in range(count):
             if begin == 0:
                 copy_values(logits[row, :ROW_LANES], first[row])
-            part = logits[row, : (end - begin) * ROW_LANES]
-            inverse = _ONE / temperatures[row]
-            highest[row] = accumulate_block_sums(
-                part, begin, inverse, highest[row], lanes[row], sums[row], scratch
-            )
+            part, inverse = logits[row, : (end - begin) * ROW_LANES], _ONE / temperatures[row]
+            top = max_logit(part, highest[row], scratch)
+            if top > highest[row]:
+                _scale(lanes[row], exp(highest[row] - top))
+                _scale(sums[row, :begin], exp((highest[row] - top) * inverse))
+                highest[row] = top
+            block_sums_in_lanes(part, len(part), top, inverse, lanes[row], sums[row, begin:end])
     for row in range(count):
         log_sums[row] = log_sum_of_lanes(lanes[row], highest[row])
-
-
-@numba.njit(nogil=True, error_model="numpy")
-def accumulate_block_sums(
-    logits: Any, begin: Any, inverse: Any, highest: Any, lanes: Any, sums: Any, scratch: Any
-) -> Any:
-    """Add a segment of a row's logits to its block sums.
-
-    Args:
-        logits: a multiple of 64.
-        begin: index of their first block of 64.
-        inverse: inverse of the row's temperature.
-        highest: the highest logit of earlier segments.
-        lanes: sums of exponentials in 64 lanes; overwritten.
-        sums: sums of the row's blocks; written for the segment, rescaled for earlier ones.
-        scratch: [64].
-
-    Returns:
-        The new highest logit.
-    """
-    top = max_logit(logits, highest, scratch)
-    if top > highest:
-        _scale(lanes, exp(highest - top))
-        _scale(sums[:begin], exp((highest - top) * inverse))
-    block_sums_in_lanes(
-        logits, len(logits), top, inverse, lanes, sums[begin : begin + len(logits) // ROW_LANES]
-    )
-    return top
 
 
 @kernel(types.void(INT8_MATRIX_TYPE, FLOATS, INT8_ROWS_TYPE, IDS, IDS, FLOATS_2D))
@@ -370,16 +344,6 @@ class Int8AdaptiveSoftmax(Int8Output):
         return _log_softmax(self._inside[tail], to_int8_rows(multiply(self._narrow[tail], features)))
 
 
-def make_output(
-    config: NetworkConfig, vocab_size: int, parameters: Parameters, embedding: Int8Matrix
-) -> Int8Output:
-    """Create a network's output layer; a tied softmax shares the embedding's matrix."""
-    if config.output == "adaptive":
-        return Int8AdaptiveSoftmax(config, vocab_size, parameters)
-    matrix = embedding if config.tied else parameters.matrix("output.weight")
-    return Int8Softmax(matrix, parameters["output.bias"])
-
-
 def token_clusters(config: NetworkConfig, parameters: Parameters) -> Parameters:
     """Return the clusters of token vectors of an adaptive softmax."""
     return parameters.part("embedding" if config.tied else "output.vectors")
@@ -419,8 +383,8 @@ def to_int8_rows(vectors: FloatArray) -> Int8Rows:
     return rows
 
 
-def multiply(layer: Int8Linear, rows: Int8Rows) -> FloatArray:
-    """Return the products [N, O] of a layer with N rows, plus its bias."""
-    products = np.empty((num_rows(rows), len(layer.bias)), np.float32)
-    multiply_rows(layer.matrix, layer.bias, rows, 0, len(products), products)
+def multiply(layer: Int8Linear, rows: Int8Rows, *, first: int = 0) -> FloatArray:
+    """Return the products [N, O] of a layer with N rows from `first` on, plus its bias."""
+    products = np.empty((num_rows(rows) - first, len(layer.bias)), np.float32)
+    multiply_rows(layer.matrix, layer.bias, rows, first, len(products), products)
     return products[:, : layer.size]

@@ -68,11 +68,6 @@ class TensorAutomaton(NamedTuple):
     log10_backoffs: Tensor
 
     @property
-    def num_states(self) -> int:
-        """Number of states, S."""
-        return len(self.suffixes)
-
-    @property
     def device(self) -> torch.device:
         """Device of the tensors."""
         return self.keys.device
@@ -149,7 +144,7 @@ def find_arcs(automaton: TensorAutomaton, states: Tensor, words: Tensor) -> tupl
 def advance_contexts(automaton: TensorAutomaton, ids: Tensor, words: Tensor) -> Tensor:
     """Return the minimal states [B], int32, after one word each [B]."""
     arcs, found = find_arcs(automaton, suffix_chain(automaton, ids), words)
-    found &= arcs + 1 < automaton.num_states
+    found &= arcs + 1 < len(automaton.suffixes)
     longest = torch.where(found, arcs + 1, 0).amax(0)  # states are numbered by length
     return automaton.minimal[longest]
 
@@ -196,9 +191,8 @@ def score_contexts(
 def all_log_probs(automaton: TensorAutomaton, ids: Tensor) -> Tensor:
     """Return log-probabilities [B, V], float32, of all words in states [B]."""
     chain = suffix_chain(automaton, ids)
-    states = chain[:-1].flip(
-        0
-    )  # contexts [order − 1, B], the shortest first; 0 if a row has none of that length
+    # contexts [order − 1, B], the shortest first; 0 if a row has none of that length
+    states = chain[:-1].flip(0)
     backoffs = (automaton.log10_backoffs[chain].double() * LN_10).cumsum(0)
     # down to each context, natural logarithm
     charged = torch.cat([torch.zeros_like(backoffs[:1]), backoffs[:-1]])
@@ -264,7 +258,7 @@ def to_device(ids: Ids, device: torch.device) -> Tensor:
     """Copy ids or row numbers of any shape to the device, as int64."""
     if isinstance(ids, Tensor):
         return ids.to(device, torch.int64)
-    own = np.array(ids, dtype=np.int64)  # a copy: torch warns about read-only arrays
+    own = np.array(ids, np.int64)  # a copy: torch warns about read-only arrays
     return torch.from_numpy(own).to(device)
 
 
@@ -276,7 +270,7 @@ def check_token_per_row(tokens: Ids, rows: int, vocab_size: int, device: torch.d
     Raises:
         InvalidInputError: there is not one token per row, or an id is outside the vocabulary.
     """
-    host = tokens.cpu().numpy() if isinstance(tokens, Tensor) else np.asarray(tokens, dtype=np.int64)
+    host = tokens.cpu().numpy() if isinstance(tokens, Tensor) else np.asarray(tokens, np.int64)
     check_one_per_row(host.shape, rows)
     outside = (host < 0) | (host >= vocab_size)
     if outside.any():

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -31,27 +32,20 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class TensorNGramState:
-    """B contexts as state numbers of one automaton, equal to the numbers on the CPU.
+class TensorNGramState(NGramState):
+    """State numbers on the model's device, equal to those on the CPU."""
 
-    Attributes:
-        ids: state numbers [B], int32, on the model's device.
-    """
+    ids: Any  # a tensor
 
-    ids: Tensor
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
+    @override
     @torch.inference_mode()
-    def select(self, rows: Ids) -> "TensorNGramState":
-        """Return rows `rows[0], rows[1], …`, which may repeat."""
-        return TensorNGramState(self.ids[to_device(rows, self.ids.device)])
+    def select(self, rows: Ids) -> Self:
+        return type(self)(self.ids[to_device(rows, self.ids.device)])
 
+    @override
     @torch.inference_mode()
-    def concatenate(self, others: Sequence["TensorNGramState"]) -> "TensorNGramState":
-        """Return the rows of this state, then those of `others`."""
-        return TensorNGramState(torch.cat([self.ids, *(state.ids for state in others)]))
+    def concatenate(self, others: Sequence[Self]) -> Self:
+        return type(self)(torch.cat([self.ids, *(state.ids for state in others)]))
 
 
 class TensorNGramModel(
@@ -121,15 +115,13 @@ class TensorNGramModel(
 
     @override
     def read(self, state: TensorNGramState, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
-        log_probs, before = np.empty((0, 0), dtype=np.float32), None
+        log_probs, before = np.empty((0, 0), np.float32), None
         if want.scores:
             log_probs = self.score_detailed(state, tokens, lengths).log_probs
         after = self._prefill(state, tokens, lengths) if want.state else state
         if want.before:
-            states = self.cpu_model.read(
-                _to_host_state(state), tokens, lengths, want._replace(scores=False)
-            ).before
-            before = TensorNGramState(torch.as_tensor(states.ids, device=self.device))
+            read = self.cpu_model.read(_to_host_state(state), tokens, lengths, Want(before=True))
+            before = TensorNGramState(torch.as_tensor(read.before.ids, device=self.device))
         return ReadResult(log_probs, after, before)
 
     @torch.inference_mode()
@@ -139,7 +131,6 @@ class TensorNGramModel(
         Raises:
             InvalidInputError: see `read`.
         """
-        tokens, lengths = np.asarray(tokens), np.asarray(lengths)
         check_shapes(tokens, lengths, len(state))
         counts = np.arange(tokens.shape[1]) < lengths[:, None]
         texts = unpad(tokens, counts, len(self.vocabulary))
@@ -152,7 +143,6 @@ class TensorNGramModel(
     @torch.inference_mode()
     def _prefill(self, state: TensorNGramState, tokens: TokenIds, lengths: TokenIds) -> TensorNGramState:
         """Return the state after tokens, of which only the last order − 1 matter."""
-        tokens, lengths = np.asarray(tokens), np.asarray(lengths)
         check_shapes(tokens, lengths, len(state))
         left = lengths[:, None] - np.arange(tokens.shape[1])  # tokens from each position to the row's end
         texts = unpad(tokens, (left >= 1) & (left < self.order), len(self.vocabulary))

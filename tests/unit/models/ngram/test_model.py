@@ -11,7 +11,7 @@ import pytest
 from models.errors import InvalidInputError
 from models.language_model import SequenceReader, prefill_sequences, score_sequences
 from models.ngram.build import quantise_automaton
-from models.ngram.model import NGramModel, score_lines, score_sentences
+from models.ngram.model import NGramModel, score_lines
 from models.tokenizers import WordTokenizer
 from models.vocabulary import BOS, EOS, Vocabulary
 from training.corpus import EncodedCorpus
@@ -100,13 +100,12 @@ def test_more_tokens_than_there_are_cannot_be_ranked(model, k):
         model.top_k(model.initial_state(1), k)
 
 
-def test_ragged_scores_do_not_depend_on_threads(model):
+def test_ragged_scores_are_those_of_each_row(model):
     random = np.random.default_rng(1)
     lengths = random.integers(0, 9, size=5000)
     tokens, offsets = random.integers(0, 10, size=lengths.sum()), np.append(0, np.cumsum(lengths))
     state = model.initial_state(len(lengths))
     alone = model.score_ragged(state, tokens, offsets)
-    assert np.array_equal(model.score_ragged(state, tokens, offsets, threads=3), alone)
     padded = score_sequences(
         model, model.initial_state(1), tokens[None, offsets[7] : offsets[8]], lengths[7:8]
     )
@@ -189,14 +188,6 @@ def test_lines_score_as_each_alone(model, tokenizer, threads):
     assert scores.sums == pytest.approx([row.sum() for row in expected], abs=1e-5)
 
 
-def test_ids_score_as_their_text(model, tokenizer):
-    ids, offsets = tokenizer.encode_ragged(LINES)
-    assert np.array_equal(
-        score_sentences(model, ids, offsets, threads=2).log_probs,
-        score_lines(model, tokenizer, LINES).log_probs,
-    )
-
-
 def test_no_line_is_no_trouble(model, tokenizer):
     assert len(score_lines(model, tokenizer, [], threads=4).log_probs) == 0
 
@@ -204,13 +195,13 @@ def test_no_line_is_no_trouble(model, tokenizer):
 @pytest.mark.parametrize("offsets", [[0, 50_000_000, 2], [0, 1, 5], [1, 2], [0, 2, 1, 2], []])
 def test_offsets_that_lead_astray_are_refused(model, offsets):
     with pytest.raises(InvalidInputError, match="offsets"):
-        score_sentences(model, np.array([3, 4]), np.array(offsets, dtype=np.int64))
+        model.score_ragged(model.initial_state(max(len(offsets) - 1, 0)), np.array([3, 4]), np.array(offsets))
 
 
 @pytest.mark.parametrize("word", [-1, 10, 2**32 + 3])
 def test_an_unknown_id_is_refused(model, word):
     with pytest.raises(InvalidInputError, match=f"is {word}, but token ids are 0 to 9"):
-        score_sentences(model, np.array([3, word]), np.array([0, 2]))
+        model.score_ragged(model.initial_state(1), np.array([3, word]), np.array([0, 2]))
 
 
 THREADS = 8
