@@ -284,12 +284,14 @@ def candidate_or_error(parse: Callable[[], Candidate]) -> Candidate | InvalidInp
         return error.with_traceback(None)
 
 
+def _list_of_members(name: str, members: Sequence[tuple[int, Candidate]]) -> CandidateList:
+    return CandidateList(name, "", tuple(candidate for _, candidate in members))
+
+
 def group_candidates(
     rows: Iterable[tuple[int, CandidateRow] | BadLine],
     lines: SourceLines,
-    make: Callable[[str, Sequence[tuple[int, Candidate]]], CandidateList | None] = lambda name, members: (
-        CandidateList(name, "", tuple(candidate for _, candidate in members))
-    ),
+    make: Callable[[str, Sequence[tuple[int, Candidate]]], CandidateList | None] = _list_of_members,
 ) -> Iterator[ListOrBadLine]:
     """Group consecutive candidates with the same id into lists, each after its candidates' errors.
 
