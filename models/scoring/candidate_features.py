@@ -17,7 +17,9 @@ from models.arrays import Float64s, Int64s, TokenIds
 from models.calls import Work, map_in_steps
 from models.errors import InvalidInputError, UnsupportedParameterError
 from models.files import count_words
-from models.language_model import is_self_normalised
+from models.language_model import (
+    is_self_normalised,
+)
 from models.normaliser import Writing
 from models.phrases import NO_PHRASES, PhraseList
 from models.reranking.candidates import CandidateList
@@ -267,7 +269,10 @@ def _score_texts(
 
 
 def _add_phrases(
-    columns: dict[str, Float64s], phrases: PhraseList, distinct: DistinctTexts, models: ScoringModels
+    columns: dict[str, Float64s],
+    phrases: PhraseList,
+    distinct: DistinctTexts,
+    models: ScoringModels,
 ) -> Work[Any, None]:
     """Add phrases' features in U texts, and count their words in the models' features."""
     found = yield from map_in_steps(distinct.texts, phrases.find, size=len)

@@ -272,7 +272,8 @@ def _advance_rows(model: LanguageModel[Any], state: Any, rows: Int64s, tokens: T
     parts = []
     for first in range(0, len(rows), MAX_TREE_ROWS):
         block = slice(first, first + MAX_TREE_ROWS)
-        before, read = state.select(rows[block]), tokens[block, None]
+        read = tokens[block, None]
+        before = state.select(rows[block])
         result = yield from Read(model, before, read, np.ones(len(read), np.int64), STATE)
         parts.append(result.state)
     return parts[0] if len(parts) == 1 else concatenate_states(parts)
@@ -339,8 +340,9 @@ def score_ragged_texts(
         Natural-log probabilities of all ids [T].
     """
     lengths = texts.offsets[1:] - texts.offsets[:-1]
-    is_short = lengths.max(initial=0) <= MAX_LOOKUP_TOKENS
-    ragged = normalised and is_short and supports(loaded.model, RaggedScorer)
+    ragged = (
+        supports(loaded.model, RaggedScorer) and normalised and lengths.max(initial=0) <= MAX_LOOKUP_TOKENS
+    )
     order = np.arange(len(lengths)) if ragged else _lists_by_length(lengths, list_of)
     out = np.zeros(len(texts.ids), dtype=np.float32)
     for run in token_runs(_new_ragged_context_lengths(texts, order)):
@@ -355,8 +357,15 @@ def score_ragged_texts(
                 if not positions.size:  # empty texts without `</s>`
                     continue
                 shared, contexts = _distinct(numbers[chunk])
-                given = loaded.model, states.select(shared), contexts, tokens, widths
-                scored = yield from _score_padded(*given, normalised=normalised, exact=exact)
+                scored = yield from _score_padded(
+                    loaded.model,
+                    states.select(shared),
+                    contexts,
+                    tokens,
+                    widths,
+                    normalised=normalised,
+                    exact=exact,
+                )
                 within = positions >= 0
                 out[positions[within]] = scored[within]
     return out
@@ -440,9 +449,10 @@ def _score_padded(
     scores = np.zeros(tokens.shape, dtype=np.float32)
     for chunk in chunks_by_length(lengths):
         width = int(lengths[chunk].max())
-        before, read = state.select(contexts[chunk]), tokens[chunk, :width]
-        wanted = Want(scores=True, normalised=normalised)
-        result = yield from Read(model, before, read, lengths[chunk], wanted)
+        before = state.select(contexts[chunk])
+        result = yield from Read(
+            model, before, tokens[chunk, :width], lengths[chunk], Want(scores=True, normalised=normalised)
+        )
         scores[chunk, :width] = result.log_probs
     return scores
 
