@@ -94,13 +94,12 @@ class RescoredLattice:
         possible = np.where(np.isneginf(features["lm"]), LOG_ZERO, features["lm"])
         lm = possible * weights.lm + features["old_lm"] * weights.old_lm + features["unk"] * weights.unk
         lm += sum(features[name] * weight for name, weight in weights.phrases.items())
-        words = lattice.words
         alignments = (*lattice.alignments, "") if lattice.alignments else ("",) * (lattice.num_arcs + 1)
         return build_lattice(
             ArcColumns(
                 sources=tokens.edges.parents,
                 targets=np.repeat(np.arange(self.num_tokens), np.diff(tokens.offsets)),
-                words=[words[label] for label in labels.tolist()],
+                words=[lattice.words[label] for label in labels.tolist()],
                 am=features["am"],
                 old_lm=lm / scale if scale else lm,
                 variants=np.append(lattice.variants, NO_VARIANT)[arcs],
@@ -230,7 +229,6 @@ class _SuffixGraph:
 
     def __init__(self, rescored: RescoredLattice) -> None:
         self.tokens, self.labels = rescored.tokens, rescored.labels()
-        self._last = rescored.num_tokens - 1
         self._step_edges, self._step_nexts = GrowableArray(np.int64), GrowableArray(np.int64)
         silent = np.flatnonzero(self.labels == NO_WORD)
         # True for tokens after an edge without a word
@@ -239,8 +237,8 @@ class _SuffixGraph:
 
     def sentence_end(self) -> _Suffix:
         """Return the suffix without words."""
-        tokens, none = np.array([self._last]), np.array([-1])
-        return self._with_silence(_Suffix(NO_WORD, None, tokens, np.zeros(1), none))
+        last, none = np.array([len(self.tokens.nodes) - 1]), np.array([-1])
+        return self._with_silence(_Suffix(NO_WORD, None, last, np.zeros(1), none))
 
     def extensions(self, ending: _Suffix) -> Iterator[tuple[float, Callable[[], _Suffix]]]:
         """Yield each word's best total before a suffix, and a function to extend the suffix."""

@@ -357,10 +357,8 @@ class LatticeSearchSettings:
     recombination_order: int | None = 4
 
     def __post_init__(self) -> None:
-        for name, value in (
-            ("max_tokens_per_node", self.max_tokens_per_node),
-            ("recombination_order", self.recombination_order),
-        ):
+        for name in ("max_tokens_per_node", "recombination_order"):
+            value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidInputError.of(name, f"is {value}; it must be at least 1")
         if self.beam is not None and not self.beam >= 0:
@@ -442,13 +440,8 @@ class TokenPassing:
         counts = tokens.count[joined.sources[arcs]]
         first, begins = tokens.first[joined.sources[arcs]], self._begins[arcs]
         parents, scored = index_ranges(first, first + counts), index_ranges(begins, begins + counts)
-        ways = TokenEdges(
-            parents,
-            np.repeat(arcs, counts),
-            self._log_probs[scored],
-            self._scores[scored],
-            self._added[scored],
-        )
+        stored = (column[scored] for column in (self._log_probs, self._scores, self._added))
+        ways = TokenEdges(parents, np.repeat(arcs, counts), *stored)
         phrases = self._phrases_after[scored]
         totals = tokens.forward[parents] + ways.scores
         if self._search.beam is None:

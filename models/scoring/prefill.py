@@ -49,13 +49,13 @@ def prefill(loaded: TextModel, contexts: Sequence[TokenIds], *, bos: bool) -> Wo
 def _prefill_cached(loaded: TextModel, cache: PrefixCache, context: TokenIds, *, bos: bool) -> Work[Any, Any]:
     """Read a context's uncached rest; also cache the state before its last word."""
     model = loaded.model
+    begin = model.initial_state if bos else model.empty_state
     if not len(context):
-        return model.initial_state(1) if bos else model.empty_state(1)
+        return begin(1)
     ids = np.concatenate([[BOS], context]) if bos else np.asarray(context)
     count, state = cache.longest_match(ids)
     if count == 0:
-        count = int(bos)
-        state = model.initial_state(1) if bos else model.empty_state(1)
+        count, state = int(bos), begin(1)
     word = count + _last_word_start(loaded, ids[count:])
     for end in (word, len(ids)):
         if end > count:

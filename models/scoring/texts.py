@@ -75,9 +75,7 @@ class Limits:
 
     def check_characters(self, *given: str | Sequence[int], parameter: str) -> None:
         """Raise a `ContextLengthError` for a text, in one or more pieces, too long to tokenise; ids do not count."""
-        size = 0
-        for piece in given:
-            size += len(piece) if isinstance(piece, str) else 0
+        size = sum(len(piece) for piece in given if isinstance(piece, str))
         if size <= MAX_CHARACTERS_AT_LEAST:
             return
         limit = max(MAX_CHARACTERS_PER_TOKEN * self.max_tokens_per_sequence, MAX_CHARACTERS_AT_LEAST)

@@ -3,7 +3,7 @@
 import contextlib
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
@@ -13,7 +13,7 @@ from models.files import COMPRESSED_SUFFIXES, atomic_writer
 from models.language_model import finite_logprob
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats import kaldi
-from models.reranking.formats.format import Format, named_lists, shorten
+from models.reranking.formats.format import named_lists, shorten
 from models.reranking.formats.reader import format_by_name
 
 _PIECE_CHARACTERS = 1 << 18
@@ -41,18 +41,13 @@ def write_lists(lists: Iterable[CandidateList], target: Path | BinaryIO, format_
     elif form.separate_score_files:
         _write_archives(lists, make_folder(target))
     elif form.one_list_per_file:
-        write_folder(_list_files(lists, form), target)
+        named = ((i, str(i) if one.name is None else one.name, one) for i, one in enumerate(lists))
+        refusal = "lists[{}].id is {!r}; it must be a file name that no other list has"
+        files = ((name, form.write([one]), refusal.format(i, shorten(name))) for i, name, one in named)
+        write_folder(files, target)
     else:
         with atomic_writer(target) as write:
             _write_pieces(form.write(lists), write)
-
-
-def _list_files(lists: Iterable[CandidateList], form: Format) -> Iterator[tuple[str, Iterable[str], str]]:
-    """Yield the files of lists, one each, for `write_folder`."""
-    for index, one in enumerate(lists):
-        name = str(index) if one.name is None else one.name
-        refusal = f"lists[{index}].id is {shorten(name)!r}; it must be a file name that no other list has"
-        yield name, form.write([one]), refusal
 
 
 def _finite(one: CandidateList) -> CandidateList:

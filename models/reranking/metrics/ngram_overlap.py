@@ -39,10 +39,7 @@ _STARTS, _SHARED = types.int64[:, ::1], types.int64[:, :, ::1]
 _ENTITIES_13A = (("&quot;", '"'), ("&amp;", "&"), ("&lt;", "<"), ("&gt;", ">"))
 _RULES_13A = (
     # ASCII punctuation except apostrophe, comma, full stop and hyphen
-    (
-        re.compile(r"""([!-&(-+/:-@\[-`{-~])"""),
-        r" \1 ",
-    ),
+    (re.compile(r"([!-&(-+/:-@\[-`{-~])"), r" \1 "),
     (re.compile(r"([^0-9])([.,])"), r"\1 \2 "),  # a full stop or comma after a non-digit
     (re.compile(r"([.,])([^0-9])"), r" \1 \2"),  # or before a non-digit
     (re.compile(r"([0-9])(-)"), r"\1 \2 "),  # a hyphen after a digit
