@@ -264,12 +264,15 @@ def add_corrections(
 ) -> None:
     """Add corrections to a profile; one with equal phrases is replaced."""
     from models.reranking.corrections import PhraseCorrection, read_table
+    from service.local.ask import request_body
     from service.local.tune import change_corrections
+    from service.schemas.wire import parse_json
 
     if file is not None and heard is None:
         added = read_table(file)
     elif file is None and heard is not None and written is not None:
-        added = [PhraseCorrection(heard=heard, written=written, log_odds=log_odds)]
+        given = {"heard": heard, "written": written, "log_odds": log_odds}
+        added = [parse_json(PhraseCorrection, request_body(given))]
     else:
         raise InvalidInputError("give either HEARD and WRITTEN, or --file", parameter="file")
     change_corrections(registry, profile, add=added)

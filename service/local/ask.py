@@ -82,7 +82,7 @@ def load_published(registry: Address, address: str, device: str, precision: str)
 
 def next_token(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
     """Return the reply of POST /v1/next-token."""
-    parsed = parse_json(NextTokenRequest, _request_body(request))
+    parsed = parse_json(NextTokenRequest, request_body(request))
     reply: NextWordReply | NextTokenReply
     if parsed.unit == "word":
         reply = NextWordReply(loaded.address, run_to_completion(rank_next_words(loaded, parsed, UNLIMITED)))
@@ -94,7 +94,7 @@ def next_token(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
 
 def autocomplete(models: Sequence[LoadedModel], request: Mapping[str, Any]) -> Json:
     """Return the reply of POST /v1/autocomplete by one model or several, without a user."""
-    parsed = parse_json(AutocompleteRequest, _request_body(request))
+    parsed = parse_json(AutocompleteRequest, request_body(request))
     weighted = [WeightedModel(loaded) for loaded in models]
     return _shown(run_to_completion(complete_text(weighted, parsed, UNLIMITED)))
 
@@ -106,7 +106,7 @@ def check(
     word_lists: WordLists = (),
 ) -> Json:
     """Return the reply of POST /v1/check by one model or several and Hunspell dictionaries."""
-    parsed = parse_json(checking.CheckRequest, _request_body(request))
+    parsed = parse_json(checking.CheckRequest, request_body(request))
     calibration = None
     if len(models) == 1:
         needed = parsed.precision is not None
@@ -119,7 +119,7 @@ def check(
 
 def score(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
     """Return the reply of POST /v1/score."""
-    parsed = parse_json(ScoreRequest, _request_body(request))
+    parsed = parse_json(ScoreRequest, request_body(request))
     scores = run_to_completion(score_texts(loaded, parsed.items(UNLIMITED), parsed, UNLIMITED))
     return _shown(score_reply(loaded, scores, parsed.detail))
 
@@ -131,7 +131,7 @@ def generate(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
 
 
 def _generate(loaded: LoadedModel, request: Mapping[str, Any]) -> Work[ChoiceChunk, GenerateResult]:
-    parsed = parse_json(GenerateRequest, _request_body(request))
+    parsed = parse_json(GenerateRequest, request_body(request))
     return generate_text(loaded, parsed, parsed.parameters(UNLIMITED), UNLIMITED)
 
 
@@ -145,7 +145,7 @@ def sample_lines(loaded: LoadedModel, request: Mapping[str, Any], count: int) ->
     """
     seeds = random.Random(request.get("seed"))
     fields = {**request, "stop": [*request.get("stop", ()), "\n"], "n": MAX_CHOICES}
-    parse_json(GenerateRequest, _request_body(fields)).parameters(UNLIMITED)  # refuses the seed, too
+    parse_json(GenerateRequest, request_body(fields)).parameters(UNLIMITED)  # refuses the seed, too
     num_lines = 0
     for number in itertools.count():
         result = run_to_completion(_generate(loaded, {**fields, "seed": seeds.getrandbits(62)}))
@@ -225,7 +225,7 @@ def _shown(reply: Any) -> Json:
     return shown
 
 
-def _request_body(request: Mapping[str, Any]) -> bytes:
+def request_body(request: Mapping[str, Any]) -> bytes:
     """Encode as JSON, for the same validation as HTTP requests."""
     try:
         return json.dumps(request, ensure_ascii=False).encode()
