@@ -446,6 +446,8 @@ def run_evaluate_autocomplete(
         LanguageModelError: a model, file or option is invalid.
     """
     _check_counts(sample=sample)
+    if fuzzy > MAX_EDITS:
+        raise InvalidInputError.of("fuzzy", f"is {fuzzy}; at most {MAX_EDITS} errors in a word are corrected")
     if report is not None and not report.parent.is_dir():
         problem = f"--report is {report}; the folder {report.parent} does not exist"
         raise InvalidInputError(problem, parameter="report")
@@ -453,8 +455,6 @@ def run_evaluate_autocomplete(
     models = _load_models(store, (address, against or None), slots, device=device, precision=precision)
     texts = _held_out_texts(corpus, "sentence", unit, progress)
     second = models[1] if against else None
-    if fuzzy > MAX_EDITS:
-        raise InvalidInputError.of("fuzzy", f"is {fuzzy}; at most {MAX_EDITS} errors in a word are corrected")
     settings = RankingSettings(ignore_case=casing == "ignore", fuzzy=fuzzy)
     result = autocomplete_figures(
         models[0],

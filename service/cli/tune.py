@@ -264,12 +264,14 @@ def add_corrections(
 ) -> None:
     """Add corrections to a profile; one with equal phrases is replaced."""
     from models.reranking.corrections import PhraseCorrection, read_table
+    from service.local.ask import parse_values
     from service.local.tune import change_corrections
 
     if file is not None and heard is None:
         added = read_table(file)
     elif file is None and heard is not None and written is not None:
-        added = [PhraseCorrection(heard=heard, written=written, log_odds=log_odds)]
+        given = {"heard": heard, "written": written, "log_odds": log_odds}
+        added = [parse_values(PhraseCorrection, given)]
     else:
         raise InvalidInputError("give either HEARD and WRITTEN, or --file", parameter="file")
     change_corrections(registry, profile, add=added)

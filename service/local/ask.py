@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import typer
+from pydantic import BaseModel
 from typing_extensions import override
 
 from models.arrays import Int64s
@@ -53,6 +54,7 @@ from service.operations.score import Score
 from service.schemas.wire import parse_object
 
 Asked = TypeVar("Asked", bound=Operation[Any])
+W = TypeVar("W", bound=BaseModel)
 
 Json = dict[str, Any]
 NO_MODEL = "-"
@@ -127,12 +129,21 @@ def ask(call: LocalCall, path: str, request: Mapping[str, Any]) -> Json:
 
 
 def _operation(call: LocalCall, path: str, request: Mapping[str, Any]) -> Any:
+    kind = _OPERATIONS[path]
+    return _prepared(kind.of(call, parse_values(kind.request, request)))
+
+
+def parse_values(kind: type[W], values: Mapping[str, Any]) -> W:
+    """Validate values of a command like the fields of a request.
+
+    Raises:
+        InvalidInputError: a value is invalid, or not UTF-8.
+    """
     try:
-        _check_utf8(request)
+        _check_utf8(values)
     except UnicodeEncodeError:
         raise InvalidInputError("the text is not UTF-8: convert it first, for example with iconv") from None
-    kind = _OPERATIONS[path]
-    return _prepared(kind.of(call, parse_object(kind.request, request)))
+    return parse_object(kind, values)
 
 
 def _check_utf8(value: Any) -> None:

@@ -25,7 +25,7 @@ from models.reranking.corrections import PhraseCorrection
 from models.reranking.features import CORRECTION, RANK, ListFeatures, check_given, offsets_of
 from models.reranking.ranking import Profile, ProfileStore
 from models.reranking.tuning.cross_fitting import TuningOutcome, select_with_references
-from models.reranking.tuning.fitting import assign_folds
+from models.reranking.tuning.fitting import TuningSettings, assign_folds
 from models.scoring.candidate_features import ScoringModels, score_candidates
 from service.hosting.loaded_model import LoadedModel
 from service.local.ask import NO_MODEL, UNLIMITED, main_model, model_loader
@@ -233,8 +233,9 @@ def write_fold_texts(lists: Sequence[CandidateList], folder: Path, *, folds: int
     A model trained on it has not seen the fold's references, as `--fold-models` requires.
 
     Raises:
-        InvalidInputError: no list has a reference, or the lists are too few.
+        InvalidInputError: no list has a reference, or the lists are too few; or folds or seed are out of range.
     """
+    TuningSettings(folds=folds, seed=seed)  # refuses values out of range, as tuning does
     _, referenced = select_with_references(lists)
     of_lists = assign_folds(referenced, folds=folds, seed=seed)
     folder.mkdir(parents=True, exist_ok=True)

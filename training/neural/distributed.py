@@ -36,6 +36,9 @@ from training.recipe import Recipe
 from training.signals import Terminated
 from training.texts import EncodedTexts, Texts
 
+OWN_VERSION = next((one.version for one in metadata.distributions(name="gramophone-lm")), "unknown")
+"""The program's version; unknown if its source is used without an installation."""
+
 PATIENCE_S = 300.0
 """Seconds without heartbeat, or of an exchange, after which a process is lost."""
 
@@ -378,7 +381,7 @@ def check_same_command(
         ProcessLostError: another process was lost.
     """
     facts = {
-        "the program's version": metadata.version("gramophone-lm"),
+        "the program's version": OWN_VERSION,
         "--device": torch.device(device).type,
         "--resume": resume,
     }

@@ -7,7 +7,6 @@ torch's format. It is read with `weights_only`, which runs no code.
 import hashlib
 import io
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import torch
 from models.checkpoint.folders import fsync_path
 from models.errors import FormatError, InvalidInputError, RegistryError
 from models.files import replace_file
+from training.neural.distributed import OWN_VERSION
 from training.neural.run import TrainingRun
 from training.neural.settings import BOUNDS
 
@@ -23,7 +23,7 @@ STATE_FORMAT = 1
 """Format number of the state; other formats are rejected."""
 
 _DIGEST_BYTES = 32
-_VERSION = f"{metadata.version('gramophone-lm')}, torch {torch.__version__}"
+_VERSION = f"{OWN_VERSION}, torch {torch.__version__}"
 _RESTART_HINT = "without --resume, the training starts from the beginning"
 
 

@@ -143,6 +143,19 @@ def test_options_of_another_task_are_refused(folder, options, said):
         evaluate(folder, *options)
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--fuzzy", 3], "fuzzy is 3; at most 2 errors"),
+        (["--report", "nowhere/a.html"], "the folder nowhere does not exist"),
+        (["--casing", "ignore", "--window", 9], "--window requires --task perplexity"),
+    ],
+)
+def test_options_of_autocomplete_are_checked_before_a_text_is_read(folder, options, said):
+    with pytest.raises(InvalidInputError, match=said):
+        evaluate(folder, "--task", "autocomplete", "--corpus", folder / "missing", *options)
+
+
 def fit_errors(folder, text, *options):
     """Run `gramophone fit-errors` on a text and return its output."""
     (folder / "pairs.tsv").write_text(text)

@@ -192,6 +192,22 @@ def test_texts_of_folds_have_no_ids_of_references_in_another_file(folder, tmp_pa
     assert sorted(line for text in texts for line in text) == sorted(right_texts(40))
 
 
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (("--folds", "-1"), "folds is -1; it must be from 2 to 20"),
+        (("--folds", "0"), "folds is 0; it must be from 2 to 20"),
+        (("--folds", "1"), "folds is 1; it must be from 2 to 20"),
+        (("--folds", "21"), "folds is 21; it must be from 2 to 20"),
+        (("--seed", "-1"), "seed is -1; it must be from 0 to"),
+    ],
+)
+def test_texts_of_folds_take_the_numbers_that_tuning_takes(folder, tmp_path, option, message):
+    with pytest.raises(InvalidInputError, match=message):
+        invoke("fold-texts", folder / "lists.jsonl", tmp_path / "texts", *option)
+    assert not (tmp_path / "texts").exists()
+
+
 @pytest.fixture(scope="module")
 def corrected(tune, folder):
     """Save profile `corrected`, tuned on lists in which `mat` is written `matt`."""
@@ -259,6 +275,10 @@ def test_a_table_replaces_corrections_with_equal_phrases(corrections, tmp_path):
             r"corrections\[\d+\]\.heard has 5 words and 9 characters; it must have from 1 to 4",
         ),
         (["add", "a", "b", "--log-odds", "101"], "log_odds is 101.0; it must be from -100 to 100"),
+        (["add", "a", "b", "--log-odds", "nan"], "log_odds is nan: input should be a finite number"),
+        (["add", "a", "b", "--log-odds", "-inf"], "log_odds is -inf: input should be a finite number"),
+        (["add", "a\udcff", "b"], "the text is not UTF-8"),
+        (["add", "a", "b\udcff"], "the text is not UTF-8"),
         (["remove", "nosuch"], "profile 'corrected' has no correction of 'nosuch'"),
         (["remove", "matt", "x"], "has no correction of 'matt → x'"),
     ],

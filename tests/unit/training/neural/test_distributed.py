@@ -4,6 +4,8 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from types import SimpleNamespace
@@ -62,6 +64,34 @@ def test_machines_started_in_another_order_do_not_begin_anew(tmp_path):
         InvalidInputError, match=r"process 1 has one, /far/state\.pt; start its machine with --node-rank 0"
     ):
         saver.resume()
+
+
+_WITHOUT_INSTALLATION = """
+import importlib, importlib.metadata as metadata, pkgutil, sys
+
+found = metadata.MetadataPathFinder.find_distributions
+metadata.MetadataPathFinder.find_distributions = lambda context=metadata.DistributionFinder.Context(): (
+    one for one in found(context) if one.name != "gramophone-lm"
+)
+try:
+    metadata.version("gramophone-lm")
+except metadata.PackageNotFoundError:
+    import models, training
+
+    for package in (models, training):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
+    from training.neural import distributed, resume
+
+    print(distributed.OWN_VERSION, resume._VERSION)
+"""
+
+
+def test_models_are_trained_from_source_that_is_not_installed():
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_INSTALLATION], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stdout == f"unknown unknown, torch {torch.__version__}\n"
 
 
 class Store:
