@@ -224,12 +224,16 @@ class AttentionBody(Body):
     def _attend(self, outputs: Tensor, memory: Hidden) -> tuple[Tensor, Hidden]:
         past, filled = memory
         seen = torch.cat([past, outputs])  # [n - 1 + T, B, W]
-        columns = torch.arange(len(seen), device=filled.device)
-        # distance of each output from each column [T, n - 1 + T]; it sees itself too
-        distances = columns[self.before :, None] - columns
-        is_filled = columns >= self.before - filled[0]  # [B, n - 1 + T]
-        is_visible = ((distances >= 0) & (distances <= self.before)) & is_filled[:, None]
-        scores = self.scores(outputs, seen).masked_fill(~is_visible, -torch.inf)
+        masked = ~self._visible(len(outputs), filled)
+        scores = self.scores(outputs, seen).masked_fill(masked, -torch.inf)
         context = torch.softmax(scores, dim=2) @ seen.transpose(0, 1).to(scores.dtype)  # [B, T, W]
         attended = outputs + self.projection(context.transpose(0, 1))
         return attended, (seen[len(outputs) :], (filled + len(outputs)).clamp(max=self.before))
+
+    def _visible(self, times: int, filled: Tensor) -> Tensor:
+        """Return the mask [B, T, n - 1 + T] of outputs in the window, itself included."""
+        columns = torch.arange(self.before + times, device=filled.device)
+        # distance of each output from each column [T, n - 1 + T]
+        distances = self.before + torch.arange(times, device=filled.device)[:, None] - columns
+        is_filled = columns >= self.before - filled[0]  # [B, n - 1 + T]
+        return ((distances >= 0) & (distances <= self.before)) & is_filled[:, None]
