@@ -7,17 +7,19 @@ by requests are omitted: they may quote texts; types and tracebacks are logged.
 Nothing waits for the reader of the log: lines that it does not take are dropped and counted.
 """
 
+import asyncio
+import contextlib
 import logging
 import os
-import queue
 import re
 import select
 import sys
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Iterator, MutableMapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TextIO
 
 import structlog
@@ -34,14 +36,18 @@ _MAX_WAITING_LINES = 8192
 _PIPE_BYTES = 4096
 """Bytes that a ready pipe takes without blocking."""
 
-_PAUSE_S = 0.005
-"""Pause of the thread after each write; else every line would cost the event loop time."""
+_PAUSE_S = 0.01
+"""Time between writes: a write per line would take longer than a short request."""
+
+_LAST_S = 1.0
+"""Maximum time in which `LineWriter.stop` writes waiting lines."""
 
 
 class LineWriter:
-    """Writer of log lines, on a thread between `start` and `stop`; the file of all loggers.
+    """Writer of log lines, from an event loop between `start` and `stop`; the file of all loggers.
 
-    Without the thread, as in the supervisor, which forks, lines that would wait are dropped.
+    There is no thread: its waits for the interpreter lock would slow the event loop by half of a short request.
+    Without a loop, as in the supervisor, lines that would wait are dropped.
 
     Attributes:
         stream: file that receives the lines.
@@ -50,56 +56,71 @@ class LineWriter:
 
     def __init__(self) -> None:
         self.stream: TextIO = sys.stderr
-        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
         self.num_dropped = 0
+        self._lines: deque[str] = deque()
+        self._rest = b""  # of lines of which a part is written
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._thread = 0
 
     def start(self) -> None:
-        """Start the thread."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="log", daemon=True)
-            self._thread.start()
+        """Write from the running event loop."""
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
 
     def stop(self) -> None:
-        """Write the waiting lines, for up to a second, and end the thread."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            self._lines.put(None)
-            thread.join(1.0)
+        """Write the waiting lines, for up to a second."""
+        self._loop = None
+        if self._timer is not None:
+            self._timer.cancel()
+        end_s = time.monotonic() + _LAST_S
+        while not self._write() and time.monotonic() < end_s:
+            time.sleep(_PAUSE_S)
+        self._drop()
 
     def write(self, text: str) -> None:
-        """Write complete lines, or have the thread write them."""
-        if self._thread is None:
-            self._write([text], may_wait=False)
-        elif self._lines.qsize() < _MAX_WAITING_LINES:
-            self._lines.put(text)
-        else:
+        """Write a complete line, now or soon; from any thread."""
+        if len(self._lines) >= _MAX_WAITING_LINES:
             self.num_dropped += 1
+            return
+        self._lines.append(text)
+        if self._loop is None:
+            self._write()
+            self._drop()
+        elif threading.get_ident() == self._thread:
+            self._write_later()
+        else:
+            with contextlib.suppress(RuntimeError):  # the loop has just been closed
+                self._loop.call_soon_threadsafe(self._write_later)
 
     def flush(self) -> None:
         """Do nothing: nothing is buffered."""
 
-    def _run(self) -> None:
-        ended = False
-        while not ended:
-            lines = [self._lines.get()]
-            while not self._lines.empty():
-                lines.append(self._lines.get())
-            ended = None in lines
-            self._write([line for line in lines if line is not None], may_wait=True)
-            time.sleep(_PAUSE_S)
+    def _write_later(self) -> None:
+        if self._timer is None and self._loop is not None:
+            self._timer = self._loop.call_later(_PAUSE_S, self._write_again)
 
-    def _write(self, lines: list[str], *, may_wait: bool) -> None:
+    def _write_again(self) -> None:
+        self._timer = None
+        if not self._write():
+            self._write_later()
+
+    def _write(self) -> bool:
+        """Write as much as the stream takes now; return true if that is everything."""
         try:
-            rest, poll = "".join(lines).encode(errors="backslashreplace"), select.poll()
+            poll = select.poll()
             poll.register(self.stream, select.POLLOUT)
-            # the fewer calls, the less often the thread takes the interpreter lock from the event loop
-            most = len(rest) if may_wait else _PIPE_BYTES
-            while rest and (may_wait or poll.poll(0)):
-                rest = rest[os.write(self.stream.fileno(), rest[:most]) :]
+            while (self._rest or self._lines) and poll.poll(0):
+                while self._lines and len(self._rest) < _PIPE_BYTES:
+                    self._rest += self._lines.popleft().encode(errors="backslashreplace")
+                self._rest = self._rest[os.write(self.stream.fileno(), self._rest[:_PIPE_BYTES]) :]
         except (OSError, ValueError):  # a full disk or closed pipe must not fail requests
-            rest = b"all"
-        self.num_dropped += len(lines) if rest else 0
+            self._drop()
+        return not (self._rest or self._lines)
+
+    def _drop(self) -> None:
+        self.num_dropped += len(self._lines) + bool(self._rest)
+        self._lines.clear()
+        self._rest = b""
 
 
 writer = LineWriter()
@@ -115,16 +136,6 @@ def configure_logs(*, level: str, form: str, texts: bool = False, worker: int | 
         texts: True to write messages of exceptions raised by requests.
         worker: number of this worker in every line; None for a single process.
     """
-
-    def add_worker(_logger: Any, _method: str, event: _Event) -> _Event:
-        event.setdefault("worker", worker)  # unless the line names another worker
-        return event
-
-    shared: list[Any] = [
-        *([] if worker is None else [add_worker]),
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-    ]
     if form == "json":
         to_text = structlog.processors.JSONRenderer(lambda event, **_: to_json(event, fallback=str).decode())
         finish: list[Any] = [_escape_values, to_text]
@@ -134,15 +145,15 @@ def configure_logs(*, level: str, form: str, texts: bool = False, worker: int | 
         finish = [_render_columns]
     writer.stream = sys.stderr
     structlog.configure(  # not by `logging`, which would double a line's cost
-        processors=[*shared, partial(_add_exception, texts=texts, is_ours=True), *finish],
+        processors=[partial(_complete, worker=worker, texts=texts, is_ours=True), *finish],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.WriteLoggerFactory(writer),  # type: ignore[arg-type]  # has the methods that it calls
         cache_logger_on_first_use=True,
     )
     # format lines of `logging` like structlog's
     remove_meta = structlog.stdlib.ProcessorFormatter.remove_processors_meta
-    add_exception = partial(_add_exception, texts=texts, is_ours=False)
-    processors = [*shared, add_exception, remove_meta, *finish]
+    complete = partial(_complete, worker=worker, texts=texts, is_ours=False)
+    processors = [complete, remove_meta, *finish]
     handler = logging.StreamHandler(writer)
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(processors=processors))
     logging.raiseExceptions = False  # `logging` must not write a format's fault
@@ -196,12 +207,23 @@ def _escape_values(_logger: Any, _method: str, event: _Event) -> _Event:
     return event
 
 
-def _add_exception(_logger: Any, _method: str, event: _Event, *, texts: bool, is_ours: bool) -> _Event:
-    """Replace a line's exception by its text, in escaped lines, most recent call last.
+@lru_cache(maxsize=1)
+def _time_text(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+
+
+def _complete(
+    _logger: Any, method: str, event: _Event, *, worker: int | None, texts: bool, is_ours: bool
+) -> _Event:
+    """Add level, time and worker to a line; replace its exception by its text, in escaped lines, most recent call last.
 
     Without `texts`, messages of exceptions that a request may have caused are omitted. If `is_ours`, the line is of
     this program, and has a `request_id` if a request caused it.
     """
+    if worker is not None:
+        event.setdefault("worker", worker)  # unless the line names another worker
+    now_s, now_us = divmod(time.time_ns() // 1000, 1_000_000)
+    event["level"], event["timestamp"] = method, f"{_time_text(now_s)}.{now_us:06}Z"
     error = event.pop("exc_info", None)
     if error and not isinstance(error, BaseException):  # True, or a tuple like that of `sys.exc_info`
         error = (error if isinstance(error, tuple) else sys.exc_info())[1]

@@ -1,5 +1,6 @@
 """Log output never fails a request."""
 
+import asyncio
 import contextlib
 import json
 import logging
@@ -152,32 +153,58 @@ def test_lines_that_nobody_takes_are_dropped_and_counted(piped):
     assert 0 < line_writer.num_dropped == len(LINES) - len(received)
 
 
-def test_a_thread_waits_for_the_reader_and_keeps_the_order(piped):
+def test_lines_wait_for_the_reader_and_keep_the_order(piped):
     line_writer, pipe = piped
-    line_writer.start()
-    for line in LINES:
-        line_writer.write(line)
-    received = pipe.read(sum(map(len, LINES))).decode()
-    line_writer.stop()
-    assert (received, line_writer.num_dropped) == ("".join(LINES), 0)
+
+    async def main():
+        line_writer.start()
+        for line in LINES:
+            line_writer.write(line)
+        received = await asyncio.to_thread(pipe.read, sum(map(len, LINES)))  # the loop writes meanwhile
+        line_writer.stop()
+        return received.decode()
+
+    assert (asyncio.run(main()), line_writer.num_dropped) == ("".join(LINES), 0)
+
+
+def test_lines_of_other_threads_are_written_too(piped):
+    line_writer, pipe = piped
+
+    async def main():
+        line_writer.start()
+        await asyncio.to_thread(line_writer.write, "first\n")
+        assert await asyncio.to_thread(pipe.readline) == b"first\n"
+        line_writer.stop()
+
+    asyncio.run(main())
 
 
 def test_lines_beyond_those_that_may_wait_are_dropped(piped, monkeypatch):
     monkeypatch.setattr("service.logs._MAX_WAITING_LINES", 3)
+    monkeypatch.setattr("service.logs._LAST_S", 0.05)
     line_writer, pipe = piped
-    line_writer.start()
-    for line in LINES:
-        line_writer.write(line * 700)  # more than a pipe holds
-    assert line_writer.num_dropped > len(LINES) // 2
-    pipe.close()  # ends the thread's write
-    line_writer.stop()
+
+    async def main():
+        line_writer.start()
+        for line in LINES:
+            line_writer.write(line * 700)  # more than a pipe holds
+            await asyncio.sleep(0)
+        line_writer.stop()  # nobody reads: it gives up
+
+    asyncio.run(main())
+    assert len(LINES) // 2 < line_writer.num_dropped <= len(LINES)
+    pipe.close()
 
 
 def test_lines_that_wait_are_written_at_the_end(piped):
     line_writer, pipe = piped
-    line_writer.start()
-    for line in LINES[:100]:
-        line_writer.write(line)
-    line_writer.stop()
+
+    async def main():
+        line_writer.start()
+        for line in LINES[:100]:
+            line_writer.write(line)
+        line_writer.stop()
+
+    asyncio.run(main())
     line_writer.write("last\n")
     assert pipe.read(10_005).decode() == "".join(LINES[:100]) + "last\n"
