@@ -38,9 +38,6 @@ from service.schemas import with_examples
 from service.schemas.pieces import ENTRIES_PER_PIECE, json_pieces
 from service.schemas.replies import (
     QualityReply,
-    ScoreReply,
-    ScoreTotals,
-    SequenceScoreResult,
     TextQualityResult,
     TokenScore,
     WordScore,
@@ -237,7 +234,7 @@ def _score_lines(
 def _sequence_score(
     item: ScoreItem, num_bytes: int, ids: TokenIds, log_probs: FloatArray, *lengths: TokenIds
 ) -> SequenceScore:
-    logprob, num_oov = float(np.add.reduce(log_probs, dtype=np.float64)), int(np.count_nonzero(ids == UNK))
+    logprob, num_oov = float(np.add.reduce(log_probs, dtype=np.float64)), ids.tolist().count(UNK)
     return SequenceScore(item, num_bytes, ids, log_probs, logprob, num_oov, *lengths)
 
 
@@ -290,27 +287,26 @@ def _ngram_lengths(
     return np.asarray(lengths[own], dtype=np.int64), model.context_lengths(before)[1:][own]
 
 
-def score_reply(loaded: TextModel, scores: Sequence[SequenceScore], detail: Detail) -> ScoreReply:
-    """Return a complete reply."""
+def score_reply(loaded: TextModel, scores: Sequence[SequenceScore], detail: Detail) -> dict[str, Any]:
+    """Return a complete reply, like `ScoreReply`: dictionaries take half the time of its objects."""
     results = [score_result(loaded, score, detail) for score in scores]
-    return ScoreReply(loaded.address, results, ScoreTotals(*_totals(*scores)))
+    return {"model": loaded.address, "results": results, "corpus": _totals(*scores)}
 
 
-def score_result(loaded: TextModel, score: SequenceScore, detail: Detail) -> SequenceScoreResult:
-    """Return the score of one sequence in wire format."""
-    if detail is Detail.NONE and not len(score.ngram_lengths):
-        return SequenceScoreResult(*_totals(score))
-    return SequenceScoreResult(
-        *_totals(score),
-        token_scores(loaded, score.ids, score.log_probs) if detail is Detail.TOKEN else [],
-        word_scores(loaded, score.ids, score.log_probs) if detail is Detail.WORD else [],
-        ngram_order(loaded.model) if len(score.ngram_lengths) else None,
-        score.ngram_lengths.tolist(),
-        score.context_lengths.tolist(),
-    )
+def score_result(loaded: TextModel, score: SequenceScore, detail: Detail) -> dict[str, Any]:
+    """Return the score of one sequence, like `SequenceScoreResult`."""
+    result = _totals(score)
+    result["tokens"] = token_scores(loaded, score.ids, score.log_probs) if detail is Detail.TOKEN else []
+    result["words"] = word_scores(loaded, score.ids, score.log_probs) if detail is Detail.WORD else []
+    if len(score.ngram_lengths):
+        result["order"] = ngram_order(loaded.model)
+        result["ngram_lengths"] = score.ngram_lengths.tolist()
+        result["context_lengths"] = score.context_lengths.tolist()
+    return result
 
 
-def _totals(*scores: SequenceScore) -> tuple[float, int, int, float | None, float | None]:
+def _totals(*scores: SequenceScore) -> dict[str, Any]:
+    """Return totals of sequences, like `ScoreTotals`."""
     logprob: float = 0
     num_tokens = num_oov = num_bytes = 0
     for score in scores:
@@ -318,7 +314,13 @@ def _totals(*scores: SequenceScore) -> tuple[float, int, int, float | None, floa
         num_tokens += len(score.ids)
         num_oov += score.num_oov
         num_bytes += score.num_bytes
-    return logprob, num_tokens, num_oov, perplexity(logprob, num_tokens), bits_per_unit(logprob, num_bytes)
+    return {
+        "logprob": logprob,
+        "num_tokens": num_tokens,
+        "num_oov": num_oov,
+        "perplexity": perplexity(logprob, num_tokens),
+        "bits_per_byte": bits_per_unit(logprob, num_bytes),
+    }
 
 
 def token_scores(loaded: TextModel, given: TokenIds, log_probs: npt.NDArray[np.floating]) -> list[TokenScore]:
@@ -481,7 +483,7 @@ class Score(LinesOperation[ScoreItem, SequenceScore], ModelOperation[Sequence[Se
         entries = num_tokens if self.given.reports_tokens else len(result)
         if entries <= ENTRIES_PER_PIECE:
             return to_json(score_reply(loaded, result, detail))
-        totals = ScoreReply(loaded.address, [], ScoreTotals(*_totals(*result)))
+        totals = {"model": loaded.address, "results": [], "corpus": _totals(*result)}
         write = partial(score_result, loaded, detail=detail)
         return json_pieces(totals, "results", result, write, entries=entries)
 

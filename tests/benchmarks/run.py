@@ -76,6 +76,7 @@ PLANS = {
     "bench_service": Plan("--requests 400", models="quickstart", headline="next-token, ngram"),
     "bench_soak": Plan(long_only="it takes 25 minutes, and tests/fault has half a minute of it"),
     "bench_several_models": Plan("--sentences 4", headline="first letter of a word"),
+    "bench_short_requests": Plan("--requests 8000 --rounds 3", headline="one text"),
     "bench_slots": Plan("--sentences 100", headline="ngram-words-slots"),
     "bench_start": Plan("--rounds 1", models="quickstart", headline="three models, warm"),
     "bench_states": Plan("--requests 40", models="novels", headline="advance 32 states, scored only"),
