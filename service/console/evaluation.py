@@ -38,7 +38,14 @@ _POSITIONS = {"next_word": "before a word's first letter", "any_letter": "before
 
 def show_evaluation(result: Mapping[str, Any]) -> None:
     """Print an evaluation of one model, or of two side by side, and the optional parts."""
-    _print_figures(result)
+    models = [result, *([result["against"]] if "against" in result else [])]
+    rows = [
+        ["tokens", *(f"{model['tokens']:,}" for model in models)],
+        ["unknown (OOV)", *(f"{model['oov']:,} ({model['oov_rate']:.2%})" for model in models)],
+    ]
+    for key, (label, digits) in _FIGURES.items():
+        rows.append([label, *(format_number(model[key], digits) for model in models)])
+    print_table(["", *(model["model"] for model in models)], rows)
     if hits := result.get("hit_rates"):
         _console.print()
         _print_hits(hits)
@@ -75,17 +82,6 @@ def show_figures(result: dict[str, Any]) -> None:
         _print_hits(hits)
 
 
-def _print_figures(result: Mapping[str, Any]) -> None:
-    models = [result, *([result["against"]] if "against" in result else [])]
-    rows = [
-        ["tokens", *(f"{model['tokens']:,}" for model in models)],
-        ["unknown (OOV)", *(f"{model['oov']:,} ({model['oov_rate']:.2%})" for model in models)],
-    ]
-    for key, (label, digits) in _FIGURES.items():
-        rows.append([label, *(format_number(model[key], digits) for model in models)])
-    print_table(["", *(model["model"] for model in models)], rows)
-
-
 def _print_hits(hits: Sequence[Mapping[str, Any]]) -> None:
     _print_groups("longest n-gram found", [{"name": f"order {hit['order']}", **hit} for hit in hits])
 
@@ -93,8 +89,10 @@ def _print_hits(hits: Sequence[Mapping[str, Any]]) -> None:
 def _print_groups(head: str, groups: Sequence[Mapping[str, Any]]) -> None:
     rows = []
     for group in groups:
+        numbers = group["name"].split("-")  # `1000-9999` becomes `1,000-9,999`
+        name = "-".join(f"{int(n):,}" for n in numbers) if all(map(str.isdigit, numbers)) else group["name"]
         cell = format_number(group["perplexity"]) if group["tokens"] else ""
-        rows.append((_thousands(group["name"]), f"{group['tokens']:,}", f"{group['share']:.1%}", cell))
+        rows.append((name, f"{group['tokens']:,}", f"{group['share']:.1%}", cell))
     print_table((head, "tokens", "share", "perplexity"), rows)
 
 
@@ -122,12 +120,6 @@ def _sampled(mean: Mapping[str, Any]) -> str:
     return f"{mean['bits']:.4f}{spread} bits, {mean['nats']:.4f} nats ({where})"
 
 
-def _thousands(name: str) -> str:
-    """Format `1000-9999` as `1,000-9,999`; return other names unchanged."""
-    numbers = name.split("-")
-    return "-".join(f"{int(n):,}" for n in numbers) if all(n.isdigit() for n in numbers) else name
-
-
 def _plain(value: str | float | None) -> str:
     if value is None or isinstance(value, str):
         return value or "infinite"
@@ -150,7 +142,18 @@ def show_check_evaluation(result: Mapping[str, Any]) -> None:
         f"{result['model']}: {result['words']:,} words on {result['lines']:,} lines for each kind; errors in one of "
         f"{1 / result['error_rate']:.0f} eligible words"
     )
-    _print_kinds(result["kinds"])
+    kinds = list[Sequence[str]]()
+    for kind, figures in result["kinds"].items():
+        if not figures["errors"]:
+            kinds.append([kind.replace("_", " "), "none"])
+            continue
+        tuned, plain = figures["tuned"], figures["surprisal"]
+        gain = "" if figures["gain"] is None else f"{figures['gain']:+.0%}"
+        own = f"{figures['errors']:,}", f"{tuned['threshold']:.3f}", *_cells(tuned), gain
+        kinds.append([kind.replace("_", " "), *own])
+        kinds.append(["  by surprisal", "", f"{plain['threshold']:.1f} bits", *_cells(plain)])
+    heads = ("threshold", "precision", "recall", "F0.5", "corrected", "gain")
+    print_table(("kind of error", "errors", *heads), kinds)
     if any(figures["errors"] for figures in result["kinds"].values()):
         _console.print()
         rows = [(f"{point['threshold']:g}", *_cells(point)) for point in result["thresholds"]]
@@ -162,21 +165,6 @@ def show_check_evaluation(result: Mapping[str, Any]) -> None:
         "\nby surprisal: baseline, a word's surprisal given the words before it; gain: relative F0.5 over it"
     )
     _console.print(Text(notes, style="dim"))
-
-
-def _print_kinds(kinds: Mapping[str, Mapping[str, Any]]) -> None:
-    rows = []
-    for kind, figures in kinds.items():
-        if not figures["errors"]:
-            rows.append([kind.replace("_", " "), "none"])
-            continue
-        tuned, plain = figures["tuned"], figures["surprisal"]
-        gain = "" if figures["gain"] is None else f"{figures['gain']:+.0%}"
-        own = f"{figures['errors']:,}", f"{tuned['threshold']:.3f}", *_cells(tuned), gain
-        rows.append([kind.replace("_", " "), *own])
-        rows.append(["  by surprisal", "", f"{plain['threshold']:.1f} bits", *_cells(plain)])
-    heads = ("threshold", "precision", "recall", "F0.5", "corrected", "gain")
-    print_table(("kind of error", "errors", *heads), rows)
 
 
 def _cells(figures: Mapping[str, Any]) -> list[str]:
@@ -195,10 +183,19 @@ def show_autocomplete_evaluation(result: Mapping[str, Any]) -> None:
     _print_typing_figures(result)
     for model in models:
         _console.print()
-        _print_recall(model)
+        recalls = [
+            (f"{row['letters']}", f"{row['words']:,}", f"{row['top_1']:.1%}", f"{row['top_3']:.1%}")
+            for row in model["recall_by_letters"]
+        ]
+        first = f"letters typed ({model['model']})"
+        print_table((first, "longer words", "first is right", "in top three"), recalls)
     for key, where in _POSITIONS.items():
         _console.print()
-        _print_acceptance(result["acceptance"][key], where)
+        cells = []
+        for row in result["acceptance"][key]:
+            shares = (f"{row[name]:.1%}" for name in ("mean_probability", "precision"))
+            cells.append((f"{row['coverage']:.0%}", f"{row['threshold']:.3f}", *shares))
+        print_table((f"shown {where}", "least probable", "mean probability", "right"), cells)
     _console.print()
     for model in models:
         took = model["keystroke_ms"]
@@ -221,23 +218,6 @@ def _print_typing_figures(result: Mapping[str, Any]) -> None:
     print_table(["", result["model"], *([against["model"], "difference"] if against else ())], rows)
 
 
-def _print_recall(model: Mapping[str, Any]) -> None:
-    rows = [
-        (f"{row['letters']}", f"{row['words']:,}", f"{row['top_1']:.1%}", f"{row['top_3']:.1%}")
-        for row in model["recall_by_letters"]
-    ]
-    first = f"letters typed ({model['model']})"
-    print_table((first, "longer words", "first is right", "in top three"), rows)
-
-
-def _print_acceptance(rows: list[Mapping[str, float]], where: str) -> None:
-    cells = []
-    for row in rows:
-        shares = (f"{row[key]:.1%}" for key in ("mean_probability", "precision"))
-        cells.append((f"{row['coverage']:.0%}", f"{row['threshold']:.3f}", *shares))
-    print_table((f"shown {where}", "least probable", "mean probability", "right"), cells)
-
-
 def _with_interval(name: str, figure: Mapping[str, Any], sign: str = "") -> str:
     if figure["value"] is None:
         return "none"
@@ -247,9 +227,8 @@ def _with_interval(name: str, figure: Mapping[str, Any], sign: str = "") -> str:
 
 def _share(name: str, value: float | None, sign: str = "") -> str:
     """Format a share in per cent, others (reciprocal ranks, lengths) with three decimals."""
-    if value is None:
-        return "none"
-    return f"{value:{sign}.3f}" if "mrr" in name or "length" in name else f"{value:{sign}.1%}"
+    places = ".3f" if "mrr" in name or "length" in name else ".1%"
+    return "none" if value is None else f"{value:{sign}{places}}"
 
 
 def show_training(result: dict[str, Any]) -> None:
@@ -338,7 +317,19 @@ def show_tuning(reply: "TuneReply", saved: str | None, report: Path | None, comm
         for name, (values, count) in zip([*folds, "all"], scores, strict=True)
     ]
     print_table((reply.metric.upper(), "first pass", "tuned, held out", "oracle", "lists"), rows)
-    _print_weights(reply, folds)
+    columns = [reply.weights, *(fold.weights for fold in reply.folds)]
+    exponents = [reply.length_exponent, *(fold.length_exponent for fold in reply.folds)]
+    weights = [
+        [name, *(f"{of_fold.get(name, 0):.4g}" for of_fold in columns)]
+        for name in reply.features
+        if any(of_fold.get(name) for of_fold in columns)
+    ]
+    others = (
+        ["length exponent", *(f"{e:g}" for e in exponents)],
+        ["posterior scale", f"{reply.posterior_scale:.4g}"],
+    )
+    dimmed = ([Text(cell, style="dim") for cell in row] for row in others)
+    print_table(("feature", "weight", *folds), [*weights, *dimmed], folded=True)
     test = reply.significance
     _console.print(
         f"difference {test.difference:+.2f}, 95 % interval {test.low:+.2f} … {test.high:+.2f}, p = {test.p_value:.3f}"
@@ -353,19 +344,3 @@ def show_tuning(reply: "TuneReply", saved: str | None, report: Path | None, comm
         _console.print(f"saved as profile [bold]{saved}[/]: gramophone {command} … --profile {saved}")
     if report is not None:
         _console.print(Text(f"report: {report / 'report.html'}"))
-
-
-def _print_weights(reply: "TuneReply", folds: Sequence[str]) -> None:
-    columns = [reply.weights, *(fold.weights for fold in reply.folds)]
-    exponents = [reply.length_exponent, *(fold.length_exponent for fold in reply.folds)]
-    rows = [
-        [name, *(f"{weights.get(name, 0):.4g}" for weights in columns)]
-        for name in reply.features
-        if any(weights.get(name) for weights in columns)
-    ]
-    others = (
-        ["length exponent", *(f"{e:g}" for e in exponents)],
-        ["posterior scale", f"{reply.posterior_scale:.4g}"],
-    )
-    dimmed = ([Text(cell, style="dim") for cell in row] for row in others)
-    print_table(("feature", "weight", *folds), [*rows, *dimmed], folded=True)

@@ -91,12 +91,11 @@ def show_next(reply: dict[str, Any]) -> None:
     """Print candidate tokens or words with bars."""
     result = reply["results"][0]
     of_words = "unexplored_mass" in result
-    rows = []
-    for candidate in result["candidates"]:
-        p = math.exp(candidate["logprob"])
-        rows.append(
-            (_visible(candidate["text"]), f"{p:.4f}", probability_bar(p), f"{candidate['logprob']:.3f}")
-        )
+    rows = [
+        (_visible(one["text"]), f"{p:.4f}", probability_bar(p), f"{one['logprob']:.3f}")
+        for one in result["candidates"]
+        for p in [math.exp(one["logprob"])]
+    ]
     print_table(("word" if of_words else "token", "probability", "", "logprob"), rows, folded=True)
     if of_words:
         _console.print(f"{reply['model']}: unexplored probability: {result['unexplored_mass']:.1%}")
@@ -137,7 +136,12 @@ def show_check(text: str, reply: Mapping[str, Any]) -> None:
         for issue in issues:
             console.print(_issue_line(number, start, issue), soft_wrap=True)
         console.print()
-    console.print(_totals(reply), soft_wrap=True)
+    summary = f"{_counted(len(reply['issues']), 'issue')} in {_counted(len(reply['words']), 'word')}"
+    if reply["bits_per_word"] is not None:
+        summary += f"; {reply['bits_per_word']:.2f} bits per word"
+    if reply["precision"] is not None:
+        summary += f"; measured precision at threshold {reply['threshold']:g}: {reply['precision']:.0%}"
+    console.print(Text(f"{reply['model']}: {summary}", style="dim"), soft_wrap=True)
 
 
 def _issue_line(number: int, start: int, issue: Mapping[str, Any]) -> Text:
@@ -152,15 +156,6 @@ def _issue_line(number: int, start: int, issue: Mapping[str, Any]) -> Text:
         line.append(suggestion["text"] or "(nothing)", style="" if rank else "green")
         line.append(f" {suggestion['probability']:.0%}", style="dim")
     return line
-
-
-def _totals(reply: Mapping[str, Any]) -> Text:
-    summary = f"{_counted(len(reply['issues']), 'issue')} in {_counted(len(reply['words']), 'word')}"
-    if reply["bits_per_word"] is not None:
-        summary += f"; {reply['bits_per_word']:.2f} bits per word"
-    if reply["precision"] is not None:
-        summary += f"; measured precision at threshold {reply['threshold']:g}: {reply['precision']:.0%}"
-    return Text(f"{reply['model']}: {summary}", style="dim")
 
 
 def _counted(count: int, name: str) -> str:
@@ -192,7 +187,7 @@ def _remarks(completion: dict[str, Any]) -> str:
     if not completion["is_complete_word"]:
         remarks.append("prefix of a word")
     if completion["edits"]:
-        remarks.append("1 correction" if completion["edits"] == 1 else f"{completion['edits']} corrections")
+        remarks.append(_counted(completion["edits"], "correction"))
     if completion["source"] == "user":
         remarks.append("dictionary")
     return ", ".join(remarks)
