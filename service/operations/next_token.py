@@ -5,7 +5,7 @@ A search over all tokenisations finds the words.
 
 import math
 from collections.abc import Generator, Iterator
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
 
 import numpy as np
@@ -128,12 +128,6 @@ def rank_next_tokens(
     return ranked
 
 
-def next_token_result(loaded: TextModel, ranked: RankedTokens) -> NextTokenResult:
-    """Return the next tokens of one context in wire format."""
-    top, entropy = ranked
-    return NextTokenResult(token_scores(loaded, *top), entropy)
-
-
 def next_distributions(
     loaded: TextModel, request: NextTokenRequest, limits: Limits
 ) -> Work[FloatArray, None]:
@@ -198,48 +192,6 @@ def _row_blocks(state: Any, values: int) -> Generator[Any, None, None]:
         return
     for first in range(0, len(state), rows):
         yield state.select(np.arange(first, min(first + rows, len(state))))
-
-
-def score_next_texts(
-    loaded: TextModel, request: NextTokenRequest, limits: Limits
-) -> Work[Any, list[NextTextResult]]:
-    """Score each text of `candidates` after each context; shared tokens are read once.
-
-    Raises:
-        InvalidInputError: there are too many texts, or a text has no token or a context of ids.
-        ContextLengthError: a text with its context is too long.
-        UnsupportedParameterError: the model reads backward.
-    """
-    check_reads_forward(loaded)
-    texts, num_contexts = request.candidates or [], len(request.contexts)
-    if (num_pairs := len(texts) * num_contexts) > limits.max_texts:
-        raise InvalidInputError.of(
-            "candidates",
-            f"has {len(texts)} entries for {num_contexts} contexts: {num_pairs} texts; at most "
-            f"{limits.max_texts} are accepted in one request",
-        )
-
-    def check_tokens(count: int) -> None:
-        limits.check_entries(
-            count * num_contexts,
-            parameter="candidates",
-            description=f"candidates has {count} tokens or more for {num_contexts} contexts",
-            instead="send fewer or shorter texts",
-        )
-
-    check_tokens(sum(map(len, texts)) // MAX_CHARACTERS_PER_TOKEN)
-    pairs = [
-        ScoreItem(f"candidates[{index}]", text, context).checked()
-        for _, context in request.contexts
-        for index, text in enumerate(texts)
-    ]
-    sequences, scores = yield from score_pairs(loaded, pairs, limits, exact=True)
-    check_tokens(sum(len(sequence.text) for sequence in sequences) // num_contexts)
-    scored = [
-        TextCandidate(str(pair.given), sequence.text.tolist(), score)
-        for pair, sequence, score in zip(pairs, sequences, scores.tolist(), strict=True)
-    ]
-    return [NextTextResult(scored[first : first + len(texts)]) for first in range(0, len(scored), len(texts))]
 
 
 def rank_next_words(
@@ -341,7 +293,7 @@ class NextToken(_AfterContexts[list[RankedTokens]], RowsOperation[list[RankedTok
             NextTokenReply(loaded.address, []),
             "results",
             result,
-            partial(next_token_result, loaded),
+            lambda ranked: NextTokenResult(token_scores(loaded, *ranked[0]), ranked[1]),
             entries=len(result) * self._width,
         )
 
@@ -355,7 +307,7 @@ class NextToken(_AfterContexts[list[RankedTokens]], RowsOperation[list[RankedTok
 
 
 class _NextTexts(_AfterContexts[list[NextTextResult]]):
-    """Scores of texts after contexts."""
+    """Scores of texts after contexts; shared tokens are read once."""
 
     may_run_inline = True
 
@@ -368,7 +320,37 @@ class _NextTexts(_AfterContexts[list[NextTextResult]]):
 
     @override
     def run(self) -> Work[Any, list[NextTextResult]]:
-        return score_next_texts(self.models[0], self.given, self.call.limits)
+        loaded, limits, contexts = self.models[0], self.call.limits, self.given.contexts
+        check_reads_forward(loaded)
+        texts = self.given.candidates or []
+        if (num_pairs := len(texts) * self._count) > limits.max_texts:
+            raise InvalidInputError.of(
+                "candidates",
+                f"has {len(texts)} entries for {self._count} contexts: {num_pairs} texts; at most "
+                f"{limits.max_texts} are accepted in one request",
+            )
+
+        def check_tokens(count: int) -> None:
+            limits.check_entries(
+                count * self._count,
+                parameter="candidates",
+                description=f"candidates has {count} tokens or more for {self._count} contexts",
+                instead="send fewer or shorter texts",
+            )
+
+        check_tokens(sum(map(len, texts)) // MAX_CHARACTERS_PER_TOKEN)
+        pairs = [
+            ScoreItem(f"candidates[{index}]", text, context).checked()
+            for _, context in contexts
+            for index, text in enumerate(texts)
+        ]
+        sequences, scores = yield from score_pairs(loaded, pairs, limits, exact=True)
+        check_tokens(sum(len(sequence.text) for sequence in sequences) // self._count)
+        scored = [
+            TextCandidate(str(pair.given), sequence.text.tolist(), score)
+            for pair, sequence, score in zip(pairs, sequences, scores.tolist(), strict=True)
+        ]
+        return [NextTextResult(scored[at : at + len(texts)]) for at in range(0, num_pairs, len(texts))]
 
     @override
     def reply(self, result: list[NextTextResult]) -> bytes:

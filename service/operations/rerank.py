@@ -53,7 +53,6 @@ from models.scoring.candidate_texts import reads_forms, split_at_space
 from models.scoring.prefill import token_runs
 from models.scoring.sequences import ScoreItem, score_pairs
 from models.scoring.texts import Limits, check_reads_forward, ids_after, no_context_error
-from models.text_model import TextModel
 from models.vocabulary import EOS
 from service.hosting.loaded_model import LoadedModel
 from service.hosting.state_store import OwnedStateStore, StoredState
@@ -73,13 +72,14 @@ from service.operations.rerank_request import (
     RerankRequest,
     RerankSettings,
     Turn,
-    read_rerank_query,
+    parse_models,
+    parse_phrases,
     rerank_items,
 )
 from service.operations.score import Detail, token_scores, word_scores
 from service.operations.states import continue_states, stored_states
 from service.schemas.replies import DocumentsReply, RankedDocument, RankedText, Usage, to_json
-from service.schemas.wire import parse_json
+from service.schemas.wire import parse_json, parse_object
 
 _HANDLE_SEPARATOR = ","
 
@@ -367,8 +367,9 @@ def _rank_lists(
     for number, (given, indices) in enumerate(filtered):
         first, end = features.offsets[number : number + 2].tolist()
         texts = [candidate.text for candidate in given.candidates] if job.is_pairwise else []
-        posteriors = scaled_posteriors(totals[first:end], job.posterior_scale)
-        values, utilities = totals[first:end], None
+        own, tokens = totals[first:end], scores.tokens_from(first)
+        posteriors = scaled_posteriors(own, job.posterior_scale)
+        values, utilities = own, None
         if job.settings.mbr is not None:
             values = utilities = yield from expected_utilities(texts, posteriors, job.settings.mbr)
         order = rank_by(values)
@@ -378,160 +379,13 @@ def _rank_lists(
         confidences: list[WordPosterior] = []
         if job.settings.confidences:
             confidences = yield from word_confidences(texts, posteriors, int(order[0]))
-        ranked.append(
-            RankedList(
-                given,
-                indices,
-                order,
-                posteriors,
-                totals[first:end],
-                shown,
-                utilities,
-                confidences,
-                scores.tokens_from(first),
-            )
-        )
+        found = given, indices, order, posteriors, own, shown, utilities, confidences, tokens
+        ranked.append(RankedList(*found))
         done += len(indices)
         if job.is_pairwise or done > CANDIDATES_PER_STEP:
             done = 0
             yield None
     return ranked
-
-
-def rank_documents(loaded: TextModel, request: DocumentsRequest, limits: Limits) -> Work[Any, DocumentsReply]:
-    """Rank documents by the query's probability after each, without `</s>`.
-
-    Raises:
-        InvalidInputError: there are too many documents, or the query has no token.
-        ContextLengthError: a document with the query is too long.
-        UnsupportedParameterError: the model reads backward.
-    """
-    texts = [given if isinstance(given, str) else given.text for given in request.documents]
-    limits.check_count(len(texts), parameter="documents")
-    if loaded.reads_backward:
-        raise no_context_error(loaded, parameter="query")
-    pairs = []
-    for index, text in enumerate(texts):
-        context, query = split_at_space(loaded, text, request.query)
-        pairs.append(ScoreItem(f"documents[{index}]", query, context).checked())
-    num_tokens, parts = 0, []
-    for run in token_runs([pair.size() for pair in pairs], MAX_PAIR_CHARACTERS):
-        sequences, scores = yield from score_pairs(loaded, pairs[run], limits)
-        num_tokens += sum(len(context) + len(text) for context, text in sequences)
-        parts.append(scores)
-    totals = np.concatenate(parts)
-    posteriors = scaled_posteriors(totals).tolist()
-    results = [
-        RankedDocument(
-            index,
-            posteriors[index],
-            float(totals[index]),
-            RankedText(texts[index]) if request.return_documents else None,
-        )
-        for index in rank_by(totals)[: request.top_n].tolist()
-    ]
-    usage = Usage(num_tokens, 0, num_tokens)
-    return DocumentsReply(f"rerank-{uuid.uuid4().hex}", "list", loaded.address, results, usage)
-
-
-def rerank_reply_chunks(lists: Sequence[RankedList], job: RerankJob, limits: Limits) -> Iterator[bytes]:
-    """Yield the JSON of a reply.
-
-    Dictionaries instead of `RerankReply` objects take a third of the time per candidate.
-
-    Raises:
-        InvalidInputError: the reply lists too many tokens.
-    """
-    detail = job.settings.detail
-    if detail is not Detail.NONE and job.models.parts:
-        limits.check_entries(
-            int(sum(ranked.computed.column(NUM_TOKENS).sum() for ranked in lists)),
-            parameter="detail",
-            description=f"detail is {detail.value!r} for all candidates of {len(lists)} lists",
-            instead="send lines, application/x-ndjson, for more",
-        )
-    head = {
-        "model": job.models.main_address,
-        "models": {name: loaded.address for name, loaded in job.models.extra.items()},
-        "weights": dict(job.weighting.weights),
-        "length_exponent": job.weighting.length_exponent,
-        "posterior_scale": job.posterior_scale,
-        **({"tuned_on": job.tuned_on} if job.tuned_on else {}),
-    }
-    yield to_json(head)[:-1] + b',"lists":['
-    for number, ranked in enumerate(lists):
-        if number:
-            yield b","
-        yield from list_chunks(ranked, job)
-    yield b"]}"
-
-
-def list_chunks(ranked: RankedList, job: RerankJob, *, tuned_on: Sequence[str] = ()) -> Iterator[bytes]:
-    """Yield a list's JSON, best candidate first; in a stream with any `tuned_on`."""
-    head: dict[str, Any] = {"id": ranked.given.name, "unchanged": int(ranked.order[0]) == 0}
-    if tuned_on:
-        head["tuned_on"] = tuned_on
-    if ranked.given.problems:
-        head["problems"] = ranked.given.problems
-    if ranked.session is not None:
-        head["session"] = ranked.session
-    if job.settings.confidences:
-        head["confidences"] = [word._asdict() for word in ranked.confidences]
-    yield to_json(head)[:-1] + b',"ranking":['
-    count = len(ranked.order[: job.settings.top])
-    for first in range(0, count, _BATCH_CANDIDATES):
-        part = slice(first, min(first + _BATCH_CANDIDATES, count))
-        yield (b"," if first else b"") + to_json(_candidates(ranked, part, job))[1:-1]
-    yield b"]}"
-
-
-def _candidates(ranked: RankedList, part: slice, job: RerankJob) -> list[dict[str, Any]]:
-    order = ranked.order[part]
-    positions = order.tolist()
-    candidates, names = ranked.given.candidates, ranked.computed.names
-    written: list[dict[str, Any]] = [
-        {
-            "index": index,
-            "text": candidates[position].text,
-            "total": total,
-            "posterior": posterior,
-            "features": {**candidates[position].features, **dict(zip(names, values, strict=True))},
-        }
-        for position, index, total, posterior, values in zip(
-            positions,
-            ranked.indices[order].tolist(),
-            ranked.totals[order].tolist(),
-            ranked.posteriors[order].tolist(),
-            ranked.computed.values[order].tolist(),
-            strict=True,
-        )
-    ]
-    if job.corrections is not None:
-        masses = _correction_posteriors(ranked)
-        for fields, position in zip(written, positions, strict=True):
-            if corrections := corrections_of(candidates[position]):
-                pairs = [(one.heard, one.written) for one in corrections]
-                fields["corrections"] = [
-                    {"heard": h, "written": w, "posterior": masses[h, w]} for h, w in pairs
-                ]
-    if ranked.utilities is not None:
-        for fields, utility in zip(written, ranked.utilities[order].tolist(), strict=True):
-            fields["expected_utility"] = utility
-    detail = job.settings.detail
-    if detail is not Detail.NONE and ranked.tokens is not None:
-        scores_of = token_scores if detail is Detail.TOKEN else word_scores
-        for fields, position in zip(written, positions, strict=True):
-            fields[f"{detail.value}s"] = scores_of(job.models.parts[0], *ranked.tokens(position))
-    return written
-
-
-def _correction_posteriors(ranked: RankedList) -> dict[tuple[str, str], float]:
-    """Sum the posteriors of all candidates with a correction."""
-    posteriors: defaultdict[tuple[str, str], float] = defaultdict(float)
-    for candidate, posterior in zip(ranked.given.candidates, ranked.posteriors.tolist(), strict=True):
-        for pair in {(correction.heard, correction.written) for correction in corrections_of(candidate)}:
-            posteriors[pair] += posterior
-    return posteriors
 
 
 class Rerank(LinesOperation[RerankItem, RankedList]):
@@ -605,7 +459,10 @@ class Rerank(LinesOperation[RerankItem, RankedList]):
     @override
     @classmethod
     def parse_settings(cls, query: Mapping[str, str]) -> RerankSettings:
-        return read_rerank_query(query)
+        fields = parse_models(query)
+        if "phrases" in fields:
+            fields["phrases"] = parse_phrases(fields["phrases"])
+        return parse_object(RerankSettings, fields, strict=False)
 
     @override
     def cost(self) -> Cost:
@@ -642,15 +499,96 @@ class Rerank(LinesOperation[RerankItem, RankedList]):
 
     @override
     def reply(self, result: Sequence[RankedList]) -> Iterator[bytes]:
-        return rerank_reply_chunks(result, self.job, self.call.limits)
+        job, detail = self.job, self.given.detail
+        if detail is not Detail.NONE and job.models.parts:
+            self.call.limits.check_entries(
+                int(sum(ranked.computed.column(NUM_TOKENS).sum() for ranked in result)),
+                parameter="detail",
+                description=f"detail is {detail.value!r} for all candidates of {len(result)} lists",
+                instead="send lines, application/x-ndjson, for more",
+            )
+        head = {
+            "model": job.models.main_address,
+            "models": {name: loaded.address for name, loaded in job.models.extra.items()},
+            "weights": dict(job.weighting.weights),
+            "length_exponent": job.weighting.length_exponent,
+            "posterior_scale": job.posterior_scale,
+            **({"tuned_on": job.tuned_on} if job.tuned_on else {}),
+        }
+        yield to_json(head)[:-1] + b',"lists":['
+        for number, ranked in enumerate(result):
+            if number:
+                yield b","
+            yield from self._chunks(ranked)
+        yield b"]}"
 
     @override
     def line(self, result: RankedList) -> Iterable[bytes]:
-        return list_chunks(result, self.job, tuned_on=self.job.tuned_on)
+        return self._chunks(result, tuned_on=self.job.tuned_on)
+
+    def _chunks(self, ranked: RankedList, *, tuned_on: Sequence[str] = ()) -> Iterator[bytes]:
+        """Yield a list's JSON, best candidate first; in a stream with any `tuned_on`."""
+        head: dict[str, Any] = {"id": ranked.given.name, "unchanged": int(ranked.order[0]) == 0}
+        if tuned_on:
+            head["tuned_on"] = tuned_on
+        if ranked.given.problems:
+            head["problems"] = ranked.given.problems
+        if ranked.session is not None:
+            head["session"] = ranked.session
+        if self.given.confidences:
+            head["confidences"] = [word._asdict() for word in ranked.confidences]
+        yield to_json(head)[:-1] + b',"ranking":['
+        order = ranked.order[: self.given.top]
+        for first in range(0, len(order), _BATCH_CANDIDATES):
+            candidates = self._candidates(ranked, order[first : first + _BATCH_CANDIDATES])
+            yield (b"," if first else b"") + to_json(candidates)[1:-1]
+        yield b"]}"
+
+    def _candidates(self, ranked: RankedList, order: Int64s) -> list[dict[str, Any]]:
+        """Return candidates; dictionaries instead of dataclasses take a third of the time."""
+        positions = order.tolist()
+        candidates, names = ranked.given.candidates, ranked.computed.names
+        written: list[dict[str, Any]] = [
+            {
+                "index": index,
+                "text": candidates[position].text,
+                "total": total,
+                "posterior": posterior,
+                "features": {**candidates[position].features, **dict(zip(names, values, strict=True))},
+            }
+            for position, index, total, posterior, values in zip(
+                positions,
+                *(
+                    column[order].tolist()
+                    for column in (ranked.indices, ranked.totals, ranked.posteriors, ranked.computed.values)
+                ),
+                strict=True,
+            )
+        ]
+        if self.job.corrections is not None:
+            masses = defaultdict[tuple[str, str], float](float)  # of all candidates with a correction
+            pairs_of = [[(c.heard, c.written) for c in corrections_of(one)] for one in candidates]
+            for pairs, posterior in zip(pairs_of, ranked.posteriors.tolist(), strict=True):
+                for pair in set(pairs):
+                    masses[pair] += posterior
+            for fields, position in zip(written, positions, strict=True):
+                if pairs := pairs_of[position]:
+                    fields["corrections"] = [
+                        {"heard": h, "written": w, "posterior": masses[h, w]} for h, w in pairs
+                    ]
+        if ranked.utilities is not None:
+            for fields, utility in zip(written, ranked.utilities[order].tolist(), strict=True):
+                fields["expected_utility"] = utility
+        detail = self.given.detail
+        if detail is not Detail.NONE and ranked.tokens is not None:
+            scores_of = token_scores if detail is Detail.TOKEN else word_scores
+            for fields, position in zip(written, positions, strict=True):
+                fields[f"{detail.value}s"] = scores_of(self.job.models.parts[0], *ranked.tokens(position))
+        return written
 
 
 class RankDocuments(ModelOperation[DocumentsReply]):
-    """Order documents by the probability of a query after each."""
+    """Order documents by the probability of a query, without `</s>`, after each."""
 
     @override
     def cost(self) -> Cost:
@@ -659,4 +597,30 @@ class RankDocuments(ModelOperation[DocumentsReply]):
 
     @override
     def run(self) -> Work[Any, DocumentsReply]:
-        return rank_documents(self.models[0], self.given, self.call.limits)
+        loaded, given, limits = self.models[0], self.given, self.call.limits
+        texts = [one if isinstance(one, str) else one.text for one in given.documents]
+        limits.check_count(len(texts), parameter="documents")
+        if loaded.reads_backward:
+            raise no_context_error(loaded, parameter="query")
+        pairs = []
+        for index, text in enumerate(texts):
+            context, query = split_at_space(loaded, text, given.query)
+            pairs.append(ScoreItem(f"documents[{index}]", query, context).checked())
+        num_tokens, parts = 0, []
+        for run in token_runs([pair.size() for pair in pairs], MAX_PAIR_CHARACTERS):
+            sequences, scores = yield from score_pairs(loaded, pairs[run], limits)
+            num_tokens += sum(len(context) + len(text) for context, text in sequences)
+            parts.append(scores)
+        totals = np.concatenate(parts)
+        posteriors = scaled_posteriors(totals).tolist()
+        results = [
+            RankedDocument(
+                index,
+                posteriors[index],
+                float(totals[index]),
+                RankedText(texts[index]) if given.return_documents else None,
+            )
+            for index in rank_by(totals)[: given.top_n].tolist()
+        ]
+        usage = Usage(num_tokens, 0, num_tokens)
+        return DocumentsReply(f"rerank-{uuid.uuid4().hex}", "list", loaded.address, results, usage)

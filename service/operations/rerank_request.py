@@ -40,7 +40,6 @@ from service.schemas.wire import (
     WireModel,
     parse_json,
     parse_lines,
-    parse_query,
     schema_only,
     text_or_object,
 )
@@ -418,31 +417,15 @@ def _items_of(parsed: Iterable[ListOrBadLine]) -> Iterator[RerankItem | InvalidI
     yield from map(InvalidInputError, problems)
 
 
-def read_rerank_query(query: Mapping[str, str]) -> RerankSettings:
-    """Parse the settings in a query string.
-
-    `weights=lm=0.5,am=1`, `mixture=ngram=0.3,lstm=0.7` and `models=old=small@3` are pairs, `phrases` is
-    a JSON array, all other settings are plain values.
-
-    Raises:
-        InvalidInputError: a setting is unknown or invalid.
-    """
-    fields: dict[str, Any] = dict(query)
-    if "weights" in fields:
-        fields["weights"] = parse_weights(fields["weights"], parameter="weights")
-    fields = parse_models(fields)
-    if "phrases" in fields:
-        fields["phrases"] = parse_phrases(fields["phrases"])
-    return parse_query(RerankSettings, fields)
-
-
 def parse_models(query: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings as in a body: the pairs of `mixture` and of `models` become lists of objects.
+    """Return settings as in a body: the pairs of `weights`, `mixture` and `models` become objects.
 
     Raises:
-        InvalidInputError: one of the two is not pairs.
+        InvalidInputError: one of these is not pairs.
     """
     fields = dict(query)
+    if "weights" in fields:
+        fields["weights"] = parse_weights(fields["weights"], parameter="weights")
     if "mixture" in fields:
         parts = parse_weights(fields["mixture"], parameter="mixture")
         fields["mixture"] = [{"model": model, "weight": weight} for model, weight in parts.items()]

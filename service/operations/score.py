@@ -290,12 +290,6 @@ def _ngram_lengths(
     return np.asarray(lengths[own], dtype=np.int64), model.context_lengths(before)[1:][own]
 
 
-def score_reply(loaded: TextModel, scores: Sequence[SequenceScore], detail: Detail) -> ScoreReply:
-    """Return a complete reply."""
-    results = [score_result(loaded, score, detail) for score in scores]
-    return ScoreReply(loaded.address, results, ScoreTotals(*_totals(*scores)))
-
-
 def score_result(loaded: TextModel, score: SequenceScore, detail: Detail) -> SequenceScoreResult:
     """Return the score of one sequence in wire format."""
     if detail is Detail.NONE and not len(score.ngram_lengths):
@@ -402,26 +396,8 @@ class QualityRequest(QualitySettings, TimedRequest):
         ]
 
 
-def quality(
-    loaded: TextModel,
-    against: TextModel | None,
-    items: Sequence[ScoreItem],
-    limits: Limits,
-) -> Work[Any, list[QualityOutcome]]:
-    """Score texts with one model, and compare with another if given.
-
-    Raises:
-        InvalidInputError: a text has nothing to score, or is too long.
-    """
-    settings = ScoreSettings()
-    own = yield from score(loaded, items, settings, limits)
-    compared: Sequence[SequenceScore | None] = [None] * len(own)
-    if against is not None:
-        compared = yield from score(against, items, settings, limits)
-    return [_quality_outcome(first, second) for first, second in zip(own, compared, strict=True)]
-
-
-def _quality_outcome(score: SequenceScore, against: SequenceScore | None) -> QualityOutcome:
+def _quality_outcome(score: SequenceScore, against: SequenceScore | None = None) -> QualityOutcome:
+    """Rate a text by its score, compared with another model's if given."""
     num_words = count_words(str(score.item.given))
     logprob = score.logprob
     bits = bits_per_unit(logprob, num_words + 1)
@@ -479,11 +455,12 @@ class Score(LinesOperation[ScoreItem, SequenceScore], ModelOperation[Sequence[Se
         loaded, detail = self.models[0], self.given.detail
         num_tokens = self._count(result)
         entries = num_tokens if self.given.reports_tokens else len(result)
+        reply = ScoreReply(loaded.address, [], ScoreTotals(*_totals(*result)))
         if entries <= ENTRIES_PER_PIECE:
-            return to_json(score_reply(loaded, result, detail))
-        totals = ScoreReply(loaded.address, [], ScoreTotals(*_totals(*result)))
+            reply.results += [score_result(loaded, score, detail) for score in result]
+            return to_json(reply)
         write = partial(score_result, loaded, detail=detail)
-        return json_pieces(totals, "results", result, write, entries=entries)
+        return json_pieces(reply, "results", result, write, entries=entries)
 
     @override
     def line(self, result: SequenceScore) -> Iterable[bytes]:
@@ -513,8 +490,7 @@ class Quality(LinesOperation[ScoreItem, QualityOutcome]):
 
     @override
     def cost(self) -> Cost:
-        read = self.call.num_tokens
-        return Cost(read, reread=(len(self.models) - 1) * read, entries=len(self.items))
+        return super().cost()._replace(entries=len(self.items))
 
     @override
     def parse_lines(self, body: bytes, form: str) -> Iterator[ScoreItem | InvalidInputError]:
@@ -522,8 +498,10 @@ class Quality(LinesOperation[ScoreItem, QualityOutcome]):
 
     @override
     def answer(self, items: Sequence[ScoreItem]) -> Work[Any, Sequence[QualityOutcome]]:
-        loaded, *against = self.models
-        return quality(loaded, against[0] if against else None, items, self.call.limits)
+        scores = []
+        for loaded in self.models:
+            scores += [(yield from score(loaded, items, ScoreSettings(), self.call.limits))]
+        return list(map(_quality_outcome, *scores))
 
     @override
     def reply(self, result: Sequence[QualityOutcome]) -> bytes:

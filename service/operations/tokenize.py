@@ -94,42 +94,6 @@ class TokenizerInfo(ModelReply):
     """always false, because no `</s>` is appended to texts."""
 
 
-def tokenize(loaded: TextModel, request: TokenizeRequest, limits: Limits) -> Work[Any, TokenizeReply]:
-    """Tokenise a text.
-
-    A text equal to `<s>`, `</s>` or `<unk>` gives that control token, unless an ordinary token is
-    spelled so: clients look up the ids of control tokens this way. In longer texts these
-    spellings are ordinary text.
-
-    Raises:
-        ContextLengthError: the text is too long.
-    """
-    text = request.prompt
-    limits.check_characters(text, parameter="prompt")
-    if text in CONTROL_TOKENS and text not in loaded.model.vocabulary:
-        ids = [CONTROL_TOKENS.index(text)]
-    else:
-        ids = list(loaded.tokenizer.encode(text))
-    yield None
-    if request.add_special_tokens is not False and ids[:1] != [BOS]:
-        ids.insert(0, BOS)
-    limits.check_length(len(ids), parameter="prompt")
-    names = [loaded.token_names[token] for token in ids]
-    return TokenizeReply(len(ids), limits.max_tokens_per_sequence, ids, names)
-
-
-def detokenize(loaded: TextModel, request: DetokenizeRequest, limits: Limits) -> Work[Any, DetokenizeReply]:
-    """Decode ids to text; control tokens have no text.
-
-    Raises:
-        InvalidInputError: an id is outside the vocabulary, or there are too many ids.
-    """
-    limits.check_length(len(request.tokens), parameter="tokens")
-    checked = loaded.model.vocabulary.check_ids(request.tokens, parameter="tokens")
-    yield None
-    return DetokenizeReply(loaded.tokenizer.decode(checked.tolist()))
-
-
 def tokenizer_info(loaded: TextModel, limits: Limits) -> Work[Any, TokenizerInfo]:
     """Describe a model's tokenizer."""
     yield None
@@ -157,7 +121,19 @@ class Tokenize(ModelOperation[TokenizeReply]):
 
     @override
     def run(self) -> Work[Any, TokenizeReply]:
-        return tokenize(self.models[0], self.given, self.call.limits)
+        text, loaded, limits = self.given.prompt, self.models[0], self.call.limits
+        limits.check_characters(text, parameter="prompt")
+        # so clients look up the ids of control tokens; within longer texts these are ordinary text
+        if text in CONTROL_TOKENS and text not in loaded.model.vocabulary:
+            ids = [CONTROL_TOKENS.index(text)]
+        else:
+            ids = list(loaded.tokenizer.encode(text))
+        yield None
+        if self.given.add_special_tokens is not False and ids[:1] != [BOS]:
+            ids.insert(0, BOS)
+        limits.check_length(len(ids), parameter="prompt")
+        names = [loaded.token_names[token] for token in ids]
+        return TokenizeReply(len(ids), limits.max_tokens_per_sequence, ids, names)
 
 
 class Detokenize(ModelOperation[DetokenizeReply]):
@@ -167,4 +143,8 @@ class Detokenize(ModelOperation[DetokenizeReply]):
 
     @override
     def run(self) -> Work[Any, DetokenizeReply]:
-        return detokenize(self.models[0], self.given, self.call.limits)
+        given, loaded = self.given.tokens, self.models[0]
+        self.call.limits.check_length(len(given), parameter="tokens")
+        checked = loaded.model.vocabulary.check_ids(given, parameter="tokens")
+        yield None
+        return DetokenizeReply(loaded.tokenizer.decode(checked.tolist()))

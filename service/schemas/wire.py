@@ -192,17 +192,8 @@ def shared_fields(wire: BaseModel, kind: Any) -> dict[str, Any]:
     }
 
 
-def parse_query(kind: type[W], query: Mapping[str, Any]) -> W:
-    """Parse options in a query string, in which numbers and flags are strings.
-
-    Raises:
-        InvalidInputError: an option is unknown or invalid.
-    """
-    return parse_object(kind, query, strict=False)
-
-
 def parse_object(kind: type[W], fields: Mapping[str, Any], *, strict: bool | None = None) -> W:
-    """Validate the fields of a request in memory.
+    """Validate the fields of a request in memory; unless `strict`, numbers and flags may be strings.
 
     Raises:
         InvalidInputError: a field is unknown or invalid.
@@ -231,7 +222,7 @@ def parse_form(kind: type[W], body: bytes) -> W:
                 given[name] = _unquoted(value).decode()
     except ValueError as error:
         raise InvalidInputError(f"not form fields in UTF-8: {error}") from None
-    return parse_query(kind, given)
+    return parse_object(kind, given, strict=False)
 
 
 def _unquoted(value: bytes) -> bytes:
