@@ -94,8 +94,8 @@ class Guard:
         finally:
             self.connections.num_running -= is_counted
             request.end()
-            if span is not None:
-                span.end(request)
+            if self.tracing is not None and span is not None:
+                self.tracing.end(span, request)
             self._record(request, time.perf_counter() - started_s)
 
     def _refusal(self, request: GuardedRequest) -> Response | None:

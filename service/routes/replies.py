@@ -114,8 +114,7 @@ async def answer(endpoint: Endpoint, services: Services, request: GuardedRequest
     elif operation.streams and isinstance(operation, EventsOperation):
         reply = await _event_stream(request, services, operation, terms)
     elif BINARY_TYPE in request.header(b"accept") and isinstance(operation, RowsOperation):
-        rows = services.engine.stream(operation.rows(), terms)
-        reply = await float32_response(request, operation.models[0], rows, shape=operation.shape())
+        reply = await float32_response(request, services.engine, operation, terms)
     else:
         await request.reply(await _result(request, services, operation, cost, terms))
         return
