@@ -80,10 +80,3 @@ def answer_each(
     for begin in range(0, len(batch), size):
         outcomes += yield from answer_each(answer, batch[begin : begin + size])
     return outcomes
-
-
-def dictionaries_of_languages(dictionaries: Dictionaries, codes: Sequence[str]) -> WordLists:
-    """Return the readable dictionaries of languages, such as `en_US` for `en-US`."""
-    wanted = [code.lower().replace("_", "-") for code in codes]
-    named = [one for name, one in dictionaries.items() if name.lower().replace("_", "-") in wanted]
-    return tuple(one for one in named if isinstance(one, HunspellDictionary))

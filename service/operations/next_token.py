@@ -101,53 +101,6 @@ class NextTokenRequest(ModelRequest):
         return self
 
 
-def rank_next_tokens(
-    loaded: TextModel, request: NextTokenRequest, limits: Limits
-) -> Work[Any, list[RankedTokens]]:
-    """Rank the most probable next tokens after each context, or look up requested ones.
-
-    Raises:
-        InvalidInputError: top_k exceeds the vocabulary, an id is outside it, a context is invalid, or the
-            reply is too long.
-        UnsupportedParameterError: the model reads backward.
-    """
-    ids = requested_token_ids(loaded, request.token_ids)
-    largest = min(loaded.vocab_size, limits.max_top_k or loaded.vocab_size)
-    if "top_k" not in request.model_fields_set:  # a default never fails
-        request = request.model_copy(update={"top_k": min(request.top_k, largest)})
-    if ids is None and request.top_k > largest:
-        bound = "the model's vocabulary has" if largest == loaded.vocab_size else "this service ranks at most"
-        raise InvalidInputError.of("top_k", f"is {request.top_k}; {bound} {largest} tokens")
-    _check_entries(request, limits, "accept application/octet-stream for complete distributions")
-    check_reads_forward(loaded)
-    contexts = yield from encode_each(loaded, request.contexts, limits)
-    ranked: list[RankedTokens] = []
-    for group in token_runs([len(context) for context in contexts]):
-        state = yield from prefill(loaded, contexts[group], bos=True)
-        ranked += yield from _rank(loaded, state, request, ids)
-    return ranked
-
-
-def next_distributions(
-    loaded: TextModel, request: NextTokenRequest, limits: Limits
-) -> Work[FloatArray, None]:
-    """Compute distributions after contexts; events are blocks of rows [b, V], in order.
-
-    With `token_ids`, rows have only these entries [b, K].
-
-    Raises:
-        InvalidInputError: an id is outside the vocabulary, or a context is invalid.
-        UnsupportedParameterError: the model reads backward.
-    """
-    ids = requested_token_ids(loaded, request.token_ids)
-    check_reads_forward(loaded)
-    contexts = yield from encode_each(loaded, request.contexts, limits)
-    for group in token_runs([len(context) for context in contexts]):
-        state = yield from prefill(loaded, contexts[group], bos=True)
-        for rows in _row_blocks(state, loaded.vocab_size):
-            yield (yield from next_log_probs(loaded, rows, ids))
-
-
 def _check_entries(request: NextTokenRequest, limits: Limits, instead: str) -> None:
     count, top_k = len(request.contexts), request.top_k
     parameter, description = "top_k", f"top_k is {top_k} for {count} contexts"
@@ -192,48 +145,6 @@ def _row_blocks(state: Any, values: int) -> Generator[Any, None, None]:
         return
     for first in range(0, len(state), rows):
         yield state.select(np.arange(first, min(first + rows, len(state))))
-
-
-def rank_next_words(
-    loaded: TextModel, request: NextTokenRequest, limits: Limits
-) -> Work[Any, list[NextWordResult]]:
-    """Rank the most probable next words after each context.
-
-    Raises:
-        UnsupportedParameterError: a context is a list of ids, too many words are requested, or the model
-            reads backward.
-        InvalidInputError: a context is invalid, or the reply is too long.
-    """
-    check_reads_forward(loaded)
-    if request.top_k > MAX_NEXT_WORDS:
-        raise UnsupportedParameterError.of(
-            "top_k", f"is {request.top_k}; at most {MAX_NEXT_WORDS} words can be ranked"
-        )
-    _check_entries(request, limits, "split it into several requests")
-    ranked: list[NextWordResult] = []
-    for parameter, context in request.contexts:
-        if ranked:  # a cached context has no model call, during which others run
-            yield None
-        if not isinstance(context, str):
-            raise UnsupportedParameterError.of(
-                parameter, "is a list of token ids; unit 'word' requires a string"
-            )
-        limits.check_characters(context, parameter=parameter)
-        typed = split_prefix(
-            loaded.tokenizer, f"{context} " if context and not context[-1].isspace() else context
-        )
-        entry = yield from predict_next(loaded, typed.context, limits, parameter=parameter)
-        limits.check_length(entry.num_tokens, parameter=parameter)
-        settings = CompletionSettings(limit=request.top_k, max_steps=MAX_SEARCH_STEPS, open_vocabulary=True)
-        search = CompletionSearch(loaded.token_trie, typed.spelled, settings)
-        search.update(view(entry.state), entry.log_probs)
-        yield from run_searches(loaded.model, [search])
-        found = search.result()
-        words = [
-            WordCandidate(word.text, math.log(word.mass)) for word in found.completions if word.is_complete
-        ]
-        ranked.append(NextWordResult(words[: request.top_k], found.unexplored_mass))
-    return ranked
 
 
 class _AfterContexts(ModelOperation[R]):
@@ -284,7 +195,24 @@ class NextToken(_AfterContexts[list[RankedTokens]], RowsOperation[list[RankedTok
 
     @override
     def run(self) -> Work[Any, list[RankedTokens]]:
-        return rank_next_tokens(self.models[0], self.given, self.call.limits)
+        loaded, limits, request = self.models[0], self.call.limits, self.given
+        ids = requested_token_ids(loaded, request.token_ids)
+        largest = min(loaded.vocab_size, limits.max_top_k or loaded.vocab_size)
+        if "top_k" not in request.model_fields_set:  # a default never fails
+            request = request.model_copy(update={"top_k": min(request.top_k, largest)})
+        if ids is None and request.top_k > largest:
+            bound = (
+                "the model's vocabulary has" if largest == loaded.vocab_size else "this service ranks at most"
+            )
+            raise InvalidInputError.of("top_k", f"is {request.top_k}; {bound} {largest} tokens")
+        _check_entries(request, limits, "accept application/octet-stream for complete distributions")
+        check_reads_forward(loaded)
+        contexts = yield from encode_each(loaded, request.contexts, limits)
+        ranked: list[RankedTokens] = []
+        for group in token_runs([len(context) for context in contexts]):
+            state = yield from prefill(loaded, contexts[group], bos=True)
+            ranked += yield from _rank(loaded, state, request, ids)
+        return ranked
 
     @override
     def reply(self, result: list[RankedTokens]) -> Iterator[bytes]:
@@ -303,7 +231,14 @@ class NextToken(_AfterContexts[list[RankedTokens]], RowsOperation[list[RankedTok
 
     @override
     def rows(self) -> Work[FloatArray, None]:
-        return next_distributions(self.models[0], self.given, self.call.limits)
+        loaded, request = self.models[0], self.given
+        ids = requested_token_ids(loaded, request.token_ids)
+        check_reads_forward(loaded)
+        contexts = yield from encode_each(loaded, request.contexts, self.call.limits)
+        for group in token_runs([len(context) for context in contexts]):
+            state = yield from prefill(loaded, contexts[group], bos=True)
+            for rows in _row_blocks(state, loaded.vocab_size):
+                yield (yield from next_log_probs(loaded, rows, ids))
 
 
 class _NextTexts(_AfterContexts[list[NextTextResult]]):
@@ -369,7 +304,41 @@ class _NextWords(_AfterContexts[list[NextWordResult]]):
 
     @override
     def run(self) -> Work[Any, list[NextWordResult]]:
-        return rank_next_words(self.models[0], self.given, self.call.limits)
+        loaded, limits, request = self.models[0], self.call.limits, self.given
+        check_reads_forward(loaded)
+        if request.top_k > MAX_NEXT_WORDS:
+            raise UnsupportedParameterError.of(
+                "top_k", f"is {request.top_k}; at most {MAX_NEXT_WORDS} words can be ranked"
+            )
+        _check_entries(request, limits, "split it into several requests")
+        ranked: list[NextWordResult] = []
+        for parameter, context in request.contexts:
+            if ranked:  # a cached context has no model call, during which others run
+                yield None
+            if not isinstance(context, str):
+                raise UnsupportedParameterError.of(
+                    parameter, "is a list of token ids; unit 'word' requires a string"
+                )
+            limits.check_characters(context, parameter=parameter)
+            typed = split_prefix(
+                loaded.tokenizer, f"{context} " if context and not context[-1].isspace() else context
+            )
+            entry = yield from predict_next(loaded, typed.context, limits, parameter=parameter)
+            limits.check_length(entry.num_tokens, parameter=parameter)
+            settings = CompletionSettings(
+                limit=request.top_k, max_steps=MAX_SEARCH_STEPS, open_vocabulary=True
+            )
+            search = CompletionSearch(loaded.token_trie, typed.spelled, settings)
+            search.update(view(entry.state), entry.log_probs)
+            yield from run_searches(loaded.model, [search])
+            found = search.result()
+            words = [
+                WordCandidate(word.text, math.log(word.mass))
+                for word in found.completions
+                if word.is_complete
+            ]
+            ranked.append(NextWordResult(words[: request.top_k], found.unexplored_mass))
+        return ranked
 
     @override
     def reply(self, result: list[NextWordResult]) -> bytes:

@@ -31,6 +31,7 @@ from service.schemas import with_examples
 from service.schemas.wire import (
     LengthExponent,
     MixtureWeight,
+    ModelAddress,
     ModelName,
     ModelRequest,
     Name,
@@ -357,8 +358,7 @@ class DocumentsRequest(TimedRequest):
     """Text to score after each document; a space separates them."""
     documents: list[Annotated[TextOrObject[str, DocumentIn], text_or_object("text")]] = Field(min_length=1)
     """Documents: strings, or objects with `text`."""
-    model: str | None = None
-    """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
+    model: ModelAddress = None
     top_n: Annotated[int, Field(ge=1)] | None = None
     """Number of documents to report, best first; all if omitted."""
     return_documents: bool = True

@@ -47,6 +47,7 @@ from service.schemas.replies import (
     to_json,
 )
 from service.schemas.wire import (
+    ModelAddress,
     ModelRequest,
     OneContext,
     TextOrObject,
@@ -364,8 +365,7 @@ _Text = Annotated[TextOrObject[str, QualityLine], text_or_object("text and id")]
 class QualitySettings(WireModel):
     """Models of a request; in the query string if the body is a stream of lines."""
 
-    model: str | None = None
-    """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
+    model: ModelAddress = None
     against: str | None = None
     """Second model; `difference` compares the texts under both, negative if the first fits better."""
 

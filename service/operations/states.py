@@ -44,7 +44,15 @@ from service.schemas.replies import (
     OpenStatesReply,
     to_json,
 )
-from service.schemas.wire import OneOrMoreContexts, TimedRequest, TokenId, WireModel, either, named_contexts
+from service.schemas.wire import (
+    ModelAddress,
+    OneOrMoreContexts,
+    TimedRequest,
+    TokenId,
+    WireModel,
+    either,
+    named_contexts,
+)
 
 _STATES_PER_STEP = 512
 _NO_LOG_PROBS = np.zeros(0, np.float32)
@@ -189,8 +197,7 @@ class OpenStatesRequest(TimedRequest):
 
     context: OneOrMoreContexts = ""
     """A string, strings, a list of token ids, or several such lists; empty for the start of a sentence."""
-    model: str | None = None
-    """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
+    model: ModelAddress = None
     bos: bool = True
     """True to put `<s>` before each context."""
     phrases: list[Phrase] = Field(default_factory=list, max_length=MAX_TOKEN_PHRASES)

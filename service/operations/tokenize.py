@@ -15,7 +15,7 @@ from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK
 from service.operations.operation import ModelOperation
 from service.schemas import with_examples
 from service.schemas.replies import ModelReply
-from service.schemas.wire import TokenId, WireModel
+from service.schemas.wire import ModelAddress, TokenId, WireModel
 
 
 class TokenizeRequest(WireModel):
@@ -27,8 +27,7 @@ class TokenizeRequest(WireModel):
     """Text to tokenise; the entire text `<s>`, `</s>` or `<unk>` is the control token."""
     add_special_tokens: bool | None = None
     """False to omit the leading `<s>`. With it, the ids are equivalent to the text as a prompt of /v1/completions."""
-    model: str | None = None
-    """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
+    model: ModelAddress = None
 
 
 class DetokenizeRequest(WireModel):
@@ -38,8 +37,7 @@ class DetokenizeRequest(WireModel):
 
     tokens: list[TokenId]
     """Token ids to decode."""
-    model: str | None = None
-    """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
+    model: ModelAddress = None
 
 
 @dataclass(slots=True)

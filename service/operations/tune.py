@@ -61,6 +61,7 @@ from service.operations.rerank_request import CandidateIn, Mixture, TunedModel, 
 from service.schemas import with_examples
 from service.schemas.wire import (
     LengthExponent,
+    ModelAddress,
     Probability,
     TimedRequest,
     WireModel,
@@ -126,8 +127,7 @@ class TuneSettings(TimedRequest):
     normaliser: Annotated[str, schema_only(enum=list(NORMALISERS))] = UNCHANGED
     """Normalisation of texts before `wer` and `cer` compare words or characters: `none`, `lower` or
     `lower-unpunctuated`."""
-    model: str | None = None
-    """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
+    model: ModelAddress = None
     mixture: Mixture | None = None
     """Models whose probabilities are mixed at every token, instead of `model`."""
     models: Annotated[list[TunedModel], schema_only(maxItems=MAX_MODELS)] = Field(default_factory=list)
@@ -306,43 +306,6 @@ def _models(weights: Mapping[str, float], models: ScoringModels) -> list[dict[st
     return [*main, *further]
 
 
-def tune(models: ScoringModels, request: TuneRequest, limits: Limits) -> Work[Any, TuneReply]:
-    """Score the candidates, search for weights, and evaluate them.
-
-    Raises:
-        InvalidInputError: there are too many candidates or searches, no list has references, a feature is
-            missing, a phrase is invalid, or lists are too few.
-        ContextLengthError: a candidate with its context is too long.
-    """
-    count = sum(len(wire.candidates) for wire in request.lists)
-    if count > MAX_CANDIDATES:
-        raise InvalidInputError(
-            f"lists[].candidates has {count} entries; at most {MAX_CANDIDATES} are accepted in one request: "
-            "use `gramophone tune` for more",
-            parameter="lists",
-        )
-    lists = yield from map_in_steps(
-        request.lists, ReferredListIn.given, size=lambda wire: len(wire.candidates)
-    )
-    search = request.search
-    searches = (search.folds + 1) * len(search.length_exponents) * (search.restarts + search.resamples)
-    if searches > MAX_SEARCHES:
-        raise InvalidInputError(
-            f"(folds + 1) · length_exponents · (restarts + resamples) is {searches}; at most {MAX_SEARCHES} "
-            "searches are accepted in one request",
-            parameter="restarts",
-        )
-    numbers, referenced = select_with_references(lists)
-    yield from _check(request.features or (), referenced, numbers, models)
-
-    def features_of(referenced: Sequence[CandidateList]) -> Work[Any, ListFeatures]:
-        phrases = PhraseList(request.phrases)
-        return (yield from score_candidates(models, referenced, limits, phrases=phrases)).features
-
-    _, reply = yield from tune_and_evaluate(request, models, lists, features_of, limits)
-    return reply
-
-
 def tune_and_evaluate(
     settings: TuneSettings,
     models: ScoringModels,
@@ -421,4 +384,31 @@ class Tune(Operation[TuneReply]):
 
     @override
     def run(self) -> Work[Any, TuneReply]:
-        return tune(self._scoring, self.given, self.call.limits)
+        models, request, limits = self._scoring, self.given, self.call.limits
+        count = sum(len(wire.candidates) for wire in request.lists)
+        if count > MAX_CANDIDATES:
+            raise InvalidInputError(
+                f"lists[].candidates has {count} entries; at most {MAX_CANDIDATES} are accepted in one request: "
+                "use `gramophone tune` for more",
+                parameter="lists",
+            )
+        lists = yield from map_in_steps(
+            request.lists, ReferredListIn.given, size=lambda wire: len(wire.candidates)
+        )
+        search = request.search
+        searches = (search.folds + 1) * len(search.length_exponents) * (search.restarts + search.resamples)
+        if searches > MAX_SEARCHES:
+            raise InvalidInputError(
+                f"(folds + 1) · length_exponents · (restarts + resamples) is {searches}; at most {MAX_SEARCHES} "
+                "searches are accepted in one request",
+                parameter="restarts",
+            )
+        numbers, referenced = select_with_references(lists)
+        yield from _check(request.features or (), referenced, numbers, models)
+
+        def features_of(referenced: Sequence[CandidateList]) -> Work[Any, ListFeatures]:
+            phrases = PhraseList(request.phrases)
+            return (yield from score_candidates(models, referenced, limits, phrases=phrases)).features
+
+        _, reply = yield from tune_and_evaluate(request, models, lists, features_of, limits)
+        return reply

@@ -67,7 +67,8 @@ class HttpCall(Call):
     @override
     def count_scored(self, loaded: TextModel, tokens: int) -> None:
         self._metrics.scored(loaded.address, tokens)
-        self._request.add_counts(scored_tokens=tokens)
+        fields = self._request.fields
+        fields["scored_tokens"] = fields.get("scored_tokens", 0) + tokens
 
     @override
     def count_prompt(self, loaded: TextModel, tokens: int) -> None:

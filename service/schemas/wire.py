@@ -97,6 +97,10 @@ Weight = Annotated[float, between(-MAX_WEIGHT, MAX_WEIGHT)]
 LengthExponent = Annotated[float, between(0, MAX_LENGTH_EXPONENT)]
 MixtureWeight = Annotated[float, schema_only(exclusiveMinimum=0, maximum=1)]
 Name = Annotated[str, schema_only(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", maxLength=MAX_NAME_LENGTH)]
+ModelAddress = Annotated[
+    str | None,
+    Field(description="Model: `name`, `name@7` or `name@champion`; the service's default if omitted."),
+]
 ModelName = Annotated[str, schema_only(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 
 
@@ -173,8 +177,7 @@ def text_or_object(names: str) -> Discriminator:
 class ModelRequest(TimedRequest):
     """The model of a request, and the members of its classes."""
 
-    model: str | None = None
-    """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
+    model: ModelAddress = None
     slots: Slots | None = None
     """Members of classes by the class's name, such as `{"city": ["Ulm", "New York"]}` for the mark `$city`: a list of
     names, equally probable, or an object of names and weights above 0. They replace the model's own members of these
