@@ -49,7 +49,7 @@ class WeightedEntry(WireModel):
 
     text: EntryText
     """A word, or several separated by spaces."""
-    weight: float = Field(default=1.0, gt=0, le=1e9)
+    weight: float = Field(1.0, gt=0, le=1e9)
     """Equivalent count: how often the entry is assumed to have been typed."""
 
 
@@ -74,17 +74,17 @@ class AutocompleteRequest(ModelsRequest):
 
     text: str
     """Text before the cursor; empty for the start of a sentence."""
-    limit: int = Field(default=10, ge=1, le=100)
+    limit: int = Field(10, ge=1, le=100)
     """Maximum number of completions."""
-    max_words: int = Field(default=1, ge=1, le=8)
+    max_words: int = Field(1, ge=1, le=8)
     """Maximum words per completion; above 1, phrases are returned as well as words."""
-    min_probability: float = Field(default=0.0, ge=0, le=1)
+    min_probability: float = Field(0.0, ge=0, le=1)
     """Minimum probability of the completions that are returned."""
     rank: Literal["probability", "savings"] = "probability"
     """Sort key: the probability, or the probability times the characters saved."""
     casing: Literal["exact", "ignore"] = "exact"
     """`ignore` matches the typed prefix in any case; models of lower-cased text always do."""
-    fuzzy: int = Field(default=0, ge=0, le=MAX_EDITS)
+    fuzzy: int = Field(0, ge=0, le=MAX_EDITS)
     """Maximum typing errors in the prefix to correct; also limited to one per two letters of the prefix."""
     dictionary: list[DictionaryEntry] = Field(default_factory=list, max_length=MAX_LIST)
     """Additional words and phrases to offer, known to the model or not."""
@@ -92,11 +92,11 @@ class AutocompleteRequest(ModelsRequest):
     """Words and phrases that completions must not contain, in any case and Unicode form."""
     user: UserName | None = None
     """User whose accepted words are also offered; see `/v1/autocomplete/users/{user}/accepted`."""
-    user_weight: float = Field(default=0.2, ge=0, le=1)
+    user_weight: float = Field(0.2, ge=0, le=1)
     """Weight of the user's words and the dictionary in the probabilities, if any of these words match."""
     session: UserName | None = None
     """Session id. A newer request of the same session cancels older ones, which get 409 `superseded`."""
-    max_steps: int = Field(default=128, ge=1, le=4096)
+    max_steps: int = Field(128, ge=1, le=4096)
     """Maximum model evaluations for the search; more leave less probability unexplored."""
     open_vocabulary: bool = False
     """Also offer words outside the training text, if tokens are pieces or characters."""

@@ -25,7 +25,7 @@ class ModelWeight(WireModel):
 
     model: str
     """Model: `name`, `name@7` or `name@champion`."""
-    weight: float = Field(default=1.0, gt=0, le=1e9)
+    weight: float = Field(1.0, gt=0, le=1e9)
     """Weight before the text is seen, relative to those of the other models."""
 
 

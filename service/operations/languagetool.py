@@ -72,7 +72,7 @@ class Annotation(_Lenient):
 
 class _AnnotatedBody(_Lenient):
     text: str | None = None
-    annotation: list[Any] | None = Field(default=None, max_length=_MAX_PARTS)
+    annotation: list[Any] | None = Field(None, max_length=_MAX_PARTS)
     _one_of = either("text", "annotation")
 
 

@@ -73,7 +73,7 @@ class NextTokenRequest(ModelRequest):
 
     context: OneOrMoreContexts
     """A string, strings, a list of token ids, or several such lists; empty for the start of a sentence."""
-    top_k: int = Field(default=10, ge=1)
+    top_k: int = Field(10, ge=1)
     """Number of candidates to rank; at most the vocabulary size, or 100 words. If omitted, as many as there are up to
     10."""
     entropy: bool = True

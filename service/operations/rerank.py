@@ -23,7 +23,7 @@ from models.calls import Work, map_in_steps
 from models.completion.token_trie import NO_TOKENS
 from models.errors import InvalidInputError, LanguageModelError
 from models.language_model import STATE
-from models.normaliser import Writing, written
+from models.normaliser import written
 from models.phrases import is_phrase_feature
 from models.reranking.candidates import CandidateList
 from models.reranking.corrections import CorrectionTable, corrections_of, origins_of, with_corrections
@@ -144,62 +144,52 @@ def resume_sessions(
         UnsupportedParameterError: a model reads backward.
         StatesFullError: the store is full.
     """
-    eos = job.settings.commit_eos
+    models, bos, eos = job.models.all, job.settings.bos, job.settings.commit_eos
+
+    def find(turn: Turn, name: str) -> list[StoredState]:
+        """Find each model's state of a session, or the start state of a new one."""
+        if turn.session is None:
+            starts = (one.model.initial_state(1) if bos else one.model.empty_state(1) for one in models)
+            return list(map(StoredState, models, starts))
+        handles = turn.session.split(_HANDLE_SEPARATOR)
+        states = state_store.store.find(state_store.owner, handles, parameter=f"{name}session")
+        found = [state.loaded for state in states]
+        if len(found) != len(models) or any(a is not b for a, b in zip(found, models, strict=True)):
+            raise InvalidInputError.of(
+                f"{name}session",
+                f"was started with {', '.join(m.address for m in found)}, but this request uses "
+                f"{', '.join(m.address for m in models)} (other models, or reloaded since); start a new session, and "
+                "send all text committed so far as its first commit",
+            )
+        return states
+
+    def read(before: StoredState, turn: Turn, name: str) -> TokenIds:
+        """Tokenise a committed text after a state."""
+        if turn.commit is None:
+            return NO_TOKENS
+        limits.check_characters(turn.commit, parameter=f"{name}commit")
+        text = written(turn.commit, job.models.form) if reads_forms(before.loaded) else turn.commit
+        if text and not (eos or text[-1].isspace() or before.loaded.tokenizer.joins_spaces):
+            text += " "  # its own token, read but not scored, as after a context
+        ids = ids_after(before.loaded.tokenizer, before, text)
+        if eos:
+            ids = np.append(ids, EOS)
+        limits.check_length(before.num_tokens + len(ids), parameter=f"{name}commit")
+        return ids
+
     numbers: dict[Turn, int] = {}
     of_lists = [None if turn is None else numbers.setdefault(turn, len(numbers)) for turn in turns]
     names = {of_lists[i]: name(i) for i in reversed(range(len(turns)))}
-    num_kept = len(job.models.all) * sum(turn.commit is not None for turn in numbers)
+    num_kept = len(models) * sum(turn.commit is not None for turn in numbers)
     state_store.store.check_capacity(state_store.owner, num_kept)
-    found = [_session_states(job, turn, state_store, names[n]) for turn, n in numbers.items()]
+    found = [find(turn, names[n]) for turn, n in numbers.items()]
     of_models = []
-    for number, loaded in enumerate(job.models.all):
+    for loaded, *previous in zip(models, *found, strict=True):
         check_reads_forward(loaded)
-        previous = [states[number] for states in found]
-        texts = [
-            _commit_ids(previous[n], turn, names[n], limits, job.models.form, eos=eos)
-            for turn, n in numbers.items()
-        ]
+        texts = [read(previous[n], turn, names[n]) for turn, n in numbers.items()]
         _, states = yield from continue_states(loaded, previous, texts, STATE)
         of_models.append((yield from stored_states(states, texts, previous)))
     return StartStates(of_lists, of_models)
-
-
-def _session_states(job: RerankJob, turn: Turn, state_store: OwnedStateStore, name: str) -> list[StoredState]:
-    """Find each model's state of a session, or the start state of a new one."""
-    models, bos = job.models.all, job.settings.bos
-    if turn.session is None:
-        return [
-            StoredState(loaded, loaded.model.initial_state(1) if bos else loaded.model.empty_state(1))
-            for loaded in models
-        ]
-    states = state_store.store.find(
-        state_store.owner, turn.session.split(_HANDLE_SEPARATOR), parameter=f"{name}session"
-    )
-    found = [state.loaded for state in states]
-    if len(found) != len(models) or any(a is not b for a, b in zip(found, models, strict=True)):
-        raise InvalidInputError.of(
-            f"{name}session",
-            f"was started with {', '.join(m.address for m in found)}, but this request uses "
-            f"{', '.join(m.address for m in models)} (other models, or reloaded since); start a new session, and "
-            "send all text committed so far as its first commit",
-        )
-    return states
-
-
-def _commit_ids(
-    before: StoredState, turn: Turn, name: str, limits: Limits, form: Writing, *, eos: bool
-) -> TokenIds:
-    if turn.commit is None:
-        return NO_TOKENS
-    limits.check_characters(turn.commit, parameter=f"{name}commit")
-    text = written(turn.commit, form) if reads_forms(before.loaded) else turn.commit
-    if text and not (eos or text[-1].isspace() or before.loaded.tokenizer.joins_spaces):
-        text += " "  # its own token, read but not scored, as after a context
-    ids = ids_after(before.loaded.tokenizer, before, text)
-    if eos:
-        ids = np.append(ids, EOS)
-    limits.check_length(before.num_tokens + len(ids), parameter=f"{name}commit")
-    return ids
 
 
 class RankedList(NamedTuple):

@@ -104,9 +104,9 @@ class ScoreRequest(ScoreSettings):
         {"context": "Return the", "texts": [" value.", " moon."]},
     )
 
-    texts: list[str] | None = Field(default=None, min_length=1)
+    texts: list[str] | None = Field(None, min_length=1)
     """Texts to score; give either `texts` or `token_ids`."""
-    token_ids: list[list[TokenId]] | None = Field(default=None, min_length=1)
+    token_ids: list[list[TokenId]] | None = Field(None, min_length=1)
     """Sequences of token ids to score; give either `texts` or `token_ids`."""
     context: OneContext = ""
     """Context before each text; tokenised together with the text, but not scored."""

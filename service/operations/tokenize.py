@@ -95,18 +95,17 @@ class TokenizerInfo(ModelReply):
 def tokenizer_info(loaded: TextModel, limits: Limits) -> Work[Any, TokenizerInfo]:
     """Describe a model's tokenizer."""
     yield None
+    tokenizer, (bos, eos, unk) = loaded.tokenizer, CONTROL_TOKENS
+    facts = loaded.address, tokenizer.kind, tokenizer.fingerprint, loaded.vocab_size
     return TokenizerInfo(
-        model=loaded.address,
-        tokenizer_class=loaded.tokenizer.kind,
-        fingerprint=loaded.tokenizer.fingerprint,
-        vocab_size=loaded.vocab_size,
-        max_model_len=limits.max_tokens_per_sequence,
-        bos_token=CONTROL_TOKENS[BOS],
-        eos_token=CONTROL_TOKENS[EOS],
-        unk_token=CONTROL_TOKENS[UNK],
-        bos_token_id=BOS,
-        eos_token_id=EOS,
-        unk_token_id=UNK,
+        *facts,
+        limits.max_tokens_per_sequence,
+        bos,
+        eos,
+        unk,
+        BOS,
+        EOS,
+        UNK,
         add_bos_token=True,
         add_eos_token=False,
     )

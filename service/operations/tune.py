@@ -102,7 +102,7 @@ class ReferredListIn(WireModel):
     """Candidates, each a complete sentence, as in /v1/rerank."""
     reference: str | None = None
     """Reference text; lists without a reference are not used."""
-    references: list[str] | None = Field(default=None, min_length=1)
+    references: list[str] | None = Field(None, min_length=1)
     """Several alternative references, instead of `reference`."""
     context: str = ""
     """Context before each candidate; read but not scored."""

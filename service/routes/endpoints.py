@@ -213,18 +213,11 @@ class EndpointRouter(APIRouter):
     ) -> Callable[[Handler], Handler]:
         """Return a decorator that registers a handler, whose docstring describes the operation.
 
-        Args:
-            method: HTTP method.
-            path: template of the path, in the router's syntax.
+        Args, besides those of `Endpoint`:
             tag: the operation's group, one of `TAGS`; None to omit it from the OpenAPI document.
-            scope: required key scope, if any.
-            body: model of the body that the handler parses, or a union; with GET of the query string.
             body_type: media type of the body.
-            lines: JSON-lines variant.
-            reply: type of the JSON reply; None for a file.
             media_types: media types of the reply besides JSON and JSON lines.
             statuses: descriptions of statuses other than 200 and errors; replies have the same type.
-            operation: the operation that answers it.
         """
         self.endpoints.append(Endpoint(method, path, scope, body, lines, reply, operation))
         replies = _replies(reply, media_types, lines)

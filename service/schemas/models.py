@@ -253,7 +253,7 @@ class ProfileBody(WireModel):
     """Signed weights by feature."""
     length_exponent: LengthExponent = 0.0
     """Length exponent of `lm`."""
-    posterior_scale: float = Field(default=1.0, ge=0)
+    posterior_scale: float = Field(1.0, ge=0)
     """Factor of the totals in the posteriors."""
     metric: str = ""
     """Metric that the weights were tuned for, such as `wer`."""
