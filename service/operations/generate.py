@@ -162,14 +162,6 @@ class GenerateRequest(ModelRequest):
             return 0 if self.logprobs else None
         return self.logprobs
 
-    def parameters(self, limits: Limits) -> DecodingParameters:
-        """Return the decoding parameters.
-
-        Raises:
-            InvalidInputError: a value is outside its limits.
-        """
-        return decoding_parameters(self, limits, stream=self.stream)
-
 
 def decoding_parameters(
     request: TimedRequest, limits: Limits, *, stream: bool, **converted: Any
@@ -240,7 +232,8 @@ class Generate(ChoicesOperation):
     request = GenerateRequest
 
     def __init__(self, call: Call, given: GenerateRequest) -> None:
-        self.streams, self._parameters = given.stream, given.parameters(call.limits)
+        self.streams = given.stream
+        self._parameters = decoding_parameters(given, call.limits, stream=given.stream)
         super().__init__(call, given)
 
     @override

@@ -89,7 +89,7 @@ class NextTokenRequest(ModelRequest):
     @cached_property
     def contexts(self) -> tuple[tuple[str, TextOrIds], ...]:
         """Each context with its name in the request, for messages."""
-        return named_contexts(self.context, parameter="context")
+        return named_contexts(self.context, "context")
 
     @model_validator(mode="after")
     def _one_choice(self) -> Self:
@@ -154,7 +154,7 @@ class _AfterContexts(ModelOperation[R]):
 
     def __init__(self, call: Call, given: NextTokenRequest) -> None:
         self._count = len(given.contexts)
-        call.limits.check_count(self._count, parameter="context")
+        call.limits.check_count(self._count, "context")
         super().__init__(call, given)
 
 
@@ -268,7 +268,7 @@ class _NextTexts(_AfterContexts[list[NextTextResult]]):
         def check_tokens(count: int) -> None:
             limits.check_entries(
                 count * self._count,
-                parameter="candidates",
+                "candidates",
                 description=f"candidates has {count} tokens or more for {self._count} contexts",
                 instead="send fewer or shorter texts",
             )
@@ -324,7 +324,7 @@ class _NextWords(_AfterContexts[list[NextWordResult]]):
                 loaded.tokenizer, f"{context} " if context and not context[-1].isspace() else context
             )
             entry = yield from predict_next(loaded, typed.context, limits, parameter=parameter)
-            limits.check_length(entry.num_tokens, parameter=parameter)
+            limits.check_length(entry.num_tokens, parameter)
             settings = CompletionSettings(
                 limit=request.top_k, max_steps=MAX_SEARCH_STEPS, open_vocabulary=True
             )

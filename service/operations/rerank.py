@@ -99,35 +99,17 @@ _DOCUMENTS, _LISTS = (re.compile(rb'"(?:%b)"\s*:' % names) for names in (b"docum
 """Names of fields in JSON; within a string, the quotation marks are escaped."""
 
 
-def store_sessions(
-    starts: StartStates[StoredState], turns: Sequence[Turn | None], state_store: OwnedStateStore
-) -> list[str | None]:
-    """Store new states; return each list's handle for the next, unchanged without a commit.
-
-    Args:
-        starts: states before the lists, from `resume_sessions`.
-        turns: session parameters of each list; None without a session.
-        state_store: store of the states.
-
-    Raises:
-        StatesFullError: the store is full; none is stored.
-    """
-    both = [*zip(starts.of_lists, turns, strict=True)]
-    new = sorted({n for n, turn in both if turn and turn.commit is not None and n is not None})
-    to_keep = [states[n] for n in new for states in starts.of_models]
-    handles = iter(state_store.store.keep(state_store.owner, to_keep))
-    added = {n: _HANDLE_SEPARATOR.join(next(handles) for _ in starts.of_models) for n in new}
-    return [None if turn is None or n is None else added.get(n, turn.session) for n, turn in both]
-
-
 def resume_sessions(
     job: RerankJob,
     turns: Sequence[Turn | None],
     state_store: OwnedStateStore,
     limits: Limits,
     name: Callable[[int], str],
-) -> Work[Any, StartStates[StoredState]]:
+) -> Work[Any, tuple[StartStates[StoredState], Callable[[], list[str | None]]]]:
     """Find states of sessions and read committed texts.
+
+    Returns the states before the lists, and a function that stores new ones. It returns each list's handle for the
+    next, unchanged without a commit.
 
     Args:
         job: models and settings.
@@ -136,13 +118,7 @@ def resume_sessions(
         limits: of the text read by a state.
         name: of `session` in a message about list i.
 
-    Raises:
-        UnknownStateError: a session was freed or expired.
-        StateElsewhereError: another process has the session.
-        InvalidInputError: a session began with other models than the request's.
-        ContextLengthError: the committed text is too long.
-        UnsupportedParameterError: a model reads backward.
-        StatesFullError: the store is full.
+    For errors see `rerank`.
     """
     models, bos, eos = job.models.all, job.settings.bos, job.settings.commit_eos
 
@@ -174,7 +150,7 @@ def resume_sessions(
         ids = ids_after(before.loaded.tokenizer, before, text)
         if eos:
             ids = np.append(ids, EOS)
-        limits.check_length(before.num_tokens + len(ids), parameter=f"{name}commit")
+        limits.check_length(before.num_tokens + len(ids), f"{name}commit")
         return ids
 
     numbers: dict[Turn, int] = {}
@@ -189,7 +165,16 @@ def resume_sessions(
         texts = [read(previous[n], turn, names[n]) for turn, n in numbers.items()]
         _, states = yield from continue_states(loaded, previous, texts, STATE)
         of_models.append((yield from stored_states(states, texts, previous)))
-    return StartStates(of_lists, of_models)
+
+    def store() -> list[str | None]:
+        both = [*zip(of_lists, turns, strict=True)]
+        new = sorted({n for n, turn in both if turn and turn.commit is not None and n is not None})
+        to_keep = [states[n] for n in new for states in of_models]
+        handles = iter(state_store.store.keep(state_store.owner, to_keep))
+        added = {n: _HANDLE_SEPARATOR.join(next(handles) for _ in of_models) for n in new}
+        return [None if turn is None or n is None else added.get(n, turn.session) for n, turn in both]
+
+    return StartStates(of_lists, of_models), store
 
 
 class RankedList(NamedTuple):
@@ -244,8 +229,10 @@ def rerank(
 
     Raises:
         InvalidInputError: a weight has no feature, a feature is invalid, a list is too long to compare
-            pairwise, or a session cannot be resumed.
-        ContextLengthError: a candidate with its context is too long.
+            pairwise, or a session began with other models than the request's.
+        UnknownStateError: a session was freed or expired.
+        StateElsewhereError: another process has the session.
+        ContextLengthError: a candidate with its context, or a committed text, is too long.
         UnsupportedParameterError: there is a context and a model reads backward, or
             unnormalised scores are requested of a model not trained for them.
         StatesFullError: the store is full.
@@ -253,9 +240,9 @@ def rerank(
     models, settings = job.models, job.settings
     given = _checked_columns(job, [item.given for item in items], name)
     yield None
-    starts, turns = StartStates[StoredState](), [item.turn for item in items]
+    starts, turns, store = StartStates[StoredState](), [item.turn for item in items], None
     if states is not None and any(turns):
-        starts = yield from resume_sessions(job, turns, states, limits, name)
+        starts, store = yield from resume_sessions(job, turns, states, limits, name)
     filtered = [_filter_candidates(item.given, drop_duplicates=settings.drop_duplicates) for item in items]
     if job.corrections is not None:
         filtered = yield from _add_corrected(filtered, job.corrections, starts, limits)
@@ -282,10 +269,9 @@ def rerank(
     features = yield from with_derived(lists, features, weighting.weights, place=name)
     totals = weighting.totals(features.matrix(list(weighting.weights), given))
     ranked = yield from _rank_lists(filtered, features, totals, scores, job)
-    if states is None or not any(turns):
+    if store is None:
         return ranked
-    sessions = store_sessions(starts, turns, states)
-    return [item._replace(session=session) for item, session in zip(ranked, sessions, strict=True)]
+    return [item._replace(session=session) for item, session in zip(ranked, store(), strict=True)]
 
 
 def _filter_candidates(given: CandidateList, *, drop_duplicates: bool) -> _FilteredList:
@@ -398,8 +384,10 @@ class Rerank(LinesOperation[RerankItem, RankedList]):
     may_run_inline = True
 
     def __init__(self, call: Call, given: RerankSettings) -> None:
-        self.items = given.items(call.limits) if isinstance(given, RerankRequest) else []
         super().__init__(call)
+        lists = given.lists if isinstance(given, RerankRequest) else []
+        call.limits.check_count(sum(len(one.candidates) for one in lists), "lists[].candidates")
+        self.items = [one.item() for one in lists]
         self.given = given
         self._resolve = cache(call.resolve)  # a model counts as used once
         if given.profile is None:
@@ -493,7 +481,7 @@ class Rerank(LinesOperation[RerankItem, RankedList]):
         if detail is not Detail.NONE and job.models.parts:
             self.call.limits.check_entries(
                 int(sum(ranked.computed.column(NUM_TOKENS).sum() for ranked in result)),
-                parameter="detail",
+                "detail",
                 description=f"detail is {detail.value!r} for all candidates of {len(result)} lists",
                 instead="send lines, application/x-ndjson, for more",
             )
@@ -589,7 +577,7 @@ class RankDocuments(ModelOperation[DocumentsReply]):
     def run(self) -> Work[Any, DocumentsReply]:
         loaded, given, limits = self.models[0], self.given, self.call.limits
         texts = [one if isinstance(one, str) else one.text for one in given.documents]
-        limits.check_count(len(texts), parameter="documents")
+        limits.check_count(len(texts), "documents")
         if loaded.reads_backward:
             raise no_context_error(loaded, parameter="query")
         pairs = []

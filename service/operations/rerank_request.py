@@ -324,15 +324,6 @@ class RerankRequest(RerankSettings):
     lists: list[CandidateListIn] = Field(min_length=1)
     """Candidate lists, one or more."""
 
-    def items(self, limits: Limits) -> list[RerankItem]:
-        """Return the items to re-rank.
-
-        Raises:
-            InvalidInputError: there are too many candidates in all lists.
-        """
-        limits.check_count(sum(len(given.candidates) for given in self.lists), parameter="lists[].candidates")
-        return [given.item() for given in self.lists]
-
 
 class DocumentIn(WireModel):
     """A document; other fields are ignored."""
@@ -393,7 +384,7 @@ def rerank_items(
     for item in chain([first], items):
         try:
             if isinstance(item, RerankItem):
-                limits.check_count(len(item.given.candidates), parameter="candidates")
+                limits.check_count(len(item.given.candidates), "candidates")
             yield item
         except InvalidInputError as error:
             yield error

@@ -113,17 +113,6 @@ class ScoreRequest(ScoreSettings):
 
     _one_of = either("texts", "token_ids")
 
-    def items(self, limits: Limits) -> list[ScoreItem]:
-        """Return the items to score.
-
-        Raises:
-            InvalidInputError: there are too many sequences, or one is empty.
-        """
-        name = "token_ids" if self.texts is None else "texts"
-        given: Sequence[TextOrIds] = self.texts or self.token_ids or []
-        limits.check_count(len(given), parameter=name)
-        return [ScoreItem(f"{name}[{i}]", value, self.context).checked() for i, value in enumerate(given)]
-
 
 class ScoreLine(WireModel):
     """One line of a stream, with one sequence to score."""
@@ -194,7 +183,7 @@ def score(
         name, value = ("ngram_lengths", "true") if plain else ("detail", repr(settings.detail.value))
         limits.check_entries(
             sum(len(sequence.text) for sequence in sequences),
-            parameter=name,
+            name,
             description=f"{name} is {value} for {len(sequences)} sequences",
             instead="send lines, application/x-ndjson, for more",
         )
@@ -229,7 +218,7 @@ def _score_lines(
     for item, text, begin, end in zip(items, texts, offsets, offsets[1:], strict=False):
         if begin == end:
             raise _nothing_error(item.parameter)
-        limits.check_length(end - begin, parameter=item.parameter)
+        limits.check_length(end - begin, item.parameter)
         values = tokens[begin:end], log_probs[begin:end]
         scores.append(_sequence_score(item, len(text.encode()), *values))
     return scores
@@ -259,7 +248,7 @@ def _prepare(
         text = np.append(text, EOS)
     if not len(text):
         raise _nothing_error(item.parameter)
-    limits.check_length(len(context) + len(text), parameter=item.parameter)
+    limits.check_length(len(context) + len(text), item.parameter)
     return EncodedText(context, text)
 
 
@@ -381,20 +370,6 @@ class QualityRequest(QualitySettings, TimedRequest):
     texts: list[_Text] = Field(min_length=1)
     """Texts to score; each a string, or an object with `text` and `id`."""
 
-    def items(self, limits: Limits) -> list[ScoreItem]:
-        """Return the items to score.
-
-        Raises:
-            InvalidInputError: there are too many texts, or one is empty.
-        """
-        limits.check_count(len(self.texts), parameter="texts")
-        return [
-            ScoreItem(f"texts[{index}]", given).checked()
-            if isinstance(given, str)
-            else given.item(f"texts[{index}]")
-            for index, given in enumerate(self.texts)
-        ]
-
 
 def _quality_outcome(score: SequenceScore, against: SequenceScore | None = None) -> QualityOutcome:
     """Rate a text by its score, compared with another model's if given."""
@@ -429,7 +404,11 @@ class Score(LinesOperation[ScoreItem, SequenceScore], ModelOperation[Sequence[Se
     def __init__(self, call: Call, given: ScoreSettings) -> None:
         self._limits, self.items, self._context = call.limits, [], 0
         if isinstance(given, ScoreRequest):
-            self.items = given.items(call.limits)
+            name = "token_ids" if given.texts is None else "texts"
+            texts: Sequence[TextOrIds] = given.texts or given.token_ids or []
+            call.limits.check_count(len(texts), name)
+            items = (ScoreItem(f"{name}[{i}]", one, given.context) for i, one in enumerate(texts))
+            self.items = [item.checked() for item in items]
             self._context = len(given.context) // BYTES_PER_TOKEN
         else:
             self._limits = replace(call.limits, max_reply_entries=sys.maxsize)
@@ -484,7 +463,12 @@ class Quality(LinesOperation[ScoreItem, QualityOutcome]):
     request, settings = QualityRequest, QualitySettings
 
     def __init__(self, call: Call, given: QualitySettings) -> None:
-        self.items = given.items(call.limits) if isinstance(given, QualityRequest) else []
+        self.items = []
+        if isinstance(given, QualityRequest):
+            call.limits.check_count(len(given.texts), "texts")
+            for index, one in enumerate(given.texts):
+                name = f"texts[{index}]"
+                self.items += [ScoreItem(name, one).checked() if isinstance(one, str) else one.item(name)]
         against = [] if given.against is None else [call.resolve(given.against)]
         super().__init__(call, call.resolve(given.model), *against)  # last: the log line names the last one
 

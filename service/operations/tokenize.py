@@ -95,7 +95,8 @@ class TokenizerInfo(ModelReply):
 def tokenizer_info(loaded: TextModel, limits: Limits) -> Work[Any, TokenizerInfo]:
     """Describe a model's tokenizer."""
     yield None
-    tokenizer, (bos, eos, unk) = loaded.tokenizer, CONTROL_TOKENS
+    tokenizer = loaded.tokenizer
+    bos, eos, unk = (CONTROL_TOKENS[token] for token in (BOS, EOS, UNK))
     facts = loaded.address, tokenizer.kind, tokenizer.fingerprint, loaded.vocab_size
     return TokenizerInfo(
         *facts,
@@ -128,7 +129,7 @@ class Tokenize(ModelOperation[TokenizeReply]):
         yield None
         if self.given.add_special_tokens is not False and ids[:1] != [BOS]:
             ids.insert(0, BOS)
-        limits.check_length(len(ids), parameter="prompt")
+        limits.check_length(len(ids), "prompt")
         names = [loaded.token_names[token] for token in ids]
         return TokenizeReply(len(ids), limits.max_tokens_per_sequence, ids, names)
 
@@ -141,7 +142,7 @@ class Detokenize(ModelOperation[DetokenizeReply]):
     @override
     def run(self) -> Work[Any, DetokenizeReply]:
         given, loaded = self.given.tokens, self.models[0]
-        self.call.limits.check_length(len(given), parameter="tokens")
+        self.call.limits.check_length(len(given), "tokens")
         checked = loaded.model.vocabulary.check_ids(given, parameter="tokens")
         yield None
         return DetokenizeReply(loaded.tokenizer.decode(checked.tolist()))

@@ -190,7 +190,7 @@ router.operation(NextOfStates, "/v1/states/next", "next_", "States", NextReply)
 async def free(request: Request) -> Response:
     """Free states; unknown handles are ignored."""
     services, wire = services_of(request), await read_json(request, FreeRequest)
-    services.limits.check_count(len(wire.states), parameter="states")
+    services.limits.check_count(len(wire.states), "states")
     services.states.check_process(wire.states, parameter="states[]")
     freed = services.states.free(owner_of(request), wire.states)
     return json_response(FreeReply(freed))

@@ -97,8 +97,13 @@ async def answer(endpoint: Endpoint, services: Services, request: GuardedRequest
         form = _stream_format(endpoint.lines, request)
         if form is not None:
             given = kind.parse_settings(QueryParams(query))
-        elif query:
-            _refuse_query_options(query, kind)
+        elif query and (
+            name := next(filter(kind.settings.model_fields.__contains__, QueryParams(query)), "")
+        ):
+            raise InvalidInputError.of(
+                name,
+                "is in the query string, which is for options of JSON lines; put options of JSON into the body",
+            )
     body = query if endpoint.method == "GET" else await request.body()
     if given is None:
         given = await parse_body(services, request.owner, body, kind.parse)
@@ -145,20 +150,6 @@ def _stream_format(lines: Lines, request: GuardedRequest) -> str | None:
         return format_name_of_media_type(content_type)
     # media types are case-insensitive
     return _JSON_LINES if content_type.partition(";")[0].strip().lower() == LINES_TYPE else None
-
-
-def _refuse_query_options(query: bytes, kind: type[LinesOperation[Any, Any]]) -> None:
-    """Reject query-string options of a JSON request; only JSON lines have them.
-
-    Raises:
-        InvalidInputError: the query string has an option.
-    """
-    for name in QueryParams(query):
-        if name in kind.settings.model_fields:
-            raise InvalidInputError(
-                f"{name} is in the query string, which is for options of JSON lines; put options of JSON into the body",
-                parameter=name,
-            )
 
 
 async def _event_stream(

@@ -374,7 +374,7 @@ OneOrMoreContexts = Annotated[
 
 
 def named_contexts(
-    given: str | list[str] | list[int] | list[list[int]], *, parameter: str
+    given: str | list[str] | list[int] | list[list[int]], parameter: str
 ) -> tuple[tuple[str, TextOrIds], ...]:
     """Return each context and its name in errors."""
     if isinstance(given, str) or not given or isinstance(given[0], int):
