@@ -39,6 +39,7 @@ from service.schemas.wire import (
     TimedRequest,
     Weight,
     WireModel,
+    between,
     parse_json,
     parse_lines,
     schema_only,
@@ -210,7 +211,7 @@ class RerankSettings(ModelRequest):
     length_exponent: LengthExponent | None = None
     """Exponent of the length normalisation: `lm` is the sum of the tokens' log-probabilities / tokens ** exponent, so
     0 (default) gives the sum and 1 the mean. If it is not 0, the feature `lm_sum` is the sum."""
-    posterior_scale: Annotated[float, schema_only(minimum=0, maximum=MAX_POSTERIOR_SCALE)] | None = None
+    posterior_scale: Annotated[float, between(0, MAX_POSTERIOR_SCALE)] | None = None
     """Scale of the posteriors, exp(scale · total) normalised over the list; default 1, and 0 makes them equal."""
     mbr: Utility | None = None
     """Rank by the expected utility under the posteriors instead of the total: fewest word errors (`wer`), or highest

@@ -96,20 +96,10 @@ def tokenizer_info(loaded: TextModel, limits: Limits) -> Work[Any, TokenizerInfo
     """Describe a model's tokenizer."""
     yield None
     tokenizer = loaded.tokenizer
-    bos, eos, unk = (CONTROL_TOKENS[token] for token in (BOS, EOS, UNK))
     facts = loaded.address, tokenizer.kind, tokenizer.fingerprint, loaded.vocab_size
-    return TokenizerInfo(
-        *facts,
-        limits.max_tokens_per_sequence,
-        bos,
-        eos,
-        unk,
-        BOS,
-        EOS,
-        UNK,
-        add_bos_token=True,
-        add_eos_token=False,
-    )
+    names = CONTROL_TOKENS[BOS], CONTROL_TOKENS[EOS], CONTROL_TOKENS[UNK]
+    most, ids = limits.max_tokens_per_sequence, (BOS, EOS, UNK)
+    return TokenizerInfo(*facts, most, *names, *ids, add_bos_token=True, add_eos_token=False)
 
 
 class Tokenize(ModelOperation[TokenizeReply]):

@@ -65,6 +65,7 @@ from service.schemas.wire import (
     Probability,
     TimedRequest,
     WireModel,
+    between,
     either,
     schema_only,
     shared_fields,
@@ -149,19 +150,17 @@ class TuneSettings(TimedRequest):
     corrections: bool = False
     """True to learn corrections of systematic errors, which add corrected candidates to the lists. Each list is
     corrected by what was learnt from the other folds."""
-    folds: Annotated[int, schema_only(minimum=2, maximum=MAX_FOLDS)] = _DEFAULTS.folds
+    folds: Annotated[int, between(2, MAX_FOLDS)] = _DEFAULTS.folds
     """Number of folds for cross-validation; each fold is held out once."""
-    seed: Annotated[int, schema_only(minimum=0, maximum=MAX_SEED)] = _DEFAULTS.seed
+    seed: Annotated[int, between(0, MAX_SEED)] = _DEFAULTS.seed
     """Seed of folds, random starts and resamples; equal seeds give equal replies."""
-    restarts: Annotated[int, schema_only(minimum=0, maximum=MAX_RESTARTS)] = _DEFAULTS.restarts
+    restarts: Annotated[int, between(0, MAX_RESTARTS)] = _DEFAULTS.restarts
     """Number of random starts of a search, in addition to a start from each feature alone."""
-    resamples: Annotated[int, schema_only(minimum=1, maximum=MAX_RESAMPLES)] = _DEFAULTS.resamples
+    resamples: Annotated[int, between(1, MAX_RESAMPLES)] = _DEFAULTS.resamples
     """Number of resamples of the lists; the weights are the mean of the best weights of each."""
     max_p_value: Probability = _DEFAULTS.max_p_value
     """Maximum p-value of the gain on held-out lists for the weights to be accepted; 1 accepts any gain."""
-    bootstrap_samples: Annotated[int, schema_only(minimum=MIN_SAMPLES, maximum=MAX_SAMPLES)] = (
-        _DEFAULTS.bootstrap_samples
-    )
+    bootstrap_samples: Annotated[int, between(MIN_SAMPLES, MAX_SAMPLES)] = _DEFAULTS.bootstrap_samples
     """Number of bootstrap samples that estimate the p-value."""
 
     @cached_property

@@ -325,7 +325,16 @@ def _replies(
     reply: type | UnionType | None, media_types: Iterable[str], lines: Lines | None
 ) -> dict[int | str, Json]:
     """Return OpenAPI descriptions of an endpoint's replies and errors, by status."""
-    content: Json = {media_type: {"schema": _schema_of(media_type, reply)} for media_type in media_types}
+    content: Json = {}
+    for media_type in media_types:
+        schema = (
+            {"type": "string"} if media_type.startswith("text/") else {"type": "string", "format": "binary"}
+        )
+        if media_type == EVENTS_TYPE:
+            schema = _one_of(reply, "Data of each event except the last, which is `[DONE]`.")
+        elif media_type == BINARY_TYPE:
+            schema = _BINARY_SCHEMA
+        content[media_type] = {"schema": schema}
     if lines is not None:
         content[LINES_TYPE] = {"schema": _one_of(lines.reply, "Each line.")}
     success: Json = {"description": "The file.", "content": content}
@@ -345,16 +354,7 @@ def _replies(
     return replies
 
 
-def _schema_of(media_type: str, reply: Any) -> Json:
-    """Return the schema of a reply other than JSON: events, raw numbers or a file."""
-    if media_type == EVENTS_TYPE:
-        return _one_of(reply, "Data of each event except the last, which is `[DONE]`.")
-    if media_type == BINARY_TYPE:
-        return _BINARY_SCHEMA
-    return {"type": "string"} if media_type.startswith("text/") else {"type": "string", "format": "binary"}
-
-
-def _one_of(reply: type, description: str) -> Json:
+def _one_of(reply: Any, description: str) -> Json:
     alternatives = [{"$ref": _SCHEMAS + kind.__name__} for kind in (reply, ErrorReply)]
     return {"anyOf": alternatives, "description": description}
 

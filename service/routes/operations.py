@@ -73,6 +73,7 @@ from service.schemas.suggestions import (
 )
 
 router = EndpointRouter()
+_LANGUAGETOOL: Any = LanguageToolCheck, "/v2/check", "languagetool_check", "Check", LanguageToolReply
 _User = Annotated[
     str,
     Path(
@@ -169,7 +170,6 @@ async def forget(request: Request, user: _User) -> Response:
 
 
 router.operation(Check, "/v1/check", "check_text", "Check", CheckReply)
-_LANGUAGETOOL: Any = LanguageToolCheck, "/v2/check", "languagetool_check", "Check", LanguageToolReply
 router.operation(*_LANGUAGETOOL, body_type=FORM_TYPE)
 router.operation(*_LANGUAGETOOL, method="GET")
 

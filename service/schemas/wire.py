@@ -56,6 +56,11 @@ S = TypeVar("S", bound=str)
 T = TypeVar("T")
 W = TypeVar("W", bound=BaseModel)
 
+ModelAddress = Annotated[
+    str | None,
+    Field(description="Model: `name`, `name@7` or `name@champion`; the service's default if omitted."),
+]
+
 TextOrObject = Annotated[S, Tag("<text>")] | Annotated[T, Tag("<object>")]
 
 
@@ -97,10 +102,6 @@ Weight = Annotated[float, between(-MAX_WEIGHT, MAX_WEIGHT)]
 LengthExponent = Annotated[float, between(0, MAX_LENGTH_EXPONENT)]
 MixtureWeight = Annotated[float, schema_only(exclusiveMinimum=0, maximum=1)]
 Name = Annotated[str, schema_only(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", maxLength=MAX_NAME_LENGTH)]
-ModelAddress = Annotated[
-    str | None,
-    Field(description="Model: `name`, `name@7` or `name@champion`; the service's default if omitted."),
-]
 ModelName = Annotated[str, schema_only(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 
 
