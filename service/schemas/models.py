@@ -30,8 +30,6 @@ def model_card(host: ModelHost, hosted: HostedModel) -> ModelCard:
     """Return the description of one model."""
     checkpoint = hosted.loaded.checkpoint if hosted.loaded is not None else None
     manifest = checkpoint.manifest if checkpoint is not None else None
-    metrics = {} if checkpoint is None else checkpoint.metrics
-    figures = metrics.get("test", metrics.get("valid"))  # of held-out text
     facts = ("family", "vocab_size", "parameters", "normalised")
     return ModelCard(
         id=hosted.address,
@@ -44,14 +42,20 @@ def model_card(host: ModelHost, hosted: HostedModel) -> ModelCard:
         aliases=list(hosted.aliases),
         **{name: getattr(manifest, name, None) for name in facts},
         precision=checkpoint.precision if checkpoint is not None else None,
-        metrics={
-            name: float(value)
-            for name, value in (figures.items() if isinstance(figures, dict) else ())
-            if isinstance(value, int | float)
-            and not isinstance(value, bool)
-            and abs(value) <= sys.float_info.max
-        },
+        metrics=_figures(checkpoint.metrics) if checkpoint is not None else {},
     )
+
+
+def _figures(metrics: dict[str, Any]) -> dict[str, float]:
+    """Return the held-out metrics of metrics.json, of the test or else the validation text."""
+    figures = metrics.get("test", metrics.get("valid"))
+    if not isinstance(figures, dict):
+        return {}
+    return {
+        name: float(value)
+        for name, value in figures.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    }
 
 
 @dataclass(slots=True)
