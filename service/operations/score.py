@@ -407,8 +407,9 @@ class Score(LinesOperation[ScoreItem, SequenceScore], ModelOperation[Sequence[Se
             name = "token_ids" if given.texts is None else "texts"
             texts: Sequence[TextOrIds] = given.texts or given.token_ids or []
             call.limits.check_count(len(texts), name)
-            items = (ScoreItem(f"{name}[{i}]", one, given.context) for i, one in enumerate(texts))
-            self.items = [item.checked() for item in items]
+            self.items = [
+                ScoreItem(f"{name}[{i}]", one, given.context).checked() for i, one in enumerate(texts)
+            ]
             self._context = len(given.context) // BYTES_PER_TOKEN
         else:
             self._limits = replace(call.limits, max_reply_entries=sys.maxsize)
