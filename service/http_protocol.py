@@ -251,7 +251,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
         A disconnected client cannot be distinguished until bytes are sent to it.
         """
-        if self.scheme == "https" or not self._has_unanswered_requests() or _has_hung_up(self.transport):
+        if self.scheme == "https" or not self._has_unanswered_requests() or _is_ready(self.transport):
             return False
         self.cycle.keep_alive = False
         self._stop_timer()
@@ -420,7 +420,7 @@ class GuardedProtocol(HttpToolsProtocol):
         """Abort the connection of a disconnected client, or check again later."""
         if self.transport.is_closing():
             return
-        if _has_hung_up(self.transport):
+        if _is_ready(self.transport):
             self.transport.abort()
             return
         if not self.pipeline and not self.cycle.response_started and self.cycle.transport is self.transport:
@@ -524,12 +524,8 @@ class GuardedProtocol(HttpToolsProtocol):
             self.cycle.message_event.set()  # wakes the application, which then answers 408
 
 
-def _has_hung_up(transport: asyncio.Transport) -> bool:
-    """Return whether the client has closed or reset the connection, not merely half-closed it."""
-    return _is_ready(transport, 0)  # hang-ups are always reported
-
-
-def _is_ready(transport: asyncio.Transport, events: int) -> bool:
+def _is_ready(transport: asyncio.Transport, events: int = 0) -> bool:
+    """Return whether events are there, or the client has closed or reset, not merely half-closed the connection."""
     poll = select.poll()
     poll.register(transport.get_extra_info("socket").fileno(), events)
     return bool(poll.poll(0))

@@ -51,14 +51,14 @@ class Limits:
     max_top_k: int | None = None
     max_reply_entries: int = 131_072
 
-    def check_count(self, count: int, *, parameter: str) -> None:
+    def check_count(self, count: int, parameter: str) -> None:
         """Raise InvalidInputError for more texts than the limit."""
         if count > self.max_texts:
             raise InvalidInputError.of(
                 parameter, f"has {count} entries; at most {self.max_texts} are accepted in one request"
             )
 
-    def check_entries(self, count: int, *, parameter: str, description: str, instead: str) -> None:
+    def check_entries(self, count: int, parameter: str, *, description: str, instead: str) -> None:
         """Raise InvalidInputError for a reply of more entries than the limit.
 
         Args:
@@ -86,7 +86,7 @@ class Limits:
                 f"{self.max_tokens_per_sequence} tokens are accepted in one sequence",
             )
 
-    def check_length(self, num_tokens: int, *, parameter: str) -> None:
+    def check_length(self, num_tokens: int, parameter: str) -> None:
         """Raise a `ContextLengthError` for a sequence of more tokens than the limit."""
         if num_tokens > self.max_tokens_per_sequence:
             raise ContextLengthError.of(

@@ -229,10 +229,7 @@ def rerank(
     given = {**ask.main_model(model), "phrases": entries, **settings._asdict()}
     operation = ask.prepare_rerank(given, published.registry, published.load)
     lists = source.lists(reserved=lambda name: is_reserved(name, operation.job.models.extra))
-    metric = ask.metric_of_profile(operation.job.profile)
-    ask.rerank_file(
-        operation, lists, file=source.file, target=output, output_format=output_format, metric=metric
-    )
+    ask.rerank_file(operation, lists, file=source.file, target=output, output_format=output_format)
 
 
 def read_text(path: Path) -> str:

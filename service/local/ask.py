@@ -260,7 +260,6 @@ def rerank_file(
     file: str,
     target: str,
     output_format: str | None,
-    metric: Metric,
 ) -> None:
     """Re-rank a stream of lists and write them; report single lists' errors on standard error.
 
@@ -270,12 +269,12 @@ def rerank_file(
         file: name of the file, for messages.
         target: file or folder to write; `-` is standard output.
         output_format: `jsonl` or None for the lines that POST /v1/rerank replies.
-        metric: metric of the lists with references.
 
     Raises:
         InvalidInputError: no list can be re-ranked.
         FormatError: the target cannot be written.
     """
+    metric = metric_of_profile(operation.job.profile)
     num_referred, total = 0, np.zeros(1, np.int64)  # counts of first, chosen and best ones
 
     def counted() -> Iterator[RankedList]:

@@ -100,13 +100,9 @@ class ServerOptions(NamedTuple):
     dictionary: Path | None = None
 
 
-def _asked_models(models: Sequence[str]) -> Json:
-    return {"models": [{"model": model} for model in models]} if models else {}
-
-
 def local_models(call: LocalCall, models: Sequence[str]) -> Query:
     """Return a function that asks models in this process, in turn."""
-    asked = _asked_models(models)
+    asked = {"models": [{"model": model} for model in models]} if models else {}
     thread = ThreadPoolExecutor(max_workers=1)  # a cancelled request may still run
 
     async def query(path: str, body: Json) -> Json:
@@ -117,7 +113,7 @@ def local_models(call: LocalCall, models: Sequence[str]) -> Query:
 
 def remote_models(url: str, models: Sequence[str], key: str | None) -> Query:
     """Return a function that asks a service at a URL without a path; by default its default model."""
-    asked = _asked_models(models)
+    asked = {"models": [{"model": model} for model in models]} if models else {}
     headers = {} if key is None else {"authorization": f"Bearer {key}"}
     client = httpx.AsyncClient(base_url=url, headers=headers, timeout=_TIMEOUT_S)
 

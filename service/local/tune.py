@@ -32,7 +32,7 @@ from service.local.ask import NO_MODEL, UNLIMITED, main_model, model_loader
 from service.local.lattices import LatticeWeights, rescore_lattices, tuned_weights
 from service.operations.rerank_request import parse_models
 from service.operations.tune import TuneReply, TuneSettings, tune_and_evaluate
-from service.schemas.wire import parse_query
+from service.schemas.wire import parse_object
 
 _BATCH_LISTS = 128
 
@@ -253,7 +253,7 @@ def _settings(given: Mapping[str, Any], model: str) -> TuneSettings:
         read["features"] = [name.strip() for name in read["features"].split(",")]
     if "length_exponents" in read:
         read["length_exponents"] = read["length_exponents"].split(",")
-    return parse_query(TuneSettings, read)
+    return parse_object(TuneSettings, read, strict=False)
 
 
 def _lattice_settings(given: Mapping[str, Any], model: str) -> TuneSettings:

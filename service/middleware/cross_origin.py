@@ -23,7 +23,6 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
-from starlette.types import Scope
 from typing_extensions import override
 
 from service.api_errors import error_response, not_found
@@ -151,10 +150,6 @@ class CrossOriginReplies(CORSMiddleware):
             allow_credentials=False,  # clients send keys explicitly, not in cookies
             allow_private_network=True,
         )
-
-    def is_concerned(self, scope: Scope) -> bool:
-        """Return whether a request may be a preflight, or its reply may be for a page of a listed origin."""
-        return bool(self.allow_origins) or scope["method"] == "OPTIONS"
 
     @override
     def preflight_response(self, request_headers: Headers) -> Response:

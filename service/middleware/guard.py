@@ -66,7 +66,7 @@ class Guard:
         """Handle one request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
-        elif self.cors.is_concerned(scope):
+        elif self.cors.allow_origins or scope["method"] == "OPTIONS":  # a preflight, or for a listed page
             scope["state"].pop(WHOLE_REPLY, None)  # it would lack the headers for other origins
             await self.cors(scope, receive, send)
         else:
@@ -94,8 +94,8 @@ class Guard:
         finally:
             self.connections.num_running -= is_counted
             request.end()
-            if span is not None:
-                span.end(request)
+            if self.tracing is not None and span is not None:
+                self.tracing.end(span, request)
             self._record(request, time.perf_counter() - started_s)
 
     def _refusal(self, request: GuardedRequest) -> Response | None:

@@ -158,11 +158,6 @@ class GuardedRequest:
         """Add fields to the log line."""
         self.fields.update(fields)
 
-    def add_counts(self, **numbers: float) -> None:
-        """Increase counters of the log line, such as a stream's tokens."""
-        for name, number in numbers.items():
-            self.fields[name] = self.fields.get(name, 0) + number
-
     def use_model(self, loaded: LoadedModel) -> None:
         """Count a model as used until the request ends, and add it to the log line."""
         self._models.append(loaded)

@@ -6,8 +6,7 @@ own variables apply as it documents them.
 
 import importlib.metadata
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from models.errors import InvalidInputError
@@ -15,6 +14,7 @@ from service.middleware.guarded_request import GuardedRequest
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.trace import Span
 
 
 _UNTRACED = ("/health/", "/v2/health", "/metrics")
@@ -68,32 +68,6 @@ def make_tracer_provider(endpoint: str | None, variables: Mapping[str, str]) -> 
     return provider
 
 
-@dataclass(frozen=True, slots=True)
-class RequestSpan:
-    """Span of one request.
-
-    Attributes:
-        span: OpenTelemetry's span.
-        failed: OpenTelemetry's status of a failure.
-    """
-
-    span: Any
-    failed: Any
-
-    def end(self, request: GuardedRequest) -> None:
-        """End the span of an answered or abandoned request."""
-        span, status, fields = self.span, request.status, request.fields
-        if status >= 500 or not status:
-            span.set_status(self.failed)
-        span.set_attribute("http.response.status_code", status or 500)
-        if "route" in fields:
-            span.update_name(f"{request.scope['method']} {fields['route']}")
-            span.set_attribute("http.route", fields["route"])
-        for name in fields.keys() & _OWN_FIELDS:
-            span.set_attribute(f"gramophone.{name}", fields[name])
-        span.end()
-
-
 class Tracing:
     """Creator of a span per request, except for health checks and metrics.
 
@@ -112,7 +86,7 @@ class Tracing:
         self._failed = trace.StatusCode.ERROR
         self._propagator = TraceContextTextMapPropagator()
 
-    def begin(self, request: GuardedRequest) -> RequestSpan | None:
+    def begin(self, request: GuardedRequest) -> "Span | None":
         """Start the span of a request; None if it has none."""
         scope = request.scope
         if scope["path"].startswith(_UNTRACED):
@@ -124,4 +98,17 @@ class Tracing:
             scope["method"], context=parent, kind=self._kind, attributes=attributes
         )
         request.annotate(trace_id=f"{span.get_span_context().trace_id:032x}")
-        return RequestSpan(span, self._failed)
+        return span
+
+    def end(self, span: "Span", request: GuardedRequest) -> None:
+        """End the span of an answered or abandoned request."""
+        status, fields = request.status, request.fields
+        if status >= 500 or not status:
+            span.set_status(self._failed)
+        span.set_attribute("http.response.status_code", status or 500)
+        if "route" in fields:
+            span.update_name(f"{request.scope['method']} {fields['route']}")
+            span.set_attribute("http.route", fields["route"])
+        for name in fields.keys() & _OWN_FIELDS:
+            span.set_attribute(f"gramophone.{name}", fields[name])
+        span.end()

@@ -21,7 +21,9 @@ MAX_ACCEPTED_CHARACTERS = 10_000
 _NO_SPACE = r"[^\s\x1c-\x1f]"  # Python also splits words at information separators
 _WORD_LENGTH = Field(max_length=UserModelLimits().max_word_characters)
 WordText = Annotated[str, StringConstraints(pattern=rf"^{_NO_SPACE}+$"), _WORD_LENGTH]
-AcceptedCount = Annotated[float, Field(gt=0, le=1e9)]
+AcceptedCount = Annotated[
+    float, Field(gt=0, le=1e9, description="Number of acceptances, not necessarily an integer.")
+]
 
 
 class AcceptedRequest(WireModel):
@@ -42,7 +44,6 @@ class WordIn(WireModel):
     text: WordText
     """The word."""
     count: AcceptedCount
-    """Number of acceptances, not necessarily an integer."""
 
 
 class PairIn(WireModel):
@@ -53,7 +54,6 @@ class PairIn(WireModel):
     text: WordText
     """The word; must be in `words`."""
     count: AcceptedCount
-    """Number of acceptances, not necessarily an integer."""
 
 
 class ImportRequest(WireModel):

@@ -16,7 +16,6 @@ from models.language_model import is_lookup
 from models.prefix_cache import NextTokenEntry
 from models.scoring.model_weights import WeightedModel, shares
 from models.scoring.texts import Limits
-from models.text_model import TextModel
 from service.operations.accepted_words import UserName
 from service.operations.inputs import ModelsRequest
 from service.operations.operation import Call, Cost, ModelsOperation
@@ -50,7 +49,7 @@ class WeightedEntry(WireModel):
 
     text: EntryText
     """A word, or several separated by spaces."""
-    weight: float = Field(default=1.0, gt=0, le=1e9)
+    weight: float = Field(1.0, gt=0, le=1e9)
     """Equivalent count: how often the entry is assumed to have been typed."""
 
 
@@ -75,17 +74,17 @@ class AutocompleteRequest(ModelsRequest):
 
     text: str
     """Text before the cursor; empty for the start of a sentence."""
-    limit: int = Field(default=10, ge=1, le=100)
+    limit: int = Field(10, ge=1, le=100)
     """Maximum number of completions."""
-    max_words: int = Field(default=1, ge=1, le=8)
+    max_words: int = Field(1, ge=1, le=8)
     """Maximum words per completion; above 1, phrases are returned as well as words."""
-    min_probability: float = Field(default=0.0, ge=0, le=1)
+    min_probability: float = Field(0.0, ge=0, le=1)
     """Minimum probability of the completions that are returned."""
     rank: Literal["probability", "savings"] = "probability"
     """Sort key: the probability, or the probability times the characters saved."""
     casing: Literal["exact", "ignore"] = "exact"
     """`ignore` matches the typed prefix in any case; models of lower-cased text always do."""
-    fuzzy: int = Field(default=0, ge=0, le=MAX_EDITS)
+    fuzzy: int = Field(0, ge=0, le=MAX_EDITS)
     """Maximum typing errors in the prefix to correct; also limited to one per two letters of the prefix."""
     dictionary: list[DictionaryEntry] = Field(default_factory=list, max_length=MAX_LIST)
     """Additional words and phrases to offer, known to the model or not."""
@@ -93,34 +92,14 @@ class AutocompleteRequest(ModelsRequest):
     """Words and phrases that completions must not contain, in any case and Unicode form."""
     user: UserName | None = None
     """User whose accepted words are also offered; see `/v1/autocomplete/users/{user}/accepted`."""
-    user_weight: float = Field(default=0.2, ge=0, le=1)
+    user_weight: float = Field(0.2, ge=0, le=1)
     """Weight of the user's words and the dictionary in the probabilities, if any of these words match."""
     session: UserName | None = None
     """Session id. A newer request of the same session cancels older ones, which get 409 `superseded`."""
-    max_steps: int = Field(default=128, ge=1, le=4096)
+    max_steps: int = Field(128, ge=1, le=4096)
     """Maximum model evaluations for the search; more leave less probability unexplored."""
     open_vocabulary: bool = False
     """Also offer words outside the training text, if tokens are pieces or characters."""
-
-
-def max_search_rows(models: Sequence[WeightedModel], request: AutocompleteRequest) -> int:
-    """Return the most rows read besides the context, or other work in rows that take as long.
-
-    None are read for single words of a word tokenizer without corrections.
-    """
-    found = request.limit * request.max_words * len(models) // _COMPLETIONS_PER_ROW
-    fuzzy = _ROWS_FOR_CORRECTIONS if request.fuzzy else 0
-    needs_search = [request.max_words > 1 or not loaded.token_trie.whole_words for loaded, _ in models]
-    each = request.max_steps * (3 + request.max_words) // 4 + found
-    return sum(needs_search) * each + fuzzy * len(models)
-
-
-def cached_next_tokens(loaded: TextModel, request: AutocompleteRequest) -> NextTokenEntry | None:
-    """Look up the state and distribution after the context.
-
-    If cached, only search steps need the model.
-    """
-    return loaded.next_token_cache.find(split_prefix(loaded.tokenizer, request.text).context)
 
 
 def autocomplete(
@@ -182,8 +161,13 @@ class Autocomplete(ModelsOperation[AutocompleteReply]):
     def __init__(self, call: Call, given: AutocompleteRequest) -> None:
         super().__init__(call, given)
         self.session = given.session
-        self._user = _personal_model(call, given.user)
+        self._user: UserModel | None = None
         self._cached: NextTokenEntry | None = None
+        if given.user is not None:
+            try:
+                self._user = call.resources.users.get(call.owner, given.user)
+            except UsersUnavailableError as error:  # typing goes on
+                call.report_unusable("completed without the user's words", error)
 
     @override
     def prepare(self) -> Iterator[Callable[[], Any]]:
@@ -195,7 +179,12 @@ class Autocomplete(ModelsOperation[AutocompleteReply]):
 
     @override
     def cost(self) -> Cost:
-        rows = max_search_rows(self.weighted, self.given)
+        given, count = self.given, len(self.models)
+        found = given.limit * given.max_words * count // _COMPLETIONS_PER_ROW
+        each = given.max_steps * (3 + given.max_words) // 4 + found
+        # none for single words of a word tokenizer without corrections
+        searched = sum(given.max_words > 1 or not one.token_trie.whole_words for one in self.models)
+        rows = searched * each + (_ROWS_FOR_CORRECTIONS * count if given.fuzzy else 0)
         return Cost(self.call.num_tokens, reread=_TOKENS_PER_ROW * rows, predicted=rows, sequences=1)
 
     @override
@@ -205,23 +194,10 @@ class Autocomplete(ModelsOperation[AutocompleteReply]):
         if others or cost.predicted:
             return False
         if self.call.num_bytes <= _CACHED_BODY_BYTES:
-            self._cached = cached_next_tokens(loaded, self.given)
+            context = split_prefix(loaded.tokenizer, self.given.text).context
+            self._cached = loaded.next_token_cache.find(context)
         return self._cached is not None or (cost.is_little and is_lookup(loaded.model))
 
     @override
     def run(self) -> Work[Any, AutocompleteReply]:
         return autocomplete(self.weighted, self.given, self.call.limits, user=self._user, cached=self._cached)
-
-
-def _personal_model(call: Call, user: str | None) -> UserModel | None:
-    """Return a user's personal model.
-
-    If it cannot be read, this is reported and there is none: typing goes on.
-    """
-    if user is None:
-        return None
-    try:
-        return call.resources.users.get(call.owner, user)
-    except UsersUnavailableError as error:
-        call.report_unusable("completed without the user's words", error)
-        return None

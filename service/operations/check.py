@@ -97,12 +97,12 @@ class CheckRequest(ModelsRequest):
 
     text: str
     """Text to check; each line is a sentence."""
-    threshold: float | None = Field(default=None, ge=0, le=1)
+    threshold: float | None = Field(None, ge=0, le=1)
     """Minimum probability of an error for a word to be reported; 0.5 unless `precision` is given."""
-    precision: float | None = Field(default=None, ge=0, le=1)
+    precision: float | None = Field(None, ge=0, le=1)
     """Target share of reported words that are errors, instead of `threshold`; requires one model, calibrated. The
     calibration of an earlier version serves a version that has none; `calibrated_on` of the reply names it."""
-    max_suggestions: int = Field(default=5, ge=0, le=_MAX_SUGGESTIONS)
+    max_suggestions: int = Field(5, ge=0, le=_MAX_SUGGESTIONS)
     """Maximum number of suggestions per issue."""
     candidates: list[CandidateSpan] = Field(default_factory=list, max_length=_MAX_SPANS)
     """The client's own suggestions for spans of the text; spans must not overlap."""
@@ -111,9 +111,9 @@ class CheckRequest(ModelsRequest):
     dictionaries: list[DictionaryWord] = Field(default_factory=list, max_length=10)
     """Names of Hunspell dictionaries of the service (`GRAMOPHONE_DICTIONARIES`), such as `en_US`: their words, with
     affixes and in compounds, are correct if the model does not know them; also used as suggestions."""
-    error_rate: float = Field(default=0.01, gt=0, lt=1)
+    error_rate: float = Field(0.01, gt=0, lt=1)
     """Prior probability that a word is wrong."""
-    max_edits: int = Field(default=2, ge=1, le=2)
+    max_edits: int = Field(2, ge=1, le=2)
     """Maximum edits between a word and its suggestions; at most one for short words."""
 
     _one_of = either("threshold", "precision", neither="")

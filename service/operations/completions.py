@@ -79,7 +79,7 @@ _MAX_NAMES_LOGGED, _MAX_NAME_CHARACTERS = 20, 64
 _FINGERPRINT_CHARACTERS = 12
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CompletionLogprobs:
     """Tokens of a choice, in four lists of equal length."""
 
@@ -99,7 +99,7 @@ class CompletionLogprobs:
         return CompletionLogprobs(*map(add, *lists))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CompletionChoice:
     """A choice, or its next part in a stream."""
 
@@ -113,7 +113,7 @@ class CompletionChoice:
     """log-probabilities of the tokens; null unless requested."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CompletionReply:
     """All choices, or one event of a stream."""
 
@@ -210,7 +210,7 @@ class CompletionRequest(ModelRequest):
     @cached_property
     def prompts(self) -> tuple[tuple[str, TextOrIds], ...]:
         """Each prompt with its name in the request, for messages."""
-        return named_contexts("" if self.prompt is None else self.prompt, parameter="prompt")
+        return named_contexts("" if self.prompt is None else self.prompt, "prompt")
 
     @property
     def num_choices(self) -> int:
@@ -224,7 +224,7 @@ class CompletionRequest(ModelRequest):
             InvalidInputError: a value is outside its limits.
             UnsupportedParameterError: a valid value is not supported.
         """
-        limits.check_count(len(self.prompts), parameter="prompt")
+        limits.check_count(len(self.prompts), "prompt")
         if self.suffix:
             raise UnsupportedParameterError.of(
                 "suffix", "is given; these models can continue a text, but not fill a gap in it"
@@ -333,7 +333,7 @@ class EncodedPrompt(NamedTuple):
         return tokens._replace(ids=tokens.ids[1:], bos=True)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ChunkBuilder:
     """Builder of the parts of a request's choices."""
 
@@ -509,7 +509,7 @@ def _check_entries(
         tokens += len(prompts) * parameters.max_tokens
     limits.check_entries(
         tokens * n * max(request.logprobs, 1),
-        parameter="logprobs",
+        "logprobs",
         description=f"logprobs is {request.logprobs} for {tokens * n} tokens",
         instead="send fewer prompts per request",
     )

@@ -19,7 +19,6 @@ from models.errors import InvalidInputError, UnsupportedParameterError
 from models.language_model import TopTokens
 from models.phrases import MAX_TOKEN_PHRASES, Phrase
 from models.scoring.texts import Limits
-from models.text_model import TextModel
 from service.operations.operation import Call, Cost, EventsOperation, ModelOperation
 from service.operations.score import token_scores
 from service.schemas import with_examples
@@ -163,14 +162,6 @@ class GenerateRequest(ModelRequest):
             return 0 if self.logprobs else None
         return self.logprobs
 
-    def parameters(self, limits: Limits) -> DecodingParameters:
-        """Return the decoding parameters.
-
-        Raises:
-            InvalidInputError: a value is outside its limits.
-        """
-        return decoding_parameters(self, limits, stream=self.stream)
-
 
 def decoding_parameters(
     request: TimedRequest, limits: Limits, *, stream: bool, **converted: Any
@@ -210,82 +201,6 @@ def decoding_parameters(
     return parameters
 
 
-def generate(
-    loaded: TextModel, request: GenerateRequest, parameters: DecodingParameters, limits: Limits
-) -> Work[ChoiceChunk, GenerateResult]:
-    """Continue a prompt `n` times; with `stream`, yield all pieces but the last end as events.
-
-    `<unk>` is never chosen. Equal seeds give equal texts, whatever the other requests.
-
-    Raises:
-        InvalidInputError: the prompt has an invalid id or too many tokens, or the model rejects a parameter.
-        UnsupportedParameterError: the model reads backward, or the prompt cannot be healed.
-    """
-    if request.token_healing and parameters.strategy == BEAM:
-        raise UnsupportedParameterError.of(
-            "token_healing", "is true and strategy is 'beam'; use 'greedy' or 'sample'"
-        )
-    prompt = encode_prompt(
-        loaded, 0, request.prompt, limits, parameter="prompt", healing=request.token_healing
-    )
-    num_ended = 0
-    choices = []
-
-    def emit(pieces: Sequence[Piece]) -> Iterator[ChoiceChunk]:
-        nonlocal num_ended
-        for piece in pieces:
-            if piece.token is not None:
-                token, logprob, top = piece.token
-                tops = [] if top is None else [top]
-                yield _choice(loaded, request, piece.choice, piece.text, ([token], [logprob], tops)), 1, None
-            if piece.end is not None:
-                num_ended += 1
-                end = _choice(loaded, request, piece.choice, piece.end.rest, ([], [], []), piece.end)
-                if num_ended < parameters.n:
-                    yield end, 0, None
-                else:  # sent with the usage
-                    choices.append(end)
-
-    done = yield from continue_prompts(
-        loaded,
-        [prompt],
-        parameters,
-        limits=limits,
-        top=request.num_alternatives or 0,
-        emit=emit if request.stream else None,
-    )
-    if not request.stream:
-        choices = [
-            _choice(loaded, request, one.choice, one.text, (one.token_ids, one.logprobs, one.tops), one)
-            for one in done
-        ]
-    num_tokens = sum(len(one.token_ids) for one in done)
-    usage = Usage(len(prompt.ids), num_tokens, len(prompt.ids) + num_tokens)
-    return GenerateResult(choices, usage, [one.finish_reason for one in done])
-
-
-def _choice(
-    loaded: TextModel,
-    request: GenerateRequest,
-    index: int,
-    text: str,
-    tokens: tuple[list[int], list[float], list[TopTokens]],
-    end: Continuation | None = None,
-) -> Choice:
-    """Return a choice or its next piece on the wire; `tokens` are ids, log-probabilities, alternatives."""
-    token_ids, logprobs, tops = tokens
-    alternatives = request.num_alternatives
-    return Choice(
-        index,
-        text,
-        token_ids,
-        None if alternatives is None else logprobs,
-        [token_scores(loaded, *top) for top in tops] if alternatives else None,
-        None if end is None else end.score,
-        None if end is None else end.finish_reason,
-    )
-
-
 class ChoicesOperation(EventsOperation[ChoiceChunk, GenerateResult], ModelOperation[GenerateResult]):
     """Operation with generated choices, and their usage."""
 
@@ -317,7 +232,8 @@ class Generate(ChoicesOperation):
     request = GenerateRequest
 
     def __init__(self, call: Call, given: GenerateRequest) -> None:
-        self.streams, self._parameters = given.stream, given.parameters(call.limits)
+        self.streams = given.stream
+        self._parameters = decoding_parameters(given, call.limits, stream=given.stream)
         super().__init__(call, given)
 
     @override
@@ -328,8 +244,70 @@ class Generate(ChoicesOperation):
 
     @override
     def run(self) -> Work[ChoiceChunk, GenerateResult]:
-        return generate(self.models[0], self.given, self._parameters, self.call.limits)
+        loaded, request, limits = self.models[0], self.given, self.call.limits
+        parameters = self._parameters
+        if request.token_healing and parameters.strategy == BEAM:
+            raise UnsupportedParameterError.of(
+                "token_healing", "is true and strategy is 'beam'; use 'greedy' or 'sample'"
+            )
+        prompt = encode_prompt(
+            loaded, 0, request.prompt, limits, parameter="prompt", healing=request.token_healing
+        )
+        num_ended = 0
+        choices = []
+
+        def emit(pieces: Sequence[Piece]) -> Iterator[ChoiceChunk]:
+            nonlocal num_ended
+            for piece in pieces:
+                if piece.token is not None:
+                    token, logprob, top = piece.token
+                    tops = [] if top is None else [top]
+                    yield self._choice(piece.choice, piece.text, ([token], [logprob], tops)), 1, None
+                if piece.end is not None:
+                    num_ended += 1
+                    end = self._choice(piece.choice, piece.end.rest, ([], [], []), piece.end)
+                    if num_ended < parameters.n:
+                        yield end, 0, None
+                    else:  # sent with the usage
+                        choices.append(end)
+
+        done = yield from continue_prompts(
+            loaded,
+            [prompt],
+            parameters,
+            limits=limits,
+            top=request.num_alternatives or 0,
+            emit=emit if request.stream else None,
+        )
+        if not request.stream:
+            choices = [
+                self._choice(one.choice, one.text, (one.token_ids, one.logprobs, one.tops), one)
+                for one in done
+            ]
+        num_tokens = sum(len(one.token_ids) for one in done)
+        usage = Usage(len(prompt.ids), num_tokens, len(prompt.ids) + num_tokens)
+        return GenerateResult(choices, usage, [one.finish_reason for one in done])
 
     @override
     def _written(self, choices: list[Any], usage: Any) -> bytes:
         return to_json(GenerateReply(self.models[0].address, choices, usage))
+
+    def _choice(
+        self,
+        index: int,
+        text: str,
+        tokens: tuple[list[int], list[float], list[TopTokens]],
+        end: Continuation | None = None,
+    ) -> Choice:
+        """Return a choice or its next piece on the wire; `tokens` are ids, log-probabilities, alternatives."""
+        token_ids, logprobs, tops = tokens
+        alternatives = self.given.num_alternatives
+        return Choice(
+            index,
+            text,
+            token_ids,
+            None if alternatives is None else logprobs,
+            [token_scores(self.models[0], *top) for top in tops] if alternatives else None,
+            None if end is None else end.score,
+            None if end is None else end.finish_reason,
+        )

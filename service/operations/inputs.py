@@ -8,12 +8,7 @@ from pydantic_core import PydanticCustomError
 
 from models.calls import Work
 from models.checking.lexicon import HunspellDictionary
-from models.errors import (
-    FormatError,
-    InvalidInputError,
-    LanguageModelError,
-    StatesFullError,
-)
+from models.errors import FormatError, InvalidInputError, LanguageModelError, StatesFullError
 from service.operations.constants import CANDIDATES_PER_BATCH, CANDIDATES_PER_STEP, LINES_PER_BATCH
 from service.schemas.wire import ModelRequest, WireModel
 
@@ -30,7 +25,7 @@ class ModelWeight(WireModel):
 
     model: str
     """Model: `name`, `name@7` or `name@champion`."""
-    weight: float = Field(default=1.0, gt=0, le=1e9)
+    weight: float = Field(1.0, gt=0, le=1e9)
     """Weight before the text is seen, relative to those of the other models."""
 
 
@@ -85,29 +80,3 @@ def answer_each(
     for begin in range(0, len(batch), size):
         outcomes += yield from answer_each(answer, batch[begin : begin + size])
     return outcomes
-
-
-def find_dictionaries(dictionaries: Dictionaries, names: Sequence[str]) -> WordLists:
-    """Return the dictionaries that a request names.
-
-    Raises:
-        InvalidInputError: the service has none of that name.
-        FormatError: the dictionary is damaged.
-    """
-    found = []
-    for index, name in enumerate(names):
-        if name not in dictionaries:
-            known = ", ".join(dictionaries) or "none: GRAMOPHONE_DICTIONARIES names them"
-            parameter = f"dictionaries[{index}]"
-            raise InvalidInputError.of(parameter, f"is {name!r}; this service has {known}")
-        if isinstance(one := dictionaries[name], FormatError):
-            raise one.with_traceback(None)  # it would grow
-        found.append(one)
-    return tuple(found)
-
-
-def dictionaries_of_languages(dictionaries: Dictionaries, codes: Sequence[str]) -> WordLists:
-    """Return the readable dictionaries of languages, such as `en_US` for `en-US`."""
-    wanted = [code.lower().replace("_", "-") for code in codes]
-    named = [one for name, one in dictionaries.items() if name.lower().replace("_", "-") in wanted]
-    return tuple(one for one in named if isinstance(one, HunspellDictionary))

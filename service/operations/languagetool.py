@@ -6,7 +6,7 @@ Source: the API's description, https://languagetool.org/http-api/.
 import importlib.metadata
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from operator import itemgetter
 from typing import Annotated, Any, Literal
@@ -15,12 +15,12 @@ from pydantic import ConfigDict, Field, StringConstraints, ValidationError
 from typing_extensions import override
 
 from models.calls import Work, map_in_steps
-from models.errors import InvalidInputError
+from models.errors import FormatError, InvalidInputError
 from models.scoring.model_weights import WeightedModel
 from models.text_model import TextModel
 from service.operations.check import DEFAULT_THRESHOLD, CheckRequest, TextCheck, check
-from service.operations.inputs import dictionaries_of_languages
 from service.operations.operation import Call
+from service.schemas import with_examples
 from service.schemas.pieces import reply_pieces
 from service.schemas.suggestions import (
     LanguageToolMatch,
@@ -72,15 +72,15 @@ class Annotation(_Lenient):
 
 class _AnnotatedBody(_Lenient):
     text: str | None = None
-    annotation: list[Any] | None = Field(default=None, max_length=_MAX_PARTS)
+    annotation: list[Any] | None = Field(None, max_length=_MAX_PARTS)
     _one_of = either("text", "annotation")
 
 
 class LanguageToolRequest(_Lenient):
     """Find probable errors, with LanguageTool's form fields; its other fields are ignored."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"text": "Return the lenght of the string.", "language": "auto"}]}
+    model_config = with_examples(
+        {"text": "Return the lenght of the string.", "language": "auto"}, extra="ignore"
     )
     _one_of = either("text", "data")
 
@@ -184,20 +184,6 @@ def utf16_length(text: str) -> int:
     return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
-def choose_languages(languages: Mapping[str, str | None], code: str) -> list[str]:
-    """Return the languages to check in: all for `auto`, else the named or one of another country.
-
-    Raises:
-        InvalidInputError: the service has no such language.
-    """
-    if code == AUTO:
-        return list(languages)
-    for same in (str.lower, lambda name: name.lower().partition("-")[0]):
-        if found := [known for known in languages if same(known) == same(code.replace("_", "-"))]:
-            return found[:1]
-    raise InvalidInputError.of("language", f"is {code[:80]!r}; this service checks {', '.join(languages)}")
-
-
 def _rule(kind: str, code: str) -> dict[str, Any]:
     """Return the rule of a type of issues in a language."""
     if kind == "unknown_word":
@@ -253,7 +239,15 @@ class LanguageToolCheck(TextCheck[LanguageToolReply]):
 
     def __init__(self, call: Call, given: LanguageToolRequest) -> None:
         self.given, languages = given, call.resources.languages
-        self._codes = choose_languages(languages, given.language)
+        code, self._codes = given.language, list(languages)
+        if code != AUTO:  # the named language, else one of another country
+            for same in (str.lower, lambda name: name.lower().partition("-")[0]):
+                self._codes = [one for one in languages if same(one) == same(code.replace("_", "-"))][:1]
+                if self._codes:
+                    break
+            else:
+                known = ", ".join(languages)
+                raise InvalidInputError.of("language", f"is {code[:80]!r}; this service checks {known}")
         super().__init__(call, *(call.resolve(languages[code]) for code in self._codes))
 
     @override
@@ -272,7 +266,12 @@ class LanguageToolCheck(TextCheck[LanguageToolReply]):
         for code, loaded in zip(self._codes, self.models, strict=True):
             by_address.setdefault(loaded.address, (code, loaded))
         models = [WeightedModel(loaded) for _, loaded in by_address.values()]
-        word_lists = dictionaries_of_languages(self.call.resources.dictionaries, codes)
+        wanted = {code.lower().replace("_", "-") for code in codes}  # such as en_US for en-US
+        word_lists = tuple(
+            one
+            for name, one in self.call.resources.dictionaries.items()
+            if name.lower().replace("_", "-") in wanted and not isinstance(one, FormatError)
+        )
         reply, num_tokens = yield from check(models, wire, None, self.call.limits, word_lists, self.errors)
         for weighted, number in zip(models, num_tokens, strict=True):
             self.call.count_scored(weighted.loaded, number)

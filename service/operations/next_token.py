@@ -5,7 +5,7 @@ A search over all tokenisations finds the words.
 
 import math
 from collections.abc import Generator, Iterator
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
 
 import numpy as np
@@ -73,7 +73,7 @@ class NextTokenRequest(ModelRequest):
 
     context: OneOrMoreContexts
     """A string, strings, a list of token ids, or several such lists; empty for the start of a sentence."""
-    top_k: int = Field(default=10, ge=1)
+    top_k: int = Field(10, ge=1)
     """Number of candidates to rank; at most the vocabulary size, or 100 words. If omitted, as many as there are up to
     10."""
     entropy: bool = True
@@ -89,7 +89,7 @@ class NextTokenRequest(ModelRequest):
     @cached_property
     def contexts(self) -> tuple[tuple[str, TextOrIds], ...]:
         """Each context with its name in the request, for messages."""
-        return named_contexts(self.context, parameter="context")
+        return named_contexts(self.context, "context")
 
     @model_validator(mode="after")
     def _one_choice(self) -> Self:
@@ -99,59 +99,6 @@ class NextTokenRequest(ModelRequest):
                 "one_of", "give one of top_k, candidates and token_ids; unit 'word' accepts only top_k"
             )
         return self
-
-
-def rank_next_tokens(
-    loaded: TextModel, request: NextTokenRequest, limits: Limits
-) -> Work[Any, list[RankedTokens]]:
-    """Rank the most probable next tokens after each context, or look up requested ones.
-
-    Raises:
-        InvalidInputError: top_k exceeds the vocabulary, an id is outside it, a context is invalid, or the
-            reply is too long.
-        UnsupportedParameterError: the model reads backward.
-    """
-    ids = requested_token_ids(loaded, request.token_ids)
-    largest = min(loaded.vocab_size, limits.max_top_k or loaded.vocab_size)
-    if "top_k" not in request.model_fields_set:  # a default never fails
-        request = request.model_copy(update={"top_k": min(request.top_k, largest)})
-    if ids is None and request.top_k > largest:
-        bound = "the model's vocabulary has" if largest == loaded.vocab_size else "this service ranks at most"
-        raise InvalidInputError.of("top_k", f"is {request.top_k}; {bound} {largest} tokens")
-    _check_entries(request, limits, "accept application/octet-stream for complete distributions")
-    check_reads_forward(loaded)
-    contexts = yield from encode_each(loaded, request.contexts, limits)
-    ranked: list[RankedTokens] = []
-    for group in token_runs([len(context) for context in contexts]):
-        state = yield from prefill(loaded, contexts[group], bos=True)
-        ranked += yield from _rank(loaded, state, request, ids)
-    return ranked
-
-
-def next_token_result(loaded: TextModel, ranked: RankedTokens) -> NextTokenResult:
-    """Return the next tokens of one context in wire format."""
-    top, entropy = ranked
-    return NextTokenResult(token_scores(loaded, *top), entropy)
-
-
-def next_distributions(
-    loaded: TextModel, request: NextTokenRequest, limits: Limits
-) -> Work[FloatArray, None]:
-    """Compute distributions after contexts; events are blocks of rows [b, V], in order.
-
-    With `token_ids`, rows have only these entries [b, K].
-
-    Raises:
-        InvalidInputError: an id is outside the vocabulary, or a context is invalid.
-        UnsupportedParameterError: the model reads backward.
-    """
-    ids = requested_token_ids(loaded, request.token_ids)
-    check_reads_forward(loaded)
-    contexts = yield from encode_each(loaded, request.contexts, limits)
-    for group in token_runs([len(context) for context in contexts]):
-        state = yield from prefill(loaded, contexts[group], bos=True)
-        for rows in _row_blocks(state, loaded.vocab_size):
-            yield (yield from next_log_probs(loaded, rows, ids))
 
 
 def _check_entries(request: NextTokenRequest, limits: Limits, instead: str) -> None:
@@ -200,90 +147,6 @@ def _row_blocks(state: Any, values: int) -> Generator[Any, None, None]:
         yield state.select(np.arange(first, min(first + rows, len(state))))
 
 
-def score_next_texts(
-    loaded: TextModel, request: NextTokenRequest, limits: Limits
-) -> Work[Any, list[NextTextResult]]:
-    """Score each text of `candidates` after each context; shared tokens are read once.
-
-    Raises:
-        InvalidInputError: there are too many texts, or a text has no token or a context of ids.
-        ContextLengthError: a text with its context is too long.
-        UnsupportedParameterError: the model reads backward.
-    """
-    check_reads_forward(loaded)
-    texts, num_contexts = request.candidates or [], len(request.contexts)
-    if (num_pairs := len(texts) * num_contexts) > limits.max_texts:
-        raise InvalidInputError.of(
-            "candidates",
-            f"has {len(texts)} entries for {num_contexts} contexts: {num_pairs} texts; at most "
-            f"{limits.max_texts} are accepted in one request",
-        )
-
-    def check_tokens(count: int) -> None:
-        limits.check_entries(
-            count * num_contexts,
-            parameter="candidates",
-            description=f"candidates has {count} tokens or more for {num_contexts} contexts",
-            instead="send fewer or shorter texts",
-        )
-
-    check_tokens(sum(map(len, texts)) // MAX_CHARACTERS_PER_TOKEN)
-    pairs = [
-        ScoreItem(f"candidates[{index}]", text, context).checked()
-        for _, context in request.contexts
-        for index, text in enumerate(texts)
-    ]
-    sequences, scores = yield from score_pairs(loaded, pairs, limits, exact=True)
-    check_tokens(sum(len(sequence.text) for sequence in sequences) // num_contexts)
-    scored = [
-        TextCandidate(str(pair.given), sequence.text.tolist(), score)
-        for pair, sequence, score in zip(pairs, sequences, scores.tolist(), strict=True)
-    ]
-    return [NextTextResult(scored[first : first + len(texts)]) for first in range(0, len(scored), len(texts))]
-
-
-def rank_next_words(
-    loaded: TextModel, request: NextTokenRequest, limits: Limits
-) -> Work[Any, list[NextWordResult]]:
-    """Rank the most probable next words after each context.
-
-    Raises:
-        UnsupportedParameterError: a context is a list of ids, too many words are requested, or the model
-            reads backward.
-        InvalidInputError: a context is invalid, or the reply is too long.
-    """
-    check_reads_forward(loaded)
-    if request.top_k > MAX_NEXT_WORDS:
-        raise UnsupportedParameterError.of(
-            "top_k", f"is {request.top_k}; at most {MAX_NEXT_WORDS} words can be ranked"
-        )
-    _check_entries(request, limits, "split it into several requests")
-    ranked: list[NextWordResult] = []
-    for parameter, context in request.contexts:
-        if ranked:  # a cached context has no model call, during which others run
-            yield None
-        if not isinstance(context, str):
-            raise UnsupportedParameterError.of(
-                parameter, "is a list of token ids; unit 'word' requires a string"
-            )
-        limits.check_characters(context, parameter=parameter)
-        typed = split_prefix(
-            loaded.tokenizer, f"{context} " if context and not context[-1].isspace() else context
-        )
-        entry = yield from predict_next(loaded, typed.context, limits, parameter=parameter)
-        limits.check_length(entry.num_tokens, parameter=parameter)
-        settings = CompletionSettings(limit=request.top_k, max_steps=MAX_SEARCH_STEPS, open_vocabulary=True)
-        search = CompletionSearch(loaded.token_trie, typed.spelled, settings)
-        search.update(view(entry.state), entry.log_probs)
-        yield from run_searches(loaded.model, [search])
-        found = search.result()
-        words = [
-            WordCandidate(word.text, math.log(word.mass)) for word in found.completions if word.is_complete
-        ]
-        ranked.append(NextWordResult(words[: request.top_k], found.unexplored_mass))
-    return ranked
-
-
 class _AfterContexts(ModelOperation[R]):
     """Operation on what follows each of a request's contexts."""
 
@@ -291,7 +154,7 @@ class _AfterContexts(ModelOperation[R]):
 
     def __init__(self, call: Call, given: NextTokenRequest) -> None:
         self._count = len(given.contexts)
-        call.limits.check_count(self._count, parameter="context")
+        call.limits.check_count(self._count, "context")
         super().__init__(call, given)
 
 
@@ -332,7 +195,24 @@ class NextToken(_AfterContexts[list[RankedTokens]], RowsOperation[list[RankedTok
 
     @override
     def run(self) -> Work[Any, list[RankedTokens]]:
-        return rank_next_tokens(self.models[0], self.given, self.call.limits)
+        loaded, limits, request = self.models[0], self.call.limits, self.given
+        ids = requested_token_ids(loaded, request.token_ids)
+        largest = min(loaded.vocab_size, limits.max_top_k or loaded.vocab_size)
+        if "top_k" not in request.model_fields_set:  # a default never fails
+            request = request.model_copy(update={"top_k": min(request.top_k, largest)})
+        if ids is None and request.top_k > largest:
+            bound = (
+                "the model's vocabulary has" if largest == loaded.vocab_size else "this service ranks at most"
+            )
+            raise InvalidInputError.of("top_k", f"is {request.top_k}; {bound} {largest} tokens")
+        _check_entries(request, limits, "accept application/octet-stream for complete distributions")
+        check_reads_forward(loaded)
+        contexts = yield from encode_each(loaded, request.contexts, limits)
+        ranked: list[RankedTokens] = []
+        for group in token_runs([len(context) for context in contexts]):
+            state = yield from prefill(loaded, contexts[group], bos=True)
+            ranked += yield from _rank(loaded, state, request, ids)
+        return ranked
 
     @override
     def reply(self, result: list[RankedTokens]) -> Iterator[bytes]:
@@ -341,7 +221,7 @@ class NextToken(_AfterContexts[list[RankedTokens]], RowsOperation[list[RankedTok
             NextTokenReply(loaded.address, []),
             "results",
             result,
-            partial(next_token_result, loaded),
+            lambda ranked: NextTokenResult(token_scores(loaded, *ranked[0]), ranked[1]),
             entries=len(result) * self._width,
         )
 
@@ -351,11 +231,18 @@ class NextToken(_AfterContexts[list[RankedTokens]], RowsOperation[list[RankedTok
 
     @override
     def rows(self) -> Work[FloatArray, None]:
-        return next_distributions(self.models[0], self.given, self.call.limits)
+        loaded, request = self.models[0], self.given
+        ids = requested_token_ids(loaded, request.token_ids)
+        check_reads_forward(loaded)
+        contexts = yield from encode_each(loaded, request.contexts, self.call.limits)
+        for group in token_runs([len(context) for context in contexts]):
+            state = yield from prefill(loaded, contexts[group], bos=True)
+            for rows in _row_blocks(state, loaded.vocab_size):
+                yield (yield from next_log_probs(loaded, rows, ids))
 
 
 class _NextTexts(_AfterContexts[list[NextTextResult]]):
-    """Scores of texts after contexts."""
+    """Scores of texts after contexts; shared tokens are read once."""
 
     may_run_inline = True
 
@@ -368,7 +255,37 @@ class _NextTexts(_AfterContexts[list[NextTextResult]]):
 
     @override
     def run(self) -> Work[Any, list[NextTextResult]]:
-        return score_next_texts(self.models[0], self.given, self.call.limits)
+        loaded, limits, contexts = self.models[0], self.call.limits, self.given.contexts
+        check_reads_forward(loaded)
+        texts = self.given.candidates or []
+        if (num_pairs := len(texts) * self._count) > limits.max_texts:
+            raise InvalidInputError.of(
+                "candidates",
+                f"has {len(texts)} entries for {self._count} contexts: {num_pairs} texts; at most "
+                f"{limits.max_texts} are accepted in one request",
+            )
+
+        def check_tokens(count: int) -> None:
+            limits.check_entries(
+                count * self._count,
+                "candidates",
+                description=f"candidates has {count} tokens or more for {self._count} contexts",
+                instead="send fewer or shorter texts",
+            )
+
+        check_tokens(sum(map(len, texts)) // MAX_CHARACTERS_PER_TOKEN)
+        pairs = [
+            ScoreItem(f"candidates[{index}]", text, context).checked()
+            for _, context in contexts
+            for index, text in enumerate(texts)
+        ]
+        sequences, scores = yield from score_pairs(loaded, pairs, limits, exact=True)
+        check_tokens(sum(len(sequence.text) for sequence in sequences) // self._count)
+        scored = [
+            TextCandidate(str(pair.given), sequence.text.tolist(), score)
+            for pair, sequence, score in zip(pairs, sequences, scores.tolist(), strict=True)
+        ]
+        return [NextTextResult(scored[at : at + len(texts)]) for at in range(0, num_pairs, len(texts))]
 
     @override
     def reply(self, result: list[NextTextResult]) -> bytes:
@@ -387,7 +304,41 @@ class _NextWords(_AfterContexts[list[NextWordResult]]):
 
     @override
     def run(self) -> Work[Any, list[NextWordResult]]:
-        return rank_next_words(self.models[0], self.given, self.call.limits)
+        loaded, limits, request = self.models[0], self.call.limits, self.given
+        check_reads_forward(loaded)
+        if request.top_k > MAX_NEXT_WORDS:
+            raise UnsupportedParameterError.of(
+                "top_k", f"is {request.top_k}; at most {MAX_NEXT_WORDS} words can be ranked"
+            )
+        _check_entries(request, limits, "split it into several requests")
+        ranked: list[NextWordResult] = []
+        for parameter, context in request.contexts:
+            if ranked:  # a cached context has no model call, during which others run
+                yield None
+            if not isinstance(context, str):
+                raise UnsupportedParameterError.of(
+                    parameter, "is a list of token ids; unit 'word' requires a string"
+                )
+            limits.check_characters(context, parameter=parameter)
+            typed = split_prefix(
+                loaded.tokenizer, f"{context} " if context and not context[-1].isspace() else context
+            )
+            entry = yield from predict_next(loaded, typed.context, limits, parameter=parameter)
+            limits.check_length(entry.num_tokens, parameter)
+            settings = CompletionSettings(
+                limit=request.top_k, max_steps=MAX_SEARCH_STEPS, open_vocabulary=True
+            )
+            search = CompletionSearch(loaded.token_trie, typed.spelled, settings)
+            search.update(view(entry.state), entry.log_probs)
+            yield from run_searches(loaded.model, [search])
+            found = search.result()
+            words = [
+                WordCandidate(word.text, math.log(word.mass))
+                for word in found.completions
+                if word.is_complete
+            ]
+            ranked.append(NextWordResult(words[: request.top_k], found.unexplored_mass))
+        return ranked
 
     @override
     def reply(self, result: list[NextWordResult]) -> bytes:

@@ -15,7 +15,7 @@ from models.arrays import FloatArray
 from models.calls import Work
 from models.checking.calibration import CalibrationStore
 from models.checking.error_model import ErrorTableStore
-from models.errors import InvalidInputError, LanguageModelError
+from models.errors import FormatError, InvalidInputError, LanguageModelError
 from models.language_model import is_lookup
 from models.reranking.ranking import ProfileStore
 from models.scoring.model_weights import WeightedModel
@@ -25,9 +25,9 @@ from service.engine.job import RequestOptions
 from service.hosting.loaded_model import LoadedModel
 from service.hosting.state_store import OwnedStateStore, StateStore
 from service.hosting.user_store import UserStore
-from service.operations.inputs import Dictionaries, WordLists, find_dictionaries
+from service.operations.inputs import Dictionaries, WordLists
 from service.schemas.replies import to_json
-from service.schemas.wire import parse_json, parse_query
+from service.schemas.wire import parse_json, parse_object
 
 L = TypeVar("L")
 R = TypeVar("R")
@@ -181,7 +181,16 @@ class Call:
             InvalidInputError: there is none of that name.
             FormatError: one is damaged.
         """
-        return find_dictionaries(self.resources.dictionaries, names)
+        dictionaries, found = self.resources.dictionaries, []
+        for index, name in enumerate(names):
+            if name not in dictionaries:
+                known = ", ".join(dictionaries) or "none: GRAMOPHONE_DICTIONARIES names them"
+                parameter = f"dictionaries[{index}]"
+                raise InvalidInputError.of(parameter, f"is {name!r}; this service has {known}")
+            if isinstance(one := dictionaries[name], FormatError):
+                raise one.with_traceback(None)  # it would grow
+            found.append(one)
+        return tuple(found)
 
     @property
     def limits(self) -> Limits:
@@ -314,7 +323,7 @@ class LinesOperation(Operation[Sequence[T]], Generic[L, T]):
         Raises:
             InvalidInputError: a setting is unknown or invalid.
         """
-        return parse_query(cls.settings, query)
+        return parse_object(cls.settings, query, strict=False)
 
     @abstractmethod
     def parse_lines(self, body: bytes, form: str) -> Iterator[L | InvalidInputError]:

@@ -23,7 +23,7 @@ from models.calls import Work, map_in_steps
 from models.completion.token_trie import NO_TOKENS
 from models.errors import InvalidInputError, LanguageModelError
 from models.language_model import STATE
-from models.normaliser import Writing, written
+from models.normaliser import written
 from models.phrases import is_phrase_feature
 from models.reranking.candidates import CandidateList
 from models.reranking.corrections import CorrectionTable, corrections_of, origins_of, with_corrections
@@ -53,7 +53,6 @@ from models.scoring.candidate_texts import reads_forms, split_at_space
 from models.scoring.prefill import token_runs
 from models.scoring.sequences import ScoreItem, score_pairs
 from models.scoring.texts import Limits, check_reads_forward, ids_after, no_context_error
-from models.text_model import TextModel
 from models.vocabulary import EOS
 from service.hosting.loaded_model import LoadedModel
 from service.hosting.state_store import OwnedStateStore, StoredState
@@ -73,13 +72,14 @@ from service.operations.rerank_request import (
     RerankRequest,
     RerankSettings,
     Turn,
-    read_rerank_query,
+    parse_models,
+    parse_phrases,
     rerank_items,
 )
 from service.operations.score import Detail, token_scores, word_scores
 from service.operations.states import continue_states, stored_states
 from service.schemas.replies import DocumentsReply, RankedDocument, RankedText, Usage, to_json
-from service.schemas.wire import parse_json
+from service.schemas.wire import parse_json, parse_object
 
 _HANDLE_SEPARATOR = ","
 
@@ -99,35 +99,17 @@ _DOCUMENTS, _LISTS = (re.compile(rb'"(?:%b)"\s*:' % names) for names in (b"docum
 """Names of fields in JSON; within a string, the quotation marks are escaped."""
 
 
-def store_sessions(
-    starts: StartStates[StoredState], turns: Sequence[Turn | None], state_store: OwnedStateStore
-) -> list[str | None]:
-    """Store new states; return each list's handle for the next, unchanged without a commit.
-
-    Args:
-        starts: states before the lists, from `resume_sessions`.
-        turns: session parameters of each list; None without a session.
-        state_store: store of the states.
-
-    Raises:
-        StatesFullError: the store is full; none is stored.
-    """
-    both = [*zip(starts.of_lists, turns, strict=True)]
-    new = sorted({n for n, turn in both if turn and turn.commit is not None and n is not None})
-    to_keep = [states[n] for n in new for states in starts.of_models]
-    handles = iter(state_store.store.keep(state_store.owner, to_keep))
-    added = {n: _HANDLE_SEPARATOR.join(next(handles) for _ in starts.of_models) for n in new}
-    return [None if turn is None or n is None else added.get(n, turn.session) for n, turn in both]
-
-
 def resume_sessions(
     job: RerankJob,
     turns: Sequence[Turn | None],
     state_store: OwnedStateStore,
     limits: Limits,
     name: Callable[[int], str],
-) -> Work[Any, StartStates[StoredState]]:
+) -> Work[Any, tuple[StartStates[StoredState], Callable[[], list[str | None]]]]:
     """Find states of sessions and read committed texts.
+
+    Returns the states before the lists, and a function that stores new ones. It returns each list's handle for the
+    next, unchanged without a commit.
 
     Args:
         job: models and settings.
@@ -136,70 +118,63 @@ def resume_sessions(
         limits: of the text read by a state.
         name: of `session` in a message about list i.
 
-    Raises:
-        UnknownStateError: a session was freed or expired.
-        StateElsewhereError: another process has the session.
-        InvalidInputError: a session began with other models than the request's.
-        ContextLengthError: the committed text is too long.
-        UnsupportedParameterError: a model reads backward.
-        StatesFullError: the store is full.
+    For errors see `rerank`.
     """
-    eos = job.settings.commit_eos
+    models, bos, eos = job.models.all, job.settings.bos, job.settings.commit_eos
+
+    def find(turn: Turn, name: str) -> list[StoredState]:
+        """Find each model's state of a session, or the start state of a new one."""
+        if turn.session is None:
+            starts = (one.model.initial_state(1) if bos else one.model.empty_state(1) for one in models)
+            return list(map(StoredState, models, starts))
+        handles = turn.session.split(_HANDLE_SEPARATOR)
+        states = state_store.store.find(state_store.owner, handles, parameter=f"{name}session")
+        found = [state.loaded for state in states]
+        if len(found) != len(models) or any(a is not b for a, b in zip(found, models, strict=True)):
+            raise InvalidInputError.of(
+                f"{name}session",
+                f"was started with {', '.join(m.address for m in found)}, but this request uses "
+                f"{', '.join(m.address for m in models)} (other models, or reloaded since); start a new session, and "
+                "send all text committed so far as its first commit",
+            )
+        return states
+
+    def read(before: StoredState, turn: Turn, name: str) -> TokenIds:
+        """Tokenise a committed text after a state."""
+        if turn.commit is None:
+            return NO_TOKENS
+        limits.check_characters(turn.commit, parameter=f"{name}commit")
+        text = written(turn.commit, job.models.form) if reads_forms(before.loaded) else turn.commit
+        if text and not (eos or text[-1].isspace() or before.loaded.tokenizer.joins_spaces):
+            text += " "  # its own token, read but not scored, as after a context
+        ids = ids_after(before.loaded.tokenizer, before, text)
+        if eos:
+            ids = np.append(ids, EOS)
+        limits.check_length(before.num_tokens + len(ids), f"{name}commit")
+        return ids
+
     numbers: dict[Turn, int] = {}
     of_lists = [None if turn is None else numbers.setdefault(turn, len(numbers)) for turn in turns]
     names = {of_lists[i]: name(i) for i in reversed(range(len(turns)))}
-    num_kept = len(job.models.all) * sum(turn.commit is not None for turn in numbers)
+    num_kept = len(models) * sum(turn.commit is not None for turn in numbers)
     state_store.store.check_capacity(state_store.owner, num_kept)
-    found = [_session_states(job, turn, state_store, names[n]) for turn, n in numbers.items()]
+    found = [find(turn, names[n]) for turn, n in numbers.items()]
     of_models = []
-    for number, loaded in enumerate(job.models.all):
+    for loaded, *previous in zip(models, *found, strict=True):
         check_reads_forward(loaded)
-        previous = [states[number] for states in found]
-        texts = [
-            _commit_ids(previous[n], turn, names[n], limits, job.models.form, eos=eos)
-            for turn, n in numbers.items()
-        ]
+        texts = [read(previous[n], turn, names[n]) for turn, n in numbers.items()]
         _, states = yield from continue_states(loaded, previous, texts, STATE)
         of_models.append((yield from stored_states(states, texts, previous)))
-    return StartStates(of_lists, of_models)
 
+    def store() -> list[str | None]:
+        both = [*zip(of_lists, turns, strict=True)]
+        new = sorted({n for n, turn in both if turn and turn.commit is not None and n is not None})
+        to_keep = [states[n] for n in new for states in of_models]
+        handles = iter(state_store.store.keep(state_store.owner, to_keep))
+        added = {n: _HANDLE_SEPARATOR.join(next(handles) for _ in of_models) for n in new}
+        return [None if turn is None or n is None else added.get(n, turn.session) for n, turn in both]
 
-def _session_states(job: RerankJob, turn: Turn, state_store: OwnedStateStore, name: str) -> list[StoredState]:
-    """Find each model's state of a session, or the start state of a new one."""
-    models, bos = job.models.all, job.settings.bos
-    if turn.session is None:
-        return [
-            StoredState(loaded, loaded.model.initial_state(1) if bos else loaded.model.empty_state(1))
-            for loaded in models
-        ]
-    states = state_store.store.find(
-        state_store.owner, turn.session.split(_HANDLE_SEPARATOR), parameter=f"{name}session"
-    )
-    found = [state.loaded for state in states]
-    if len(found) != len(models) or any(a is not b for a, b in zip(found, models, strict=True)):
-        raise InvalidInputError.of(
-            f"{name}session",
-            f"was started with {', '.join(m.address for m in found)}, but this request uses "
-            f"{', '.join(m.address for m in models)} (other models, or reloaded since); start a new session, and "
-            "send all text committed so far as its first commit",
-        )
-    return states
-
-
-def _commit_ids(
-    before: StoredState, turn: Turn, name: str, limits: Limits, form: Writing, *, eos: bool
-) -> TokenIds:
-    if turn.commit is None:
-        return NO_TOKENS
-    limits.check_characters(turn.commit, parameter=f"{name}commit")
-    text = written(turn.commit, form) if reads_forms(before.loaded) else turn.commit
-    if text and not (eos or text[-1].isspace() or before.loaded.tokenizer.joins_spaces):
-        text += " "  # its own token, read but not scored, as after a context
-    ids = ids_after(before.loaded.tokenizer, before, text)
-    if eos:
-        ids = np.append(ids, EOS)
-    limits.check_length(before.num_tokens + len(ids), parameter=f"{name}commit")
-    return ids
+    return StartStates(of_lists, of_models), store
 
 
 class RankedList(NamedTuple):
@@ -254,8 +229,10 @@ def rerank(
 
     Raises:
         InvalidInputError: a weight has no feature, a feature is invalid, a list is too long to compare
-            pairwise, or a session cannot be resumed.
-        ContextLengthError: a candidate with its context is too long.
+            pairwise, or a session began with other models than the request's.
+        UnknownStateError: a session was freed or expired.
+        StateElsewhereError: another process has the session.
+        ContextLengthError: a candidate with its context, or a committed text, is too long.
         UnsupportedParameterError: there is a context and a model reads backward, or
             unnormalised scores are requested of a model not trained for them.
         StatesFullError: the store is full.
@@ -263,9 +240,9 @@ def rerank(
     models, settings = job.models, job.settings
     given = _checked_columns(job, [item.given for item in items], name)
     yield None
-    starts, turns = StartStates[StoredState](), [item.turn for item in items]
+    starts, turns, store = StartStates[StoredState](), [item.turn for item in items], None
     if states is not None and any(turns):
-        starts = yield from resume_sessions(job, turns, states, limits, name)
+        starts, store = yield from resume_sessions(job, turns, states, limits, name)
     filtered = [_filter_candidates(item.given, drop_duplicates=settings.drop_duplicates) for item in items]
     if job.corrections is not None:
         filtered = yield from _add_corrected(filtered, job.corrections, starts, limits)
@@ -292,10 +269,9 @@ def rerank(
     features = yield from with_derived(lists, features, weighting.weights, place=name)
     totals = weighting.totals(features.matrix(list(weighting.weights), given))
     ranked = yield from _rank_lists(filtered, features, totals, scores, job)
-    if states is None or not any(turns):
+    if store is None:
         return ranked
-    sessions = store_sessions(starts, turns, states)
-    return [item._replace(session=session) for item, session in zip(ranked, sessions, strict=True)]
+    return [item._replace(session=session) for item, session in zip(ranked, store(), strict=True)]
 
 
 def _filter_candidates(given: CandidateList, *, drop_duplicates: bool) -> _FilteredList:
@@ -367,8 +343,9 @@ def _rank_lists(
     for number, (given, indices) in enumerate(filtered):
         first, end = features.offsets[number : number + 2].tolist()
         texts = [candidate.text for candidate in given.candidates] if job.is_pairwise else []
-        posteriors = scaled_posteriors(totals[first:end], job.posterior_scale)
-        values, utilities = totals[first:end], None
+        own, tokens = totals[first:end], scores.tokens_from(first)
+        posteriors = scaled_posteriors(own, job.posterior_scale)
+        values, utilities = own, None
         if job.settings.mbr is not None:
             values = utilities = yield from expected_utilities(texts, posteriors, job.settings.mbr)
         order = rank_by(values)
@@ -378,160 +355,13 @@ def _rank_lists(
         confidences: list[WordPosterior] = []
         if job.settings.confidences:
             confidences = yield from word_confidences(texts, posteriors, int(order[0]))
-        ranked.append(
-            RankedList(
-                given,
-                indices,
-                order,
-                posteriors,
-                totals[first:end],
-                shown,
-                utilities,
-                confidences,
-                scores.tokens_from(first),
-            )
-        )
+        found = given, indices, order, posteriors, own, shown, utilities, confidences, tokens
+        ranked.append(RankedList(*found))
         done += len(indices)
         if job.is_pairwise or done > CANDIDATES_PER_STEP:
             done = 0
             yield None
     return ranked
-
-
-def rank_documents(loaded: TextModel, request: DocumentsRequest, limits: Limits) -> Work[Any, DocumentsReply]:
-    """Rank documents by the query's probability after each, without `</s>`.
-
-    Raises:
-        InvalidInputError: there are too many documents, or the query has no token.
-        ContextLengthError: a document with the query is too long.
-        UnsupportedParameterError: the model reads backward.
-    """
-    texts = [given if isinstance(given, str) else given.text for given in request.documents]
-    limits.check_count(len(texts), parameter="documents")
-    if loaded.reads_backward:
-        raise no_context_error(loaded, parameter="query")
-    pairs = []
-    for index, text in enumerate(texts):
-        context, query = split_at_space(loaded, text, request.query)
-        pairs.append(ScoreItem(f"documents[{index}]", query, context).checked())
-    num_tokens, parts = 0, []
-    for run in token_runs([pair.size() for pair in pairs], MAX_PAIR_CHARACTERS):
-        sequences, scores = yield from score_pairs(loaded, pairs[run], limits)
-        num_tokens += sum(len(context) + len(text) for context, text in sequences)
-        parts.append(scores)
-    totals = np.concatenate(parts)
-    posteriors = scaled_posteriors(totals).tolist()
-    results = [
-        RankedDocument(
-            index,
-            posteriors[index],
-            float(totals[index]),
-            RankedText(texts[index]) if request.return_documents else None,
-        )
-        for index in rank_by(totals)[: request.top_n].tolist()
-    ]
-    usage = Usage(num_tokens, 0, num_tokens)
-    return DocumentsReply(f"rerank-{uuid.uuid4().hex}", "list", loaded.address, results, usage)
-
-
-def rerank_reply_chunks(lists: Sequence[RankedList], job: RerankJob, limits: Limits) -> Iterator[bytes]:
-    """Yield the JSON of a reply.
-
-    Dictionaries instead of `RerankReply` objects take a third of the time per candidate.
-
-    Raises:
-        InvalidInputError: the reply lists too many tokens.
-    """
-    detail = job.settings.detail
-    if detail is not Detail.NONE and job.models.parts:
-        limits.check_entries(
-            int(sum(ranked.computed.column(NUM_TOKENS).sum() for ranked in lists)),
-            parameter="detail",
-            description=f"detail is {detail.value!r} for all candidates of {len(lists)} lists",
-            instead="send lines, application/x-ndjson, for more",
-        )
-    head = {
-        "model": job.models.main_address,
-        "models": {name: loaded.address for name, loaded in job.models.extra.items()},
-        "weights": dict(job.weighting.weights),
-        "length_exponent": job.weighting.length_exponent,
-        "posterior_scale": job.posterior_scale,
-        **({"tuned_on": job.tuned_on} if job.tuned_on else {}),
-    }
-    yield to_json(head)[:-1] + b',"lists":['
-    for number, ranked in enumerate(lists):
-        if number:
-            yield b","
-        yield from list_chunks(ranked, job)
-    yield b"]}"
-
-
-def list_chunks(ranked: RankedList, job: RerankJob, *, tuned_on: Sequence[str] = ()) -> Iterator[bytes]:
-    """Yield a list's JSON, best candidate first; in a stream with any `tuned_on`."""
-    head: dict[str, Any] = {"id": ranked.given.name, "unchanged": int(ranked.order[0]) == 0}
-    if tuned_on:
-        head["tuned_on"] = tuned_on
-    if ranked.given.problems:
-        head["problems"] = ranked.given.problems
-    if ranked.session is not None:
-        head["session"] = ranked.session
-    if job.settings.confidences:
-        head["confidences"] = [word._asdict() for word in ranked.confidences]
-    yield to_json(head)[:-1] + b',"ranking":['
-    count = len(ranked.order[: job.settings.top])
-    for first in range(0, count, _BATCH_CANDIDATES):
-        part = slice(first, min(first + _BATCH_CANDIDATES, count))
-        yield (b"," if first else b"") + to_json(_candidates(ranked, part, job))[1:-1]
-    yield b"]}"
-
-
-def _candidates(ranked: RankedList, part: slice, job: RerankJob) -> list[dict[str, Any]]:
-    order = ranked.order[part]
-    positions = order.tolist()
-    candidates, names = ranked.given.candidates, ranked.computed.names
-    written: list[dict[str, Any]] = [
-        {
-            "index": index,
-            "text": candidates[position].text,
-            "total": total,
-            "posterior": posterior,
-            "features": {**candidates[position].features, **dict(zip(names, values, strict=True))},
-        }
-        for position, index, total, posterior, values in zip(
-            positions,
-            ranked.indices[order].tolist(),
-            ranked.totals[order].tolist(),
-            ranked.posteriors[order].tolist(),
-            ranked.computed.values[order].tolist(),
-            strict=True,
-        )
-    ]
-    if job.corrections is not None:
-        masses = _correction_posteriors(ranked)
-        for fields, position in zip(written, positions, strict=True):
-            if corrections := corrections_of(candidates[position]):
-                pairs = [(one.heard, one.written) for one in corrections]
-                fields["corrections"] = [
-                    {"heard": h, "written": w, "posterior": masses[h, w]} for h, w in pairs
-                ]
-    if ranked.utilities is not None:
-        for fields, utility in zip(written, ranked.utilities[order].tolist(), strict=True):
-            fields["expected_utility"] = utility
-    detail = job.settings.detail
-    if detail is not Detail.NONE and ranked.tokens is not None:
-        scores_of = token_scores if detail is Detail.TOKEN else word_scores
-        for fields, position in zip(written, positions, strict=True):
-            fields[f"{detail.value}s"] = scores_of(job.models.parts[0], *ranked.tokens(position))
-    return written
-
-
-def _correction_posteriors(ranked: RankedList) -> dict[tuple[str, str], float]:
-    """Sum the posteriors of all candidates with a correction."""
-    posteriors: defaultdict[tuple[str, str], float] = defaultdict(float)
-    for candidate, posterior in zip(ranked.given.candidates, ranked.posteriors.tolist(), strict=True):
-        for pair in {(correction.heard, correction.written) for correction in corrections_of(candidate)}:
-            posteriors[pair] += posterior
-    return posteriors
 
 
 class Rerank(LinesOperation[RerankItem, RankedList]):
@@ -554,8 +384,10 @@ class Rerank(LinesOperation[RerankItem, RankedList]):
     may_run_inline = True
 
     def __init__(self, call: Call, given: RerankSettings) -> None:
-        self.items = given.items(call.limits) if isinstance(given, RerankRequest) else []
         super().__init__(call)
+        lists = given.lists if isinstance(given, RerankRequest) else []
+        call.limits.check_count(sum(len(one.candidates) for one in lists), "lists[].candidates")
+        self.items = [one.item() for one in lists]
         self.given = given
         self._resolve = cache(call.resolve)  # a model counts as used once
         if given.profile is None:
@@ -605,7 +437,10 @@ class Rerank(LinesOperation[RerankItem, RankedList]):
     @override
     @classmethod
     def parse_settings(cls, query: Mapping[str, str]) -> RerankSettings:
-        return read_rerank_query(query)
+        fields = parse_models(query)
+        if "phrases" in fields:
+            fields["phrases"] = parse_phrases(fields["phrases"])
+        return parse_object(RerankSettings, fields, strict=False)
 
     @override
     def cost(self) -> Cost:
@@ -642,15 +477,96 @@ class Rerank(LinesOperation[RerankItem, RankedList]):
 
     @override
     def reply(self, result: Sequence[RankedList]) -> Iterator[bytes]:
-        return rerank_reply_chunks(result, self.job, self.call.limits)
+        job, detail = self.job, self.given.detail
+        if detail is not Detail.NONE and job.models.parts:
+            self.call.limits.check_entries(
+                int(sum(ranked.computed.column(NUM_TOKENS).sum() for ranked in result)),
+                "detail",
+                description=f"detail is {detail.value!r} for all candidates of {len(result)} lists",
+                instead="send lines, application/x-ndjson, for more",
+            )
+        head = {
+            "model": job.models.main_address,
+            "models": {name: loaded.address for name, loaded in job.models.extra.items()},
+            "weights": dict(job.weighting.weights),
+            "length_exponent": job.weighting.length_exponent,
+            "posterior_scale": job.posterior_scale,
+            **({"tuned_on": job.tuned_on} if job.tuned_on else {}),
+        }
+        yield to_json(head)[:-1] + b',"lists":['
+        for number, ranked in enumerate(result):
+            if number:
+                yield b","
+            yield from self._chunks(ranked)
+        yield b"]}"
 
     @override
     def line(self, result: RankedList) -> Iterable[bytes]:
-        return list_chunks(result, self.job, tuned_on=self.job.tuned_on)
+        return self._chunks(result, tuned_on=self.job.tuned_on)
+
+    def _chunks(self, ranked: RankedList, *, tuned_on: Sequence[str] = ()) -> Iterator[bytes]:
+        """Yield a list's JSON, best candidate first; in a stream with any `tuned_on`."""
+        head: dict[str, Any] = {"id": ranked.given.name, "unchanged": int(ranked.order[0]) == 0}
+        if tuned_on:
+            head["tuned_on"] = tuned_on
+        if ranked.given.problems:
+            head["problems"] = ranked.given.problems
+        if ranked.session is not None:
+            head["session"] = ranked.session
+        if self.given.confidences:
+            head["confidences"] = [word._asdict() for word in ranked.confidences]
+        yield to_json(head)[:-1] + b',"ranking":['
+        order = ranked.order[: self.given.top]
+        for first in range(0, len(order), _BATCH_CANDIDATES):
+            candidates = self._candidates(ranked, order[first : first + _BATCH_CANDIDATES])
+            yield (b"," if first else b"") + to_json(candidates)[1:-1]
+        yield b"]}"
+
+    def _candidates(self, ranked: RankedList, order: Int64s) -> list[dict[str, Any]]:
+        """Return candidates; dictionaries instead of dataclasses take a third of the time."""
+        positions = order.tolist()
+        candidates, names = ranked.given.candidates, ranked.computed.names
+        written: list[dict[str, Any]] = [
+            {
+                "index": index,
+                "text": candidates[position].text,
+                "total": total,
+                "posterior": posterior,
+                "features": {**candidates[position].features, **dict(zip(names, values, strict=True))},
+            }
+            for position, index, total, posterior, values in zip(
+                positions,
+                *(
+                    column[order].tolist()
+                    for column in (ranked.indices, ranked.totals, ranked.posteriors, ranked.computed.values)
+                ),
+                strict=True,
+            )
+        ]
+        if self.job.corrections is not None:
+            masses = defaultdict[tuple[str, str], float](float)  # of all candidates with a correction
+            pairs_of = [[(c.heard, c.written) for c in corrections_of(one)] for one in candidates]
+            for pairs, posterior in zip(pairs_of, ranked.posteriors.tolist(), strict=True):
+                for pair in set(pairs):
+                    masses[pair] += posterior
+            for fields, position in zip(written, positions, strict=True):
+                if pairs := pairs_of[position]:
+                    fields["corrections"] = [
+                        {"heard": h, "written": w, "posterior": masses[h, w]} for h, w in pairs
+                    ]
+        if ranked.utilities is not None:
+            for fields, utility in zip(written, ranked.utilities[order].tolist(), strict=True):
+                fields["expected_utility"] = utility
+        detail = self.given.detail
+        if detail is not Detail.NONE and ranked.tokens is not None:
+            scores_of = token_scores if detail is Detail.TOKEN else word_scores
+            for fields, position in zip(written, positions, strict=True):
+                fields[f"{detail.value}s"] = scores_of(self.job.models.parts[0], *ranked.tokens(position))
+        return written
 
 
 class RankDocuments(ModelOperation[DocumentsReply]):
-    """Order documents by the probability of a query after each."""
+    """Order documents by the probability of a query, without `</s>`, after each."""
 
     @override
     def cost(self) -> Cost:
@@ -659,4 +575,30 @@ class RankDocuments(ModelOperation[DocumentsReply]):
 
     @override
     def run(self) -> Work[Any, DocumentsReply]:
-        return rank_documents(self.models[0], self.given, self.call.limits)
+        loaded, given, limits = self.models[0], self.given, self.call.limits
+        texts = [one if isinstance(one, str) else one.text for one in given.documents]
+        limits.check_count(len(texts), "documents")
+        if loaded.reads_backward:
+            raise no_context_error(loaded, parameter="query")
+        pairs = []
+        for index, text in enumerate(texts):
+            context, query = split_at_space(loaded, text, given.query)
+            pairs.append(ScoreItem(f"documents[{index}]", query, context).checked())
+        num_tokens, parts = 0, []
+        for run in token_runs([pair.size() for pair in pairs], MAX_PAIR_CHARACTERS):
+            sequences, scores = yield from score_pairs(loaded, pairs[run], limits)
+            num_tokens += sum(len(context) + len(text) for context, text in sequences)
+            parts.append(scores)
+        totals = np.concatenate(parts)
+        posteriors = scaled_posteriors(totals).tolist()
+        results = [
+            RankedDocument(
+                index,
+                posteriors[index],
+                float(totals[index]),
+                RankedText(texts[index]) if given.return_documents else None,
+            )
+            for index in rank_by(totals)[: given.top_n].tolist()
+        ]
+        usage = Usage(num_tokens, 0, num_tokens)
+        return DocumentsReply(f"rerank-{uuid.uuid4().hex}", "list", loaded.address, results, usage)

@@ -31,6 +31,7 @@ from service.schemas import with_examples
 from service.schemas.wire import (
     LengthExponent,
     MixtureWeight,
+    ModelAddress,
     ModelName,
     ModelRequest,
     Name,
@@ -38,9 +39,9 @@ from service.schemas.wire import (
     TimedRequest,
     Weight,
     WireModel,
+    between,
     parse_json,
     parse_lines,
-    parse_query,
     schema_only,
     text_or_object,
 )
@@ -210,7 +211,7 @@ class RerankSettings(ModelRequest):
     length_exponent: LengthExponent | None = None
     """Exponent of the length normalisation: `lm` is the sum of the tokens' log-probabilities / tokens ** exponent, so
     0 (default) gives the sum and 1 the mean. If it is not 0, the feature `lm_sum` is the sum."""
-    posterior_scale: Annotated[float, schema_only(minimum=0, maximum=MAX_POSTERIOR_SCALE)] | None = None
+    posterior_scale: Annotated[float, between(0, MAX_POSTERIOR_SCALE)] | None = None
     """Scale of the posteriors, exp(scale · total) normalised over the list; default 1, and 0 makes them equal."""
     mbr: Utility | None = None
     """Rank by the expected utility under the posteriors instead of the total: fewest word errors (`wer`), or highest
@@ -324,15 +325,6 @@ class RerankRequest(RerankSettings):
     lists: list[CandidateListIn] = Field(min_length=1)
     """Candidate lists, one or more."""
 
-    def items(self, limits: Limits) -> list[RerankItem]:
-        """Return the items to re-rank.
-
-        Raises:
-            InvalidInputError: there are too many candidates in all lists.
-        """
-        limits.check_count(sum(len(given.candidates) for given in self.lists), parameter="lists[].candidates")
-        return [given.item() for given in self.lists]
-
 
 class DocumentIn(WireModel):
     """A document; other fields are ignored."""
@@ -358,8 +350,7 @@ class DocumentsRequest(TimedRequest):
     """Text to score after each document; a space separates them."""
     documents: list[Annotated[TextOrObject[str, DocumentIn], text_or_object("text")]] = Field(min_length=1)
     """Documents: strings, or objects with `text`."""
-    model: str | None = None
-    """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
+    model: ModelAddress = None
     top_n: Annotated[int, Field(ge=1)] | None = None
     """Number of documents to report, best first; all if omitted."""
     return_documents: bool = True
@@ -394,7 +385,7 @@ def rerank_items(
     for item in chain([first], items):
         try:
             if isinstance(item, RerankItem):
-                limits.check_count(len(item.given.candidates), parameter="candidates")
+                limits.check_count(len(item.given.candidates), "candidates")
             yield item
         except InvalidInputError as error:
             yield error
@@ -418,31 +409,15 @@ def _items_of(parsed: Iterable[ListOrBadLine]) -> Iterator[RerankItem | InvalidI
     yield from map(InvalidInputError, problems)
 
 
-def read_rerank_query(query: Mapping[str, str]) -> RerankSettings:
-    """Parse the settings in a query string.
-
-    `weights=lm=0.5,am=1`, `mixture=ngram=0.3,lstm=0.7` and `models=old=small@3` are pairs, `phrases` is
-    a JSON array, all other settings are plain values.
-
-    Raises:
-        InvalidInputError: a setting is unknown or invalid.
-    """
-    fields: dict[str, Any] = dict(query)
-    if "weights" in fields:
-        fields["weights"] = parse_weights(fields["weights"], parameter="weights")
-    fields = parse_models(fields)
-    if "phrases" in fields:
-        fields["phrases"] = parse_phrases(fields["phrases"])
-    return parse_query(RerankSettings, fields)
-
-
 def parse_models(query: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings as in a body: the pairs of `mixture` and of `models` become lists of objects.
+    """Return settings as in a body: the pairs of `weights`, `mixture` and `models` become objects.
 
     Raises:
-        InvalidInputError: one of the two is not pairs.
+        InvalidInputError: one of these is not pairs.
     """
     fields = dict(query)
+    if "weights" in fields:
+        fields["weights"] = parse_weights(fields["weights"], parameter="weights")
     if "mixture" in fields:
         parts = parse_weights(fields["mixture"], parameter="mixture")
         fields["mixture"] = [{"model": model, "weight": weight} for model, weight in parts.items()]

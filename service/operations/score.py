@@ -44,6 +44,7 @@ from service.schemas.replies import (
     to_json,
 )
 from service.schemas.wire import (
+    ModelAddress,
     ModelRequest,
     OneContext,
     TextOrObject,
@@ -100,25 +101,14 @@ class ScoreRequest(ScoreSettings):
         {"context": "Return the", "texts": [" value.", " moon."]},
     )
 
-    texts: list[str] | None = Field(default=None, min_length=1)
+    texts: list[str] | None = Field(None, min_length=1)
     """Texts to score; give either `texts` or `token_ids`."""
-    token_ids: list[list[TokenId]] | None = Field(default=None, min_length=1)
+    token_ids: list[list[TokenId]] | None = Field(None, min_length=1)
     """Sequences of token ids to score; give either `texts` or `token_ids`."""
     context: OneContext = ""
     """Context before each text; tokenised together with the text, but not scored."""
 
     _one_of = either("texts", "token_ids")
-
-    def items(self, limits: Limits) -> list[ScoreItem]:
-        """Return the items to score.
-
-        Raises:
-            InvalidInputError: there are too many sequences, or one is empty.
-        """
-        name = "token_ids" if self.texts is None else "texts"
-        given: Sequence[TextOrIds] = self.texts or self.token_ids or []
-        limits.check_count(len(given), parameter=name)
-        return [ScoreItem(f"{name}[{i}]", value, self.context).checked() for i, value in enumerate(given)]
 
 
 class ScoreLine(WireModel):
@@ -190,7 +180,7 @@ def score(
         name, value = ("ngram_lengths", "true") if plain else ("detail", repr(settings.detail.value))
         limits.check_entries(
             sum(len(sequence.text) for sequence in sequences),
-            parameter=name,
+            name,
             description=f"{name} is {value} for {len(sequences)} sequences",
             instead="send lines, application/x-ndjson, for more",
         )
@@ -225,7 +215,7 @@ def _score_lines(
     for item, text, begin, end in zip(items, texts, offsets, offsets[1:], strict=False):
         if begin == end:
             raise _nothing_error(item.parameter)
-        limits.check_length(end - begin, parameter=item.parameter)
+        limits.check_length(end - begin, item.parameter)
         values = tokens[begin:end], log_probs[begin:end]
         scores.append(_sequence_score(item, len(text.encode()), *values))
     return scores
@@ -255,7 +245,7 @@ def _prepare(
         text = np.append(text, EOS)
     if not len(text):
         raise _nothing_error(item.parameter)
-    limits.check_length(len(context) + len(text), parameter=item.parameter)
+    limits.check_length(len(context) + len(text), item.parameter)
     return EncodedText(context, text)
 
 
@@ -285,12 +275,6 @@ def _ngram_lengths(
     one_more = np.append(tokens, UNK)[None]  # whose state before it is the last one
     before = model.read(state, one_more, np.array([tokens.size + 1]), Want(before=True)).before
     return np.asarray(lengths[own], dtype=np.int64), model.context_lengths(before)[1:][own]
-
-
-def score_reply(loaded: TextModel, scores: Sequence[SequenceScore], detail: Detail) -> dict[str, Any]:
-    """Return a complete reply, like `ScoreReply`: dictionaries take half the time of its objects."""
-    results = [score_result(loaded, score, detail) for score in scores]
-    return {"model": loaded.address, "results": results, "corpus": _totals(*scores)}
 
 
 def score_result(loaded: TextModel, score: SequenceScore, detail: Detail) -> dict[str, Any]:
@@ -372,8 +356,7 @@ _Text = Annotated[TextOrObject[str, QualityLine], text_or_object("text and id")]
 class QualitySettings(WireModel):
     """Models of a request; in the query string if the body is a stream of lines."""
 
-    model: str | None = None
-    """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
+    model: ModelAddress = None
     against: str | None = None
     """Second model; `difference` compares the texts under both, negative if the first fits better."""
 
@@ -389,41 +372,9 @@ class QualityRequest(QualitySettings, TimedRequest):
     texts: list[_Text] = Field(min_length=1)
     """Texts to score; each a string, or an object with `text` and `id`."""
 
-    def items(self, limits: Limits) -> list[ScoreItem]:
-        """Return the items to score.
 
-        Raises:
-            InvalidInputError: there are too many texts, or one is empty.
-        """
-        limits.check_count(len(self.texts), parameter="texts")
-        return [
-            ScoreItem(f"texts[{index}]", given).checked()
-            if isinstance(given, str)
-            else given.item(f"texts[{index}]")
-            for index, given in enumerate(self.texts)
-        ]
-
-
-def quality(
-    loaded: TextModel,
-    against: TextModel | None,
-    items: Sequence[ScoreItem],
-    limits: Limits,
-) -> Work[Any, list[QualityOutcome]]:
-    """Score texts with one model, and compare with another if given.
-
-    Raises:
-        InvalidInputError: a text has nothing to score, or is too long.
-    """
-    settings = ScoreSettings()
-    own = yield from score(loaded, items, settings, limits)
-    compared: Sequence[SequenceScore | None] = [None] * len(own)
-    if against is not None:
-        compared = yield from score(against, items, settings, limits)
-    return [_quality_outcome(first, second) for first, second in zip(own, compared, strict=True)]
-
-
-def _quality_outcome(score: SequenceScore, against: SequenceScore | None) -> QualityOutcome:
+def _quality_outcome(score: SequenceScore, against: SequenceScore | None = None) -> QualityOutcome:
+    """Rate a text by its score, compared with another model's if given."""
     num_words = count_words(str(score.item.given))
     logprob = score.logprob
     bits = bits_per_unit(logprob, num_words + 1)
@@ -455,7 +406,12 @@ class Score(LinesOperation[ScoreItem, SequenceScore], ModelOperation[Sequence[Se
     def __init__(self, call: Call, given: ScoreSettings) -> None:
         self._limits, self.items, self._context = call.limits, [], 0
         if isinstance(given, ScoreRequest):
-            self.items = given.items(call.limits)
+            name = "token_ids" if given.texts is None else "texts"
+            texts: Sequence[TextOrIds] = given.texts or given.token_ids or []
+            call.limits.check_count(len(texts), name)
+            self.items = [
+                ScoreItem(f"{name}[{i}]", one, given.context).checked() for i, one in enumerate(texts)
+            ]
             self._context = len(given.context) // BYTES_PER_TOKEN
         else:
             self._limits = replace(call.limits, max_reply_entries=sys.maxsize)
@@ -481,11 +437,13 @@ class Score(LinesOperation[ScoreItem, SequenceScore], ModelOperation[Sequence[Se
         loaded, detail = self.models[0], self.given.detail
         num_tokens = self._count(result)
         entries = num_tokens if self.given.reports_tokens else len(result)
+        # like `ScoreReply`: dictionaries take half the time of its objects
+        reply: dict[str, Any] = {"model": loaded.address, "results": [], "corpus": _totals(*result)}
         if entries <= ENTRIES_PER_PIECE:
-            return to_json(score_reply(loaded, result, detail))
-        totals = {"model": loaded.address, "results": [], "corpus": _totals(*result)}
+            reply["results"] = [score_result(loaded, score, detail) for score in result]
+            return to_json(reply)
         write = partial(score_result, loaded, detail=detail)
-        return json_pieces(totals, "results", result, write, entries=entries)
+        return json_pieces(reply, "results", result, write, entries=entries)
 
     @override
     def line(self, result: SequenceScore) -> Iterable[bytes]:
@@ -509,14 +467,18 @@ class Quality(LinesOperation[ScoreItem, QualityOutcome]):
     request, settings = QualityRequest, QualitySettings
 
     def __init__(self, call: Call, given: QualitySettings) -> None:
-        self.items = given.items(call.limits) if isinstance(given, QualityRequest) else []
+        self.items = []
+        if isinstance(given, QualityRequest):
+            call.limits.check_count(len(given.texts), "texts")
+            for index, one in enumerate(given.texts):
+                name = f"texts[{index}]"
+                self.items += [ScoreItem(name, one).checked() if isinstance(one, str) else one.item(name)]
         against = [] if given.against is None else [call.resolve(given.against)]
         super().__init__(call, call.resolve(given.model), *against)  # last: the log line names the last one
 
     @override
     def cost(self) -> Cost:
-        read = self.call.num_tokens
-        return Cost(read, reread=(len(self.models) - 1) * read, entries=len(self.items))
+        return super().cost()._replace(entries=len(self.items))
 
     @override
     def parse_lines(self, body: bytes, form: str) -> Iterator[ScoreItem | InvalidInputError]:
@@ -524,8 +486,10 @@ class Quality(LinesOperation[ScoreItem, QualityOutcome]):
 
     @override
     def answer(self, items: Sequence[ScoreItem]) -> Work[Any, Sequence[QualityOutcome]]:
-        loaded, *against = self.models
-        return quality(loaded, against[0] if against else None, items, self.call.limits)
+        scores = []
+        for loaded in self.models:
+            scores += [(yield from score(loaded, items, ScoreSettings(), self.call.limits))]
+        return list(map(_quality_outcome, *scores))
 
     @override
     def reply(self, result: Sequence[QualityOutcome]) -> bytes:

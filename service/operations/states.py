@@ -44,7 +44,15 @@ from service.schemas.replies import (
     OpenStatesReply,
     to_json,
 )
-from service.schemas.wire import OneOrMoreContexts, TimedRequest, TokenId, WireModel, either, named_contexts
+from service.schemas.wire import (
+    ModelAddress,
+    OneOrMoreContexts,
+    TimedRequest,
+    TokenId,
+    WireModel,
+    either,
+    named_contexts,
+)
 
 _STATES_PER_STEP = 512
 _NO_LOG_PROBS = np.zeros(0, np.float32)
@@ -189,8 +197,7 @@ class OpenStatesRequest(TimedRequest):
 
     context: OneOrMoreContexts = ""
     """A string, strings, a list of token ids, or several such lists; empty for the start of a sentence."""
-    model: str | None = None
-    """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
+    model: ModelAddress = None
     bos: bool = True
     """True to put `<s>` before each context."""
     phrases: list[Phrase] = Field(default_factory=list, max_length=MAX_TOKEN_PHRASES)
@@ -200,7 +207,7 @@ class OpenStatesRequest(TimedRequest):
     @cached_property
     def contexts(self) -> tuple[tuple[str, TextOrIds], ...]:
         """Each context with its name in the request, for messages."""
-        return named_contexts(self.context, parameter="context")
+        return named_contexts(self.context, "context")
 
 
 class ContinuationIn(WireModel):
@@ -309,7 +316,7 @@ class OpenStates(ModelOperation[list[OpenedState]]):
     may_run_inline = True
 
     def __init__(self, call: Call, given: OpenStatesRequest) -> None:
-        call.limits.check_count(len(given.contexts), parameter="context")
+        call.limits.check_count(len(given.contexts), "context")
         super().__init__(call, given)
 
     @override
@@ -349,7 +356,7 @@ class OpenStates(ModelOperation[list[OpenedState]]):
 class _OnStates(Operation[R]):
     """Operation on stored states of one model version."""
 
-    def find_states(self, call: Call, handles: Sequence[str], *, parameter: str) -> None:
+    def find_states(self, call: Call, handles: Sequence[str], parameter: str) -> None:
         """Find the states of handles, and use their model.
 
         Raises:
@@ -386,12 +393,12 @@ class AdvanceStates(_OnStates[list[AdvancedState]]):
     request = AdvanceRequest
 
     def __init__(self, call: Call, given: AdvanceRequest) -> None:
-        call.limits.check_count(len(given.continuations), parameter="continuations")
-        call.limits.check_count(len(given.free), parameter="free")
+        call.limits.check_count(len(given.continuations), "continuations")
+        call.limits.check_count(len(given.free), "free")
         call.resources.states.check_process(given.free, parameter="free[]")
         self.given = given
         handles = [one.state for one in given.continuations]
-        self.find_states(call, handles, parameter="continuations[].state")
+        self.find_states(call, handles, "continuations[].state")
 
     @override
     def runs_inline(self, cost: Cost) -> bool:
@@ -420,7 +427,7 @@ class AdvanceStates(_OnStates[list[AdvancedState]]):
                 if isinstance(text, str)
                 else loaded.model.vocabulary.check_ids(text, parameter=parameter)
             )
-            limits.check_length(len(ids), parameter=parameter)
+            limits.check_length(len(ids), parameter)
             return ids
 
         texts = yield from map_in_steps(
@@ -429,7 +436,7 @@ class AdvanceStates(_OnStates[list[AdvancedState]]):
         num_tokens = sum(map(len, texts))
         limits.check_entries(
             num_tokens + len(given) * len(next_ids),
-            parameter="next_token_ids" if len(next_ids) else "continuations",
+            "next_token_ids" if len(next_ids) else "continuations",
             description=f"{len(given)} continuations of {num_tokens} tokens, "
             f"with {len(next_ids)} next tokens after each",
             instead="POST /v1/states/next returns complete distributions as application/octet-stream",
@@ -481,8 +488,8 @@ class NextOfStates(_OnStates[FloatArray], RowsOperation[FloatArray]):
     request = NextRequest
 
     def __init__(self, call: Call, given: NextRequest) -> None:
-        call.limits.check_count(len(given.states), parameter="states")
-        self.find_states(call, given.states, parameter="states[]")
+        call.limits.check_count(len(given.states), "states")
+        self.find_states(call, given.states, "states[]")
         self._ids: TokenIds | None = requested_token_ids(self.models[0], given.token_ids)
 
     @override
@@ -499,7 +506,7 @@ class NextOfStates(_OnStates[FloatArray], RowsOperation[FloatArray]):
         count, width = self.shape()
         self.call.limits.check_entries(
             count * width,
-            parameter="token_ids",
+            "token_ids",
             description=f"{width} tokens after {count} states",
             instead="accept application/octet-stream for more",
         )

@@ -15,7 +15,7 @@ from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK
 from service.operations.operation import ModelOperation
 from service.schemas import with_examples
 from service.schemas.replies import ModelReply
-from service.schemas.wire import TokenId, WireModel
+from service.schemas.wire import ModelAddress, TokenId, WireModel
 
 
 class TokenizeRequest(WireModel):
@@ -27,8 +27,7 @@ class TokenizeRequest(WireModel):
     """Text to tokenise; the entire text `<s>`, `</s>` or `<unk>` is the control token."""
     add_special_tokens: bool | None = None
     """False to omit the leading `<s>`. With it, the ids are equivalent to the text as a prompt of /v1/completions."""
-    model: str | None = None
-    """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
+    model: ModelAddress = None
 
 
 class DetokenizeRequest(WireModel):
@@ -38,8 +37,7 @@ class DetokenizeRequest(WireModel):
 
     tokens: list[TokenId]
     """Token ids to decode."""
-    model: str | None = None
-    """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
+    model: ModelAddress = None
 
 
 @dataclass(slots=True)
@@ -94,60 +92,14 @@ class TokenizerInfo(ModelReply):
     """always false, because no `</s>` is appended to texts."""
 
 
-def tokenize(loaded: TextModel, request: TokenizeRequest, limits: Limits) -> Work[Any, TokenizeReply]:
-    """Tokenise a text.
-
-    A text equal to `<s>`, `</s>` or `<unk>` gives that control token, unless an ordinary token is
-    spelled so: clients look up the ids of control tokens this way. In longer texts these
-    spellings are ordinary text.
-
-    Raises:
-        ContextLengthError: the text is too long.
-    """
-    text = request.prompt
-    limits.check_characters(text, parameter="prompt")
-    if text in CONTROL_TOKENS and text not in loaded.model.vocabulary:
-        ids = [CONTROL_TOKENS.index(text)]
-    else:
-        ids = list(loaded.tokenizer.encode(text))
-    yield None
-    if request.add_special_tokens is not False and ids[:1] != [BOS]:
-        ids.insert(0, BOS)
-    limits.check_length(len(ids), parameter="prompt")
-    names = [loaded.token_names[token] for token in ids]
-    return TokenizeReply(len(ids), limits.max_tokens_per_sequence, ids, names)
-
-
-def detokenize(loaded: TextModel, request: DetokenizeRequest, limits: Limits) -> Work[Any, DetokenizeReply]:
-    """Decode ids to text; control tokens have no text.
-
-    Raises:
-        InvalidInputError: an id is outside the vocabulary, or there are too many ids.
-    """
-    limits.check_length(len(request.tokens), parameter="tokens")
-    checked = loaded.model.vocabulary.check_ids(request.tokens, parameter="tokens")
-    yield None
-    return DetokenizeReply(loaded.tokenizer.decode(checked.tolist()))
-
-
 def tokenizer_info(loaded: TextModel, limits: Limits) -> Work[Any, TokenizerInfo]:
     """Describe a model's tokenizer."""
     yield None
-    return TokenizerInfo(
-        model=loaded.address,
-        tokenizer_class=loaded.tokenizer.kind,
-        fingerprint=loaded.tokenizer.fingerprint,
-        vocab_size=loaded.vocab_size,
-        max_model_len=limits.max_tokens_per_sequence,
-        bos_token=CONTROL_TOKENS[BOS],
-        eos_token=CONTROL_TOKENS[EOS],
-        unk_token=CONTROL_TOKENS[UNK],
-        bos_token_id=BOS,
-        eos_token_id=EOS,
-        unk_token_id=UNK,
-        add_bos_token=True,
-        add_eos_token=False,
-    )
+    tokenizer = loaded.tokenizer
+    facts = loaded.address, tokenizer.kind, tokenizer.fingerprint, loaded.vocab_size
+    names = CONTROL_TOKENS[BOS], CONTROL_TOKENS[EOS], CONTROL_TOKENS[UNK]
+    most, ids = limits.max_tokens_per_sequence, (BOS, EOS, UNK)
+    return TokenizerInfo(*facts, most, *names, *ids, add_bos_token=True, add_eos_token=False)
 
 
 class Tokenize(ModelOperation[TokenizeReply]):
@@ -157,7 +109,19 @@ class Tokenize(ModelOperation[TokenizeReply]):
 
     @override
     def run(self) -> Work[Any, TokenizeReply]:
-        return tokenize(self.models[0], self.given, self.call.limits)
+        text, loaded, limits = self.given.prompt, self.models[0], self.call.limits
+        limits.check_characters(text, parameter="prompt")
+        # so clients look up the ids of control tokens; within longer texts these are ordinary text
+        if text in CONTROL_TOKENS and text not in loaded.model.vocabulary:
+            ids = [CONTROL_TOKENS.index(text)]
+        else:
+            ids = list(loaded.tokenizer.encode(text))
+        yield None
+        if self.given.add_special_tokens is not False and ids[:1] != [BOS]:
+            ids.insert(0, BOS)
+        limits.check_length(len(ids), "prompt")
+        names = [loaded.token_names[token] for token in ids]
+        return TokenizeReply(len(ids), limits.max_tokens_per_sequence, ids, names)
 
 
 class Detokenize(ModelOperation[DetokenizeReply]):
@@ -167,4 +131,8 @@ class Detokenize(ModelOperation[DetokenizeReply]):
 
     @override
     def run(self) -> Work[Any, DetokenizeReply]:
-        return detokenize(self.models[0], self.given, self.call.limits)
+        given, loaded = self.given.tokens, self.models[0]
+        self.call.limits.check_length(len(given), "tokens")
+        checked = loaded.model.vocabulary.check_ids(given, parameter="tokens")
+        yield None
+        return DetokenizeReply(loaded.tokenizer.decode(checked.tolist()))

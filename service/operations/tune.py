@@ -61,9 +61,11 @@ from service.operations.rerank_request import CandidateIn, Mixture, TunedModel, 
 from service.schemas import with_examples
 from service.schemas.wire import (
     LengthExponent,
+    ModelAddress,
     Probability,
     TimedRequest,
     WireModel,
+    between,
     either,
     schema_only,
     shared_fields,
@@ -101,7 +103,7 @@ class ReferredListIn(WireModel):
     """Candidates, each a complete sentence, as in /v1/rerank."""
     reference: str | None = None
     """Reference text; lists without a reference are not used."""
-    references: list[str] | None = Field(default=None, min_length=1)
+    references: list[str] | None = Field(None, min_length=1)
     """Several alternative references, instead of `reference`."""
     context: str = ""
     """Context before each candidate; read but not scored."""
@@ -126,8 +128,7 @@ class TuneSettings(TimedRequest):
     normaliser: Annotated[str, schema_only(enum=list(NORMALISERS))] = UNCHANGED
     """Normalisation of texts before `wer` and `cer` compare words or characters: `none`, `lower` or
     `lower-unpunctuated`."""
-    model: str | None = None
-    """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
+    model: ModelAddress = None
     mixture: Mixture | None = None
     """Models whose probabilities are mixed at every token, instead of `model`."""
     models: Annotated[list[TunedModel], schema_only(maxItems=MAX_MODELS)] = Field(default_factory=list)
@@ -149,19 +150,17 @@ class TuneSettings(TimedRequest):
     corrections: bool = False
     """True to learn corrections of systematic errors, which add corrected candidates to the lists. Each list is
     corrected by what was learnt from the other folds."""
-    folds: Annotated[int, schema_only(minimum=2, maximum=MAX_FOLDS)] = _DEFAULTS.folds
+    folds: Annotated[int, between(2, MAX_FOLDS)] = _DEFAULTS.folds
     """Number of folds for cross-validation; each fold is held out once."""
-    seed: Annotated[int, schema_only(minimum=0, maximum=MAX_SEED)] = _DEFAULTS.seed
+    seed: Annotated[int, between(0, MAX_SEED)] = _DEFAULTS.seed
     """Seed of folds, random starts and resamples; equal seeds give equal replies."""
-    restarts: Annotated[int, schema_only(minimum=0, maximum=MAX_RESTARTS)] = _DEFAULTS.restarts
+    restarts: Annotated[int, between(0, MAX_RESTARTS)] = _DEFAULTS.restarts
     """Number of random starts of a search, in addition to a start from each feature alone."""
-    resamples: Annotated[int, schema_only(minimum=1, maximum=MAX_RESAMPLES)] = _DEFAULTS.resamples
+    resamples: Annotated[int, between(1, MAX_RESAMPLES)] = _DEFAULTS.resamples
     """Number of resamples of the lists; the weights are the mean of the best weights of each."""
     max_p_value: Probability = _DEFAULTS.max_p_value
     """Maximum p-value of the gain on held-out lists for the weights to be accepted; 1 accepts any gain."""
-    bootstrap_samples: Annotated[int, schema_only(minimum=MIN_SAMPLES, maximum=MAX_SAMPLES)] = (
-        _DEFAULTS.bootstrap_samples
-    )
+    bootstrap_samples: Annotated[int, between(MIN_SAMPLES, MAX_SAMPLES)] = _DEFAULTS.bootstrap_samples
     """Number of bootstrap samples that estimate the p-value."""
 
     @cached_property
@@ -306,43 +305,6 @@ def _models(weights: Mapping[str, float], models: ScoringModels) -> list[dict[st
     return [*main, *further]
 
 
-def tune(models: ScoringModels, request: TuneRequest, limits: Limits) -> Work[Any, TuneReply]:
-    """Score the candidates, search for weights, and evaluate them.
-
-    Raises:
-        InvalidInputError: there are too many candidates or searches, no list has references, a feature is
-            missing, a phrase is invalid, or lists are too few.
-        ContextLengthError: a candidate with its context is too long.
-    """
-    count = sum(len(wire.candidates) for wire in request.lists)
-    if count > MAX_CANDIDATES:
-        raise InvalidInputError(
-            f"lists[].candidates has {count} entries; at most {MAX_CANDIDATES} are accepted in one request: "
-            "use `gramophone tune` for more",
-            parameter="lists",
-        )
-    lists = yield from map_in_steps(
-        request.lists, ReferredListIn.given, size=lambda wire: len(wire.candidates)
-    )
-    search = request.search
-    searches = (search.folds + 1) * len(search.length_exponents) * (search.restarts + search.resamples)
-    if searches > MAX_SEARCHES:
-        raise InvalidInputError(
-            f"(folds + 1) · length_exponents · (restarts + resamples) is {searches}; at most {MAX_SEARCHES} "
-            "searches are accepted in one request",
-            parameter="restarts",
-        )
-    numbers, referenced = select_with_references(lists)
-    yield from _check(request.features or (), referenced, numbers, models)
-
-    def features_of(referenced: Sequence[CandidateList]) -> Work[Any, ListFeatures]:
-        phrases = PhraseList(request.phrases)
-        return (yield from score_candidates(models, referenced, limits, phrases=phrases)).features
-
-    _, reply = yield from tune_and_evaluate(request, models, lists, features_of, limits)
-    return reply
-
-
 def tune_and_evaluate(
     settings: TuneSettings,
     models: ScoringModels,
@@ -421,4 +383,31 @@ class Tune(Operation[TuneReply]):
 
     @override
     def run(self) -> Work[Any, TuneReply]:
-        return tune(self._scoring, self.given, self.call.limits)
+        models, request, limits = self._scoring, self.given, self.call.limits
+        count = sum(len(wire.candidates) for wire in request.lists)
+        if count > MAX_CANDIDATES:
+            raise InvalidInputError(
+                f"lists[].candidates has {count} entries; at most {MAX_CANDIDATES} are accepted in one request: "
+                "use `gramophone tune` for more",
+                parameter="lists",
+            )
+        lists = yield from map_in_steps(
+            request.lists, ReferredListIn.given, size=lambda wire: len(wire.candidates)
+        )
+        search = request.search
+        searches = (search.folds + 1) * len(search.length_exponents) * (search.restarts + search.resamples)
+        if searches > MAX_SEARCHES:
+            raise InvalidInputError(
+                f"(folds + 1) · length_exponents · (restarts + resamples) is {searches}; at most {MAX_SEARCHES} "
+                "searches are accepted in one request",
+                parameter="restarts",
+            )
+        numbers, referenced = select_with_references(lists)
+        yield from _check(request.features or (), referenced, numbers, models)
+
+        def features_of(referenced: Sequence[CandidateList]) -> Work[Any, ListFeatures]:
+            phrases = PhraseList(request.phrases)
+            return (yield from score_candidates(models, referenced, limits, phrases=phrases)).features
+
+        _, reply = yield from tune_and_evaluate(request, models, lists, features_of, limits)
+        return reply

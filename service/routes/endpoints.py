@@ -36,7 +36,7 @@ from models.errors import (
 from models.reranking.formats.reader import format_by_name, format_name_of_media_type
 from service.api_errors import error_body, error_json
 from service.api_keys import KeyScope
-from service.operations.operation import Operation
+from service.operations.operation import EventsOperation, Operation, RowsOperation
 from service.schemas.replies import ErrorBody, ErrorReply
 from service.schemas.wire import parse_json
 
@@ -138,19 +138,17 @@ SECURITY_SCHEMES: Json = {
 
 
 class Lines(NamedTuple):
-    """JSON-lines variant: a reply line per body line, with options in the query string.
+    """JSON-lines variant: a reply line per body line, with the operation's settings in the query string.
 
     Attributes:
         request: model of each line of the body.
         reply: model of each reply line that is not an error.
-        options: model of the query string; the JSON body's model documents its fields.
         pairs: query-string examples of options that are objects in JSON.
         list_types: media types of other programs' lists, also accepted as bodies.
     """
 
     request: type[BaseModel]
     reply: type
-    options: type[BaseModel]
     pairs: Mapping[str, str] = {}
     list_types: tuple[str, ...] = ()
 
@@ -215,18 +213,11 @@ class EndpointRouter(APIRouter):
     ) -> Callable[[Handler], Handler]:
         """Return a decorator that registers a handler, whose docstring describes the operation.
 
-        Args:
-            method: HTTP method.
-            path: template of the path, in the router's syntax.
+        Args, besides those of `Endpoint`:
             tag: the operation's group, one of `TAGS`; None to omit it from the OpenAPI document.
-            scope: required key scope, if any.
-            body: model of the body that the handler parses, or a union; with GET of the query string.
             body_type: media type of the body.
-            lines: JSON-lines variant.
-            reply: type of the JSON reply; None for a file.
             media_types: media types of the reply besides JSON and JSON lines.
             statuses: descriptions of statuses other than 200 and errors; replies have the same type.
-            operation: the operation that answers it.
         """
         self.endpoints.append(Endpoint(method, path, scope, body, lines, reply, operation))
         replies = _replies(reply, media_types, lines)
@@ -251,23 +242,37 @@ class EndpointRouter(APIRouter):
         return register
 
     def operation(
-        self, operation: type[Operation[Any]], path: str, *, name: str, method: str = "POST", **described: Any
+        self,
+        operation: type[Operation[Any]],
+        path: str,
+        name: str,
+        tag: str,
+        reply: type | UnionType,
+        *,
+        method: str = "POST",
+        **described: Any,
     ) -> None:
-        """Register an operation, whose docstring describes it.
+        """Register an operation, whose docstring describes it; `name` is its own in the OpenAPI document.
 
-        Args:
-            operation: the operation.
-            path: path without parameters.
-            name: name of the operation in the OpenAPI document.
-            method: HTTP method.
-            described: see `endpoint`.
+        See `endpoint` for all others; the path has no parameters.
         """
+        streams = (EventsOperation, EVENTS_TYPE), (RowsOperation, BINARY_TYPE)
+        media_types = tuple(media_type for kind, media_type in streams if issubclass(operation, kind))
 
         async def handler(request: Request) -> Response:
             raise AssertionError(f"the guard has an operation answer {request.url.path}")
 
         handler.__name__, handler.__doc__ = name, operation.__doc__
-        self.endpoint(method, path, body=operation.request, operation=operation, **described)(handler)
+        self.endpoint(
+            method,
+            path,
+            tag=tag,
+            body=operation.request,
+            reply=reply,
+            media_types=media_types,
+            operation=operation,
+            **described,
+        )(handler)
 
 
 def _alternatives(kind: Any) -> tuple[Any, ...]:
@@ -320,7 +325,16 @@ def _replies(
     reply: type | UnionType | None, media_types: Iterable[str], lines: Lines | None
 ) -> dict[int | str, Json]:
     """Return OpenAPI descriptions of an endpoint's replies and errors, by status."""
-    content: Json = {media_type: {"schema": _schema_of(media_type, reply)} for media_type in media_types}
+    content: Json = {}
+    for media_type in media_types:
+        schema = (
+            {"type": "string"} if media_type.startswith("text/") else {"type": "string", "format": "binary"}
+        )
+        if media_type == EVENTS_TYPE:
+            schema = _one_of(reply, "Data of each event except the last, which is `[DONE]`.")
+        elif media_type == BINARY_TYPE:
+            schema = _BINARY_SCHEMA
+        content[media_type] = {"schema": schema}
     if lines is not None:
         content[LINES_TYPE] = {"schema": _one_of(lines.reply, "Each line.")}
     success: Json = {"description": "The file.", "content": content}
@@ -340,16 +354,7 @@ def _replies(
     return replies
 
 
-def _schema_of(media_type: str, reply: Any) -> Json:
-    """Return the schema of a reply other than JSON: events, raw numbers or a file."""
-    if media_type == EVENTS_TYPE:
-        return _one_of(reply, "Data of each event except the last, which is `[DONE]`.")
-    if media_type == BINARY_TYPE:
-        return _BINARY_SCHEMA
-    return {"type": "string"} if media_type.startswith("text/") else {"type": "string", "format": "binary"}
-
-
-def _one_of(reply: type, description: str) -> Json:
+def _one_of(reply: Any, description: str) -> Json:
     alternatives = [{"$ref": _SCHEMAS + kind.__name__} for kind in (reply, ErrorReply)]
     return {"anyOf": alternatives, "description": description}
 
@@ -389,8 +394,8 @@ def make_document(app: FastAPI, endpoints: Iterable[Endpoint]) -> Json:
     components["examples"] = ERROR_EXAMPLES
     for endpoint in endpoints:
         if endpoint.lines is not None or (endpoint.body and endpoint.method == "GET"):
-            body = _alternatives(endpoint.body)[0]
-            schema, options = schemas[body.__name__], endpoint.lines.options if endpoint.lines else body
+            body, kind = _alternatives(endpoint.body)[0], endpoint.operation
+            schema, options = schemas[body.__name__], getattr(kind, "settings", body)
             document["paths"][endpoint.path][endpoint.method.lower()]["parameters"] = [
                 _query_parameter(name, schema, endpoint.lines) for name in options.model_fields
             ]

@@ -1,7 +1,7 @@
 """The endpoints of all operations, and of users' accepted words."""
 
 import asyncio
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Path, Query, Request
 from starlette.responses import Response
@@ -22,8 +22,8 @@ from service.operations.generate import Generate
 from service.operations.languagetool import LanguageToolCheck
 from service.operations.next_token import NextToken
 from service.operations.rerank import Rerank
-from service.operations.rerank_request import CandidateListIn, RerankSettings
-from service.operations.score import Quality, QualityLine, QualitySettings, Score, ScoreLine, ScoreSettings
+from service.operations.rerank_request import CandidateListIn
+from service.operations.score import Quality, QualityLine, Score, ScoreLine
 from service.operations.states import AdvanceStates, FreeRequest, NextOfStates, OpenStates
 from service.operations.tokenize import (
     Detokenize,
@@ -34,7 +34,7 @@ from service.operations.tokenize import (
     tokenizer_info,
 )
 from service.operations.tune import Tune, TuneReply
-from service.routes.endpoints import BINARY_TYPE, EVENTS_TYPE, FORM_TYPE, EndpointRouter, Lines
+from service.routes.endpoints import FORM_TYPE, EndpointRouter, Lines
 from service.routes.request import (
     json_response,
     owner_of,
@@ -73,6 +73,7 @@ from service.schemas.suggestions import (
 )
 
 router = EndpointRouter()
+_LANGUAGETOOL: Any = LanguageToolCheck, "/v2/check", "languagetool_check", "Check", LanguageToolReply
 _User = Annotated[
     str,
     Path(
@@ -84,70 +85,39 @@ _User = Annotated[
 _OptionalAddress = Annotated[
     str | None,
     Query(
-        description="`name`, `name@7` or `name@champion`; the default model if omitted.",
-        examples=["mixture"],
+        description="`name`, `name@7` or `name@champion`; the default model if omitted.", examples=["mixture"]
     ),
 ]
 
 router.operation(
-    Score,
-    "/v1/score",
-    name="score_texts",
-    tag="Score",
-    reply=ScoreReply,
-    lines=Lines(ScoreLine, SequenceScoreResult, ScoreSettings),
+    Score, "/v1/score", "score_texts", "Score", ScoreReply, lines=Lines(ScoreLine, SequenceScoreResult)
 )
 router.operation(
-    Quality,
-    "/v1/quality",
-    name="rate_texts",
-    tag="Check",
-    reply=QualityReply,
-    lines=Lines(QualityLine, TextQualityResult, QualitySettings),
+    Quality, "/v1/quality", "rate_texts", "Check", QualityReply, lines=Lines(QualityLine, TextQualityResult)
 )
 router.operation(
-    NextToken,
-    "/v1/next-token",
-    name="next_token",
-    tag="Predict",
-    reply=NextTokenReply | NextTextReply | NextWordReply,
-    media_types=(BINARY_TYPE,),
+    NextToken, "/v1/next-token", "next_token", "Predict", NextTokenReply | NextTextReply | NextWordReply
 )
 router.operation(
     Rerank,
     "/v1/rerank",
-    name="rerank_lists",
-    tag="Re-rank",
-    reply=RerankReply | DocumentsReply,
+    "rerank_lists",
+    "Re-rank",
+    RerankReply | DocumentsReply,
     lines=Lines(
         CandidateListIn,
         RankedListResult,
-        RerankSettings,
         {"weights": "lm=0.5,am=1", "mixture": "ngram=0.3,lstm=0.7", "models": "old=ngram"},
         tuple(
             media_type for form in FORMATS.values() for media_type in form.media_types if form.name != "jsonl"
         ),
     ),
 )
-router.operation(Tune, "/v1/rerank/tune", name="tune_weights", tag="Re-rank", reply=TuneReply)
-router.operation(
-    Generate,
-    "/v1/generate",
-    name="generate_text",
-    tag="Generate",
-    reply=GenerateReply,
-    media_types=(EVENTS_TYPE,),
-)
-router.operation(
-    Completions,
-    "/v1/completions",
-    name="create_completion",
-    tag="OpenAI",
-    reply=CompletionReply,
-    media_types=(EVENTS_TYPE,),
-)
-router.operation(Tokenize, "/tokenize", name="tokenize_text", tag="Tokenise", reply=TokenizeReply)
-router.operation(Detokenize, "/detokenize", name="detokenize_ids", tag="Tokenise", reply=DetokenizeReply)
+router.operation(Tune, "/v1/rerank/tune", "tune_weights", "Re-rank", TuneReply)
+router.operation(Generate, "/v1/generate", "generate_text", "Generate", GenerateReply)
+router.operation(Completions, "/v1/completions", "create_completion", "OpenAI", CompletionReply)
+router.operation(Tokenize, "/tokenize", "tokenize_text", "Tokenise", TokenizeReply)
+router.operation(Detokenize, "/detokenize", "detokenize_ids", "Tokenise", DetokenizeReply)
 
 
 @router.endpoint("GET", "/tokenizer_info", tag="Tokenise", reply=TokenizerInfo)
@@ -158,7 +128,7 @@ async def get_tokenizer_info(request: Request, model: _OptionalAddress = None) -
     return json_response(await while_connected(request.receive, services.engine.run(work, terms)))
 
 
-router.operation(Autocomplete, "/v1/autocomplete", name="complete", tag="Complete", reply=AutocompleteReply)
+router.operation(Autocomplete, "/v1/autocomplete", "complete", "Complete", AutocompleteReply)
 
 
 @router.endpoint(
@@ -199,23 +169,9 @@ async def forget(request: Request, user: _User) -> Response:
     return json_response(ForgottenReply(user, forgotten))
 
 
-router.operation(Check, "/v1/check", name="check_text", tag="Check", reply=CheckReply)
-router.operation(
-    LanguageToolCheck,
-    "/v2/check",
-    name="languagetool_check",
-    tag="Check",
-    body_type=FORM_TYPE,
-    reply=LanguageToolReply,
-)
-router.operation(
-    LanguageToolCheck,
-    "/v2/check",
-    name="languagetool_check",
-    method="GET",
-    tag="Check",
-    reply=LanguageToolReply,
-)
+router.operation(Check, "/v1/check", "check_text", "Check", CheckReply)
+router.operation(*_LANGUAGETOOL, body_type=FORM_TYPE)
+router.operation(*_LANGUAGETOOL, method="GET")
 
 
 @router.endpoint("GET", "/v2/languages", tag="Check", reply=list[LanguageToolLanguage])
@@ -225,23 +181,16 @@ async def languagetool_languages(request: Request) -> Response:
     return json_response([LanguageToolLanguage(code, code.partition("-")[0], code) for code in codes])
 
 
-router.operation(OpenStates, "/v1/states", name="open_", tag="States", reply=OpenStatesReply)
-router.operation(AdvanceStates, "/v1/states/advance", name="advance", tag="States", reply=AdvanceReply)
-router.operation(
-    NextOfStates,
-    "/v1/states/next",
-    name="next_",
-    tag="States",
-    reply=NextReply,
-    media_types=(BINARY_TYPE,),
-)
+router.operation(OpenStates, "/v1/states", "open_", "States", OpenStatesReply)
+router.operation(AdvanceStates, "/v1/states/advance", "advance", "States", AdvanceReply)
+router.operation(NextOfStates, "/v1/states/next", "next_", "States", NextReply)
 
 
 @router.endpoint("POST", "/v1/states/free", tag="States", body=FreeRequest, reply=FreeReply)
 async def free(request: Request) -> Response:
     """Free states; unknown handles are ignored."""
     services, wire = services_of(request), await read_json(request, FreeRequest)
-    services.limits.check_count(len(wire.states), parameter="states")
+    services.limits.check_count(len(wire.states), "states")
     services.states.check_process(wire.states, parameter="states[]")
     freed = services.states.free(owner_of(request), wire.states)
     return json_response(FreeReply(freed))

@@ -67,7 +67,8 @@ class HttpCall(Call):
     @override
     def count_scored(self, loaded: TextModel, tokens: int) -> None:
         self._metrics.scored(loaded.address, tokens)
-        self._request.add_counts(scored_tokens=tokens)
+        fields = self._request.fields
+        fields["scored_tokens"] = fields.get("scored_tokens", 0) + tokens
 
     @override
     def count_prompt(self, loaded: TextModel, tokens: int) -> None:
@@ -96,8 +97,13 @@ async def answer(endpoint: Endpoint, services: Services, request: GuardedRequest
         form = _stream_format(endpoint.lines, request)
         if form is not None:
             given = kind.parse_settings(QueryParams(query))
-        elif query:
-            _refuse_query_options(query, kind)
+        elif query and (
+            name := next(filter(kind.settings.model_fields.__contains__, QueryParams(query)), "")
+        ):
+            raise InvalidInputError.of(
+                name,
+                "is in the query string, which is for options of JSON lines; put options of JSON into the body",
+            )
     body = query if endpoint.method == "GET" else await request.body()
     if given is None:
         given = await parse_body(services, request.owner, body, kind.parse)
@@ -114,8 +120,7 @@ async def answer(endpoint: Endpoint, services: Services, request: GuardedRequest
     elif operation.streams and isinstance(operation, EventsOperation):
         reply = await _event_stream(request, services, operation, terms)
     elif BINARY_TYPE in request.header(b"accept") and isinstance(operation, RowsOperation):
-        rows = services.engine.stream(operation.rows(), terms)
-        reply = await float32_response(request, operation.models[0], rows, shape=operation.shape())
+        reply = await float32_response(request, services.engine, operation, terms)
     else:
         await request.reply(await _result(request, services, operation, cost, terms))
         return
@@ -145,20 +150,6 @@ def _stream_format(lines: Lines, request: GuardedRequest) -> str | None:
         return format_name_of_media_type(content_type)
     # media types are case-insensitive
     return _JSON_LINES if content_type.partition(";")[0].strip().lower() == LINES_TYPE else None
-
-
-def _refuse_query_options(query: bytes, kind: type[LinesOperation[Any, Any]]) -> None:
-    """Reject query-string options of a JSON request; only JSON lines have them.
-
-    Raises:
-        InvalidInputError: the query string has an option.
-    """
-    for name in QueryParams(query):
-        if name in kind.settings.model_fields:
-            raise InvalidInputError(
-                f"{name} is in the query string, which is for options of JSON lines; put options of JSON into the body",
-                parameter=name,
-            )
 
 
 async def _event_stream(

@@ -8,24 +8,22 @@ little-endian float32.
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from starlette.responses import Response
 from starlette.types import Message, Send
 
-from models.arrays import FloatArray
 from models.calls import Work
 from models.errors import InvalidInputError, LanguageModelError
 from models.language_model import LOG_ZERO
 from service.api_errors import error_body, error_json
 from service.engine.engine import Engine
 from service.engine.job import RequestOptions
-from service.hosting.loaded_model import LoadedModel
 from service.middleware.guarded_request import GuardedRequest
 from service.operations.constants import BYTES_PER_PIECE
 from service.operations.inputs import answer_each, read_batch
-from service.operations.operation import LinesOperation
+from service.operations.operation import LinesOperation, RowsOperation
 from service.routes.endpoints import BINARY_TYPE, EVENTS_TYPE, LINES_TYPE
 from service.routes.request import ClosingStream, start_stream
 
@@ -151,26 +149,15 @@ async def _lines(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, N
 
 
 async def float32_response(
-    request: GuardedRequest,
-    loaded: LoadedModel,
-    rows: AsyncGenerator[FloatArray, None],
-    *,
-    shape: tuple[int, int],
+    request: GuardedRequest, engine: Engine, operation: RowsOperation[Any], terms: RequestOptions
 ) -> Response:
-    """Return a streamed response of float32 rows, once the first are available.
-
-    Args:
-        request: watched for a disconnect.
-        loaded: model of the rows.
-        rows: batches of rows [·, K].
-        shape: shape of all rows, (B, K).
-    """
-    count, width = shape
+    """Return a streamed response of float32 rows, once the first are available; see `lines_response`."""
+    count, width = operation.shape()
     headers = {
         "x-shape": f"{count},{width}",
-        "x-model": loaded.address,
+        "x-model": operation.models[0].address,
         "content-length": str(4 * count * width),
     }
-    stream = await start_stream(request, rows)
+    stream = await start_stream(request, engine.stream(operation.rows(), terms))
     content = (np.maximum(batch, LOG_ZERO, dtype="<f4").tobytes() async for batch in stream)
     return ClosingStream(content, media_type=BINARY_TYPE, headers=headers)

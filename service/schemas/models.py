@@ -58,7 +58,7 @@ def _figures(metrics: dict[str, Any]) -> dict[str, float]:
     }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ModelFile:
     """A published file of a version."""
 
@@ -70,7 +70,7 @@ class ModelFile:
     """SHA-256 in hex."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ModelFileList:
     """Downloadable files of a version, such as its model card."""
 
@@ -82,7 +82,7 @@ class ModelFileList:
     """the files, sorted by name."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ModelMemory:
     """Memory of a model."""
 
@@ -94,7 +94,7 @@ class ModelMemory:
     """bytes of device memory, such as a GPU's."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AdminModel:
     """A version and its state."""
 
@@ -124,7 +124,7 @@ class AdminModel:
     """number format of the computation, such as `int8`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class MemoryUse:
     """Host memory of all models."""
 
@@ -134,7 +134,7 @@ class MemoryUse:
     """maximum bytes of all models; null means no limit."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AdminModels:
     """All published and hosted versions."""
 
@@ -148,7 +148,7 @@ class AdminModels:
     """memory of all models."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AliasReply:
     """An alias after a change."""
 
@@ -253,7 +253,7 @@ class ProfileBody(WireModel):
     """Signed weights by feature."""
     length_exponent: LengthExponent = 0.0
     """Length exponent of `lm`."""
-    posterior_scale: float = Field(default=1.0, ge=0)
+    posterior_scale: float = Field(1.0, ge=0)
     """Factor of the totals in the posteriors."""
     metric: str = ""
     """Metric that the weights were tuned for, such as `wer`."""
@@ -286,7 +286,7 @@ class ProfileBody(WireModel):
         return Profile(name=name, **{field: getattr(self, field) for field in type(self).model_fields})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ProfileList:
     """Names of all profiles."""
 
@@ -294,7 +294,7 @@ class ProfileList:
     """names, sorted."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class NamedProfile:
     """Name of the stored or deleted profile."""
 

@@ -56,6 +56,11 @@ S = TypeVar("S", bound=str)
 T = TypeVar("T")
 W = TypeVar("W", bound=BaseModel)
 
+ModelAddress = Annotated[
+    str | None,
+    Field(description="Model: `name`, `name@7` or `name@champion`; the service's default if omitted."),
+]
+
 TextOrObject = Annotated[S, Tag("<text>")] | Annotated[T, Tag("<object>")]
 
 
@@ -173,8 +178,7 @@ def text_or_object(names: str) -> Discriminator:
 class ModelRequest(TimedRequest):
     """The model of a request, and the members of its classes."""
 
-    model: str | None = None
-    """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
+    model: ModelAddress = None
     slots: Slots | None = None
     """Members of classes by the class's name, such as `{"city": ["Ulm", "New York"]}` for the mark `$city`: a list of
     names, equally probable, or an object of names and weights above 0. They replace the model's own members of these
@@ -192,17 +196,8 @@ def shared_fields(wire: BaseModel, kind: Any) -> dict[str, Any]:
     }
 
 
-def parse_query(kind: type[W], query: Mapping[str, Any]) -> W:
-    """Parse options in a query string, in which numbers and flags are strings.
-
-    Raises:
-        InvalidInputError: an option is unknown or invalid.
-    """
-    return parse_object(kind, query, strict=False)
-
-
 def parse_object(kind: type[W], fields: Mapping[str, Any], *, strict: bool | None = None) -> W:
-    """Validate the fields of a request in memory.
+    """Validate the fields of a request in memory; unless `strict`, numbers and flags may be strings.
 
     Raises:
         InvalidInputError: a field is unknown or invalid.
@@ -231,7 +226,7 @@ def parse_form(kind: type[W], body: bytes) -> W:
                 given[name] = _unquoted(value).decode()
     except ValueError as error:
         raise InvalidInputError(f"not form fields in UTF-8: {error}") from None
-    return parse_query(kind, given)
+    return parse_object(kind, given, strict=False)
 
 
 def _unquoted(value: bytes) -> bytes:
@@ -380,7 +375,7 @@ OneOrMoreContexts = Annotated[
 
 
 def named_contexts(
-    given: str | list[str] | list[int] | list[list[int]], *, parameter: str
+    given: str | list[str] | list[int] | list[list[int]], parameter: str
 ) -> tuple[tuple[str, TextOrIds], ...]:
     """Return each context and its name in errors."""
     if isinstance(given, str) or not given or isinstance(given[0], int):

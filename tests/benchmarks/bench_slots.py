@@ -27,7 +27,7 @@ from models.scoring.model_weights import WeightedModel
 from service.hosting.loaded_model import LoadedModel
 from service.local.ask import UNLIMITED, load_published
 from service.operations.autocomplete import AutocompleteRequest, autocomplete
-from service.operations.score import ScoreRequest, score
+from service.operations.score import ScoreItem, ScoreRequest, score
 from training.commands import run_evaluate, run_evaluate_autocomplete
 
 CITIES = (
@@ -73,7 +73,7 @@ def recall(loaded: LoadedModel, sentences, unseen, letters, *, whole):
 def time_scoring(loaded: LoadedModel, sentences, members):
     """Print the time of scoring with and without members, and of the first request with new ones."""
     request = ScoreRequest(texts=list(sentences[:100]))
-    items = request.items(UNLIMITED)
+    items = [ScoreItem(f"texts[{index}]", text) for index, text in enumerate(request.texts)]
     begun = time.perf_counter()
     slotted = loaded.with_slots({"city": members})
     first = time.perf_counter() - begun

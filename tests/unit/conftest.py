@@ -1,5 +1,7 @@
 """Text models, without a registry."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from models.calls import ModelCall, run_call
@@ -43,3 +45,8 @@ def finish():
             steps += 1
 
     return run
+
+
+def operation(kind, model, request, limits):
+    """Operation of a kind on a validated request, of a caller with these limits."""
+    return kind.of(SimpleNamespace(limits=limits, resolve=lambda _: model), request)

@@ -19,9 +19,10 @@ from models.phrases import Phrase
 from models.scoring.texts import Limits
 from models.text_model import TextModel
 from models.vocabulary import EOS
-from service.operations.completions import CompletionRequest
-from service.operations.generate import GenerateRequest
+from service.operations.completions import Completions
+from service.operations.generate import Generate
 from tests.support import families
+from tests.unit.conftest import operation
 
 LIMITS = Limits(max_texts=100, max_tokens_per_sequence=1000, max_new_tokens=1000)
 PROMPTS = [np.array(ids, np.int64) for ids in ((3, 4), (), (5,), (3, 4), (7, 8, 9))]
@@ -180,10 +181,10 @@ def test_the_best_of_several_are_those_with_the_highest_mean(words):
         assert [one.score for one in best if one.prompt.number == prompt] == pytest.approx(means[:3])
 
 
-@pytest.mark.parametrize("kind", [GenerateRequest, CompletionRequest])
+@pytest.mark.parametrize("kind", [Generate, Completions])
 def test_best_of_cannot_be_streamed(kind):
     with pytest.raises(InvalidInputError, match="best_of is 3 and n is 2"):
-        kind(prompt="", n=2, best_of=3, stream=True).parameters(LIMITS)
+        operation(kind, None, kind.request(prompt="", n=2, best_of=3, stream=True), LIMITS)
 
 
 def test_one_beam_is_greedy(words):

@@ -14,9 +14,9 @@ from models.scoring.texts import Limits
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import Vocabulary
 from service.operations.autocomplete import AutocompleteRequest, autocomplete
-from service.operations.generate import GenerateRequest, generate
+from service.operations.generate import Generate, GenerateRequest
 from tests.support.counted_calls import calls_by_step
-from tests.unit.conftest import loaded
+from tests.unit.conftest import loaded, operation
 
 LIMITS = Limits(max_texts=10, max_tokens_per_sequence=1000, max_new_tokens=1)
 MOST_CALLS = 50_000
@@ -83,8 +83,8 @@ def test_words_that_must_not_be_generated_are_spelled_in_bounded_steps():
         GenerateRequest(prompt="a", max_tokens=1, bad_words=[word(31) for _ in range(size)])
         for size in (1, 1024)
     )
-    run_to_completion(generate(OF_CHARACTERS, few, few.parameters(LIMITS), LIMITS))  # loads compiled code
-    counts = calls_by_step(generate(OF_CHARACTERS, many, many.parameters(LIMITS), LIMITS))
+    run_to_completion(operation(Generate, OF_CHARACTERS, few, LIMITS).run())  # loads compiled code
+    counts = calls_by_step(operation(Generate, OF_CHARACTERS, many, LIMITS).run())
     assert max(counts) < MOST_CALLS
 
 

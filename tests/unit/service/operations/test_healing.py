@@ -14,8 +14,9 @@ from models.errors import UnsupportedParameterError
 from models.scoring.texts import Limits
 from models.vocabulary import EOS, UNK
 from service.operations.completions import CompletionRequest, complete_prompts
-from service.operations.generate import GenerateRequest, generate
+from service.operations.generate import Generate, GenerateRequest
 from tests.matrix.zoo import tokenizer
+from tests.unit.conftest import operation
 
 LIMITS = Limits(max_texts=100, max_tokens_per_sequence=1000, max_new_tokens=100)
 PROMPTS = ["The ca", "The cat", "The cat ", "Th", "The cat sat,", "the naïve caf", "The cat:", "x", "zqzq zq"]
@@ -94,8 +95,7 @@ def test_white_space_that_the_tokenizer_keeps_needs_no_other_space(load, name, s
 
 def continued(loaded, prompt, **options):
     request = GenerateRequest(prompt=prompt, token_healing=True, **options)
-    parameters = request.parameters(LIMITS)
-    return run_to_completion(generate(loaded, request, parameters, LIMITS)).choices
+    return run_to_completion(operation(Generate, loaded, request, LIMITS).run()).choices
 
 
 @pytest.mark.parametrize("name", ["bpe", "unigram", "char", "word", "pattern", "folded"])
@@ -137,7 +137,7 @@ def test_a_stream_gives_the_same_text(load, prompt):
     )
     whole = continued(loaded, prompt, **options)
     request = GenerateRequest(prompt=prompt, token_healing=True, stream=True, **options)
-    work = generate(loaded, request, request.parameters(LIMITS), LIMITS)
+    work = operation(Generate, loaded, request, LIMITS).run()
     parts = {choice.index: ["", [], []] for choice in whole}
     for item in iter_outputs(work):
         for choice in item.value.choices if item.last else [item.value[0]]:
@@ -183,7 +183,7 @@ def test_other_requests_run_between_the_choices(load, finish):
     steps = []
     for n in (1, 8):
         request = GenerateRequest(prompt="The ca", token_healing=True, n=n, max_tokens=4, seed=1)
-        steps.append(finish(generate(loaded, request, request.parameters(LIMITS), LIMITS))[1])
+        steps.append(finish(operation(Generate, loaded, request, LIMITS).run())[1])
     assert steps[1] >= steps[0] + 7
 
 

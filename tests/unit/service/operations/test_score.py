@@ -19,14 +19,10 @@ from models.scoring.texts import ContextEncoder, EncodedText, Limits
 from models.states import materialize
 from models.vocabulary import UNK
 from service.operations import next_token as next_token_module
-from service.operations.generate import GenerateRequest, generate
-from service.operations.next_token import (
-    NextTokenRequest,
-    next_distributions,
-    rank_next_tokens,
-    rank_next_words,
-)
+from service.operations.generate import Generate, GenerateRequest
+from service.operations.next_token import NextToken, NextTokenRequest
 from service.operations.score import Detail, ScoreItem, ScoreSettings, score
+from tests.unit.conftest import operation
 
 LIMITS = Limits(max_texts=10_000, max_tokens_per_sequence=100_000, max_new_tokens=100)
 
@@ -106,8 +102,9 @@ def events(work):
 
 
 def test_distributions_come_in_bounded_parts(words):
+    many = dataclasses.replace(LIMITS, max_texts=90_000)
     command = NextTokenRequest(context=["the"] * 90_000, top_k=1)
-    parts = events(next_distributions(words, command, LIMITS))
+    parts = events(operation(NextToken, words, command, many).rows())
     assert len(parts) > 1
     assert sum(len(part) for part in parts) == 90_000
 
@@ -125,10 +122,10 @@ def test_groups_of_contexts_change_no_answer(words, finish, monkeypatch):
     texts = [rng.integers(3, 13, size=n).tolist() for n in (5, 0, 7, 30, 2, 2)]
     command = NextTokenRequest(context=texts, top_k=3)
     sequences = [EncodedText(np.array(t, dtype=np.int64), np.array([4, 5])) for t in texts]
-    whole, _ = finish(rank_next_tokens(words, command, LIMITS))
+    whole, _ = finish(operation(NextToken, words, command, LIMITS).run())
     scores, _ = finish(score_sequence_list(words, sequences, bos=True))
     monkeypatch.setattr(prefill_module, "MAX_GROUP_TOKENS", 8)
-    for got, want in zip(finish(rank_next_tokens(words, command, LIMITS))[0], whole, strict=True):
+    for got, want in zip(finish(operation(NextToken, words, command, LIMITS).run())[0], whole, strict=True):
         np.testing.assert_array_equal(got[0].ids, want[0].ids)
         assert got[1] == want[1]
     for got, want in zip(finish(score_sequence_list(words, sequences, bos=True))[0], scores, strict=True):
@@ -148,8 +145,8 @@ def test_few_contexts_are_kept_at_once(words, finish, monkeypatch):
         monkeypatch.setattr(module, "prefill", watched)
     monkeypatch.setattr(prefill_module, "MAX_GROUP_TOKENS", 100)
     command = NextTokenRequest(context=[[4] * 30] * 20, top_k=1, entropy=False)
-    finish(rank_next_tokens(words, command, LIMITS))
-    events(next_distributions(words, command, LIMITS))
+    finish(operation(NextToken, words, command, LIMITS).run())
+    events(operation(NextToken, words, command, LIMITS).rows())
     finish(
         score_sequence_list(words, [EncodedText(np.full(30, 4), np.array([4])) for _ in range(20)], bos=True)
     )
@@ -160,7 +157,7 @@ def test_a_model_that_can_only_say_unk_ends_the_sentence(words, finish):
     words.model.table[:] = -np.inf
     words.model.table[:, UNK] = 0
     request = GenerateRequest(prompt="the", max_tokens=5)
-    (done,) = finish(generate(words, request, request.parameters(LIMITS), LIMITS))[0].choices
+    (done,) = finish(operation(Generate, words, request, LIMITS).run())[0].choices
     assert (done.token_ids, done.finish_reason) == ([], "stop")
 
 
@@ -168,7 +165,7 @@ def test_a_prompt_over_the_limit_is_refused(words, finish):
     few = Limits(max_texts=1, max_tokens_per_sequence=3, max_new_tokens=1)
     request = GenerateRequest(prompt="a a a a", max_tokens=1)
     with pytest.raises(InvalidInputError, match="prompt has 4 tokens; at most 3"):
-        finish(generate(words, request, request.parameters(few), few))
+        finish(operation(Generate, words, request, few).run())
 
 
 def test_a_long_text_is_scored_as_it_should_be(words, finish):
@@ -207,8 +204,8 @@ def test_tokenising_a_long_context_for_each_of_many_texts_gives_others_their_tur
 
 def test_ranking_words_after_many_known_contexts_gives_others_their_turn(words, finish):
     remembering = dataclasses.replace(words, next_token_cache=NextTokenCache(1 << 20))
-    command = NextTokenRequest(context=["the"] * 20, top_k=3)
-    answers, steps = finish(rank_next_words(remembering, command, LIMITS))
+    command = NextTokenRequest(context=["the"] * 20, top_k=3, unit="word")
+    answers, steps = finish(operation(NextToken, remembering, command, LIMITS).run())
     assert len(answers) == 20
     assert steps >= 19
 
@@ -219,18 +216,18 @@ def test_a_text_of_too_many_characters_is_refused_before_it_is_tokenised(words, 
     with pytest.raises(
         ContextLengthError, match=r"context has 65537 characters.*at most 65536 characters or 3 tokens"
     ):
-        finish(rank_next_tokens(words, command, few))
+        finish(operation(NextToken, words, command, few).run())
 
 
 def test_a_reply_of_too_many_entries_is_refused(words, finish):
     few = dataclasses.replace(LIMITS, max_reply_entries=100)
     command = NextTokenRequest(context=["the"] * 11, top_k=10)
     with pytest.raises(InvalidInputError, match=r"top_k is 10 for 11 contexts: 110 entries.*at most 100"):
-        finish(rank_next_tokens(words, command, few))
+        finish(operation(NextToken, words, command, few).run())
     with pytest.raises(
         InvalidInputError, match=r"top_k is 10 for 11 contexts: 110 entries.*several requests"
     ):
-        finish(rank_next_words(words, command, few))
+        finish(operation(NextToken, words, command.model_copy(update={"unit": "word"}), few).run())
     options = ScoreSettings(eos=False, detail=Detail.TOKEN)
     items = [ScoreItem("texts[0]", "the " * 101, "")]
     with pytest.raises(InvalidInputError, match="detail is 'token' for 1 sequences: 101 entries"):
