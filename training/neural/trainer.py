@@ -146,15 +146,7 @@ def train_network(
     with forked, memory_advice(recipe.train), catch_interruption() as interrupted:
         torch.manual_seed(recipe.seed)
         run = TrainingRun(
-            train,
-            valid,
-            vocabulary,
-            recipe,
-            device=torch_device,
-            clock=clock,
-            embeddings=embeddings,
-            base=base,
-            soft_targets=soft_targets,
+            train, valid, vocabulary, recipe, torch_device, clock, embeddings, base, soft_targets
         )
         saver = Saver(run, state_file)
         before = saver.resume() if resume else 0.0
@@ -283,24 +275,13 @@ def _crosses(before: float, after: float, marks: int) -> bool:
 
 
 def _record(run: TrainingRun, epoch: int, perplexity: float | None, *, rate: float, norm: float) -> None:
-    seconds = elapsed = run.schedule.seconds
-    tokens = run.tokens
-    if run.history:
-        elapsed -= run.history[-1].seconds
-        tokens -= run.history[-1].tokens
-    record = HistoryRecord(
-        step=run.step,
-        epoch=epoch,
-        tokens=run.tokens,
-        seconds=seconds,
-        train_loss=run.loss,
-        valid_perplexity=None if perplexity == math.inf else perplexity,
-        learning_rate=rate,
-        grad_norm=norm,
-        clipped_norm=min(norm, run.settings.clip_norm),
-        tokens_per_second=tokens / elapsed if elapsed > 0 else None,
+    seconds, last = run.schedule.seconds, run.history[-1] if run.history else None
+    elapsed, tokens = (seconds - last.seconds, run.tokens - last.tokens) if last else (seconds, run.tokens)
+    speed = tokens / elapsed if elapsed > 0 else None
+    found, clipped = None if perplexity == math.inf else perplexity, min(norm, run.settings.clip_norm)
+    run.history.append(
+        HistoryRecord(run.step, epoch, run.tokens, seconds, run.loss, found, rate, norm, clipped, speed)
     )
-    run.history.append(record)
 
 
 def _progress_note(run: TrainingRun) -> str:
