@@ -15,6 +15,7 @@ import sysconfig
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -36,16 +37,8 @@ WARN_SHARE = 0.01
 _HELD_OUT_DIVISOR = 20
 _MAX_HELD_OUT = 5_000
 _EMPTY_CORPUS = Corpus([], "", [])
-_SKIPPED = {
-    "test",
-    "tests",
-    "site-packages",
-    "dist-packages",
-    "idlelib",
-    "lib2to3",
-    "ensurepip",
-    "pydoc_data",
-}
+_SKIPPED = {"test", "tests", "site-packages", "dist-packages"}
+_SKIPPED |= {"idlelib", "lib2to3", "ensurepip", "pydoc_data"}
 _DECORATION = set("*=-~^+|.#_ ")
 _SHARED_LENGTH = 40
 _PARTS_OF_20 = {0: "valid", 1: "test"}
@@ -61,8 +54,11 @@ def read_default_corpus(progress: Progress) -> tuple[Corpus, Corpus, Corpus]:
     sources = sorted(p for p in library.rglob("*.py") if not _SKIPPED & set(p.relative_to(library).parts))
     with progress.stage("reading Python's documentation", len(sources)):
         parts: dict[str, list[str]] = {"train": [], "valid": [], "test": []}
-        for name, text in _topics():
-            parts[_part_of(name)] += _sentences(text)
+        with suppress(ImportError):  # a separate package in some distributions
+            from pydoc_data.topics import topics
+
+            for name, text in sorted(topics.items()):
+                parts[_part_of(name)] += _sentences(text)
         for path in sources:
             for docstring in _docstrings(path):
                 parts[_part_of(path.relative_to(library).as_posix())] += _sentences(docstring)
@@ -79,14 +75,6 @@ def read_default_corpus(progress: Progress) -> tuple[Corpus, Corpus, Corpus]:
         for part, s in parts.items()
     )
     return train, valid, test
-
-
-def _topics() -> Iterator[tuple[str, str]]:
-    try:
-        from pydoc_data.topics import topics  # a separate package in some distributions
-    except ImportError:
-        return
-    yield from sorted(topics.items())
 
 
 def _docstrings(path: Path) -> Iterator[str]:

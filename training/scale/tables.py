@@ -124,12 +124,9 @@ class Workspace:
 
     def notes(self) -> list[str]:
         """Return notes for the user on reused and removed stages."""
-        notes = []
-        if self._removed:
-            notes.append(f"an unfinished estimation of another text or recipe in {self.folder} was removed")
-        if self.reused:
-            notes.append(f"{self.reused} stages of the estimation were already complete")
-        return notes
+        removed = f"an unfinished estimation of another text or recipe in {self.folder} was removed"
+        reused = f"{self.reused} stages of the estimation were already complete"
+        return [removed] * self._removed + [reused] * (self.reused > 0)
 
     def remove(self) -> None:
         """Remove all stages, after the model is published."""

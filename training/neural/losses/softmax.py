@@ -157,7 +157,7 @@ def softmax_gradients(
         # three passes over the row: maximum, sum of exponentials, gradient
         for v in range(size):
             values[v] = as_float32(row[v]) + bias[v]
-            bits = values[v].view(np.int32)  # as an integer in the same order: LLVM vectorises its maximum
+            bits = np.float32(values[v]).view(np.int32)  # LLVM vectorises the maximum of integers only
             key = max(key, bits ^ ((bits >> _SIGN) & _MAGNITUDE))
         highest = np.int32(key ^ ((key >> _SIGN) & _MAGNITUDE)).view(np.float32)
         target = values[targets[n]]

@@ -48,14 +48,14 @@ class JelinekMercer:
         """Estimate a model."""
         text = require_held_out(held_out, key="ngram.smoothing", what="the weights of jelinek-mercer")
         vocab_size = observations.vocab_size
-        matches = list(match_counts(observations.occurrences(), text, vocab_size=vocab_size))
+        matches = list(match_counts(observations.orders(), text, vocab_size=vocab_size))
         lambdas = fit_lambdas(matches, buckets=self.buckets, vocab_size=vocab_size)
         of_order = iter(lambdas)
 
         def level(order: OrderCounts) -> Level:
             return np.zeros(4), 1.0 - next(of_order)[_bucket_of(order.totals, self.buckets)]
 
-        orders = interpolate(observations.occurrences(), level)
+        orders = interpolate(observations.orders(), level)
         found = [row.tolist() if self.buckets > 1 else float(row[0]) for row in lambdas]
         return orders, {"lambdas": found}
 

@@ -11,7 +11,7 @@ sample. Fitted discounts are better for subword pieces, closed vocabularies
 and texts with replaced rare words, where hardly any token occurs once.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -213,7 +213,9 @@ class Discounting:
         vocab_size, fitted = observations.vocab_size, list[Discounts]()
         if self.discounts == "held-out":
             text = require_held_out(held_out, key="ngram.discounts", what="discounts")
-            matches = match_counts(self._orders(observations), text, vocab_size=vocab_size)
+            matches = match_counts(
+                observations.orders(continuations=self.continuations), text, vocab_size=vocab_size
+            )
             fitted = fit_discounts(matches, num_discounts=self.num_discounts, vocab_size=vocab_size)
         used: list[list[float]] = []
         fallback_orders: list[int] = []
@@ -222,19 +224,14 @@ class Discounting:
             if fitted:
                 discounts, is_estimated = fitted[len(used)], True
             else:
-                counts, num_discounts = order.counts_of_counts, self.num_discounts
-                discounts, is_estimated = discounts_from_counts(counts, num_discounts=num_discounts)
+                discounts, is_estimated = discounts_from_counts(
+                    order.counts_of_counts, num_discounts=self.num_discounts
+                )
             used.append(list(discounts))
             if not is_estimated:
                 fallback_orders.append(len(used))
             return np.array([0.0, *discounts]), np.zeros(len(order.totals))
 
-        orders = interpolate(self._orders(observations), level)
-        return orders, {
-            "discounts": used,
-            "fallback_orders": fallback_orders,
-            "discounts_from": self.discounts,
-        }
-
-    def _orders(self, observations: Observations) -> Iterator[OrderCounts]:
-        return observations.continuations() if self.continuations else observations.occurrences()
+        orders = interpolate(observations.orders(continuations=self.continuations), level)
+        facts = {"discounts": used, "fallback_orders": fallback_orders, "discounts_from": self.discounts}
+        return orders, facts
