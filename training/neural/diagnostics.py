@@ -202,8 +202,8 @@ def memory_advice(settings: TrainSettings) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        is_known = isinstance(error, MemoryError | torch.cuda.OutOfMemoryError)
-        if not is_known and _CPU_ALLOCATOR not in str(error):
+        kinds = MemoryError, torch.cuda.OutOfMemoryError
+        if not isinstance(error, kinds) and _CPU_ALLOCATOR not in str(error):
             raise
         raise InvalidInputError(
             f"the training ran out of memory: train.batch_size is {settings.batch_size}; try half of it, or lower "

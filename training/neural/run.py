@@ -205,10 +205,8 @@ class WeightAverage:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore a result of `state`."""
         self.updates = state["updates"]
-        self._averages = [
-            average.to(parameter.device)
-            for average, parameter in zip(state["averages"], self._parameters, strict=False)
-        ]
+        pairs = zip(state["averages"], self._parameters, strict=False)
+        self._averages = [average.to(parameter.device) for average, parameter in pairs]
         self._validations = list(state["validations"])
         self._triggered = state["triggered"]
 

@@ -191,7 +191,10 @@ def _train_until_stop(
                 _record(run, segment.epoch, perplexity, rate=rate, norm=norm)
                 board.add(run.history[-1])
             consistent = True
-            progress.advance(100 * (run.done - before), _progress_note(run))
+            best = "" if math.isinf(run.best.perplexity) else f", valid {run.best.perplexity:.1f}"
+            speed = f"{run.tokens / max(run.schedule.seconds, 1e-9):,.0f} tokens/s"
+            note = f"perplexity {math.exp(min(run.loss, 50)):.1f}{best}, {speed}"
+            progress.advance(100 * (run.done - before), note)
             if status.terminated or status.interrupted:
                 run.stopped = "terminated" if status.terminated else "interrupted"
                 break
@@ -282,9 +285,3 @@ def _record(run: TrainingRun, epoch: int, perplexity: float | None, *, rate: flo
     run.history.append(
         HistoryRecord(run.step, epoch, run.tokens, seconds, run.loss, found, rate, norm, clipped, speed)
     )
-
-
-def _progress_note(run: TrainingRun) -> str:
-    best = "" if math.isinf(run.best.perplexity) else f", valid {run.best.perplexity:.1f}"
-    rate = run.tokens / max(run.schedule.seconds, 1e-9)
-    return f"perplexity {math.exp(min(run.loss, 50)):.1f}{best}, {rate:,.0f} tokens/s"

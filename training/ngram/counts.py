@@ -393,12 +393,8 @@ def match_counts(
         numbers = text if k == 1 else _find_ngrams(words, prefixes, contexts, text)
         listed, types = _listed_by_context(prefixes, order.counts, len(order.totals))
         at = contexts[predicted]
-        yield Matches(
-            counts=_values_at(numbers[predicted], order.counts),
-            totals=_values_at(at, order.totals),
-            pruned=_values_at(at, order.totals - listed),
-            types=_values_at(at, types),
-        )
+        by_context = (_values_at(at, values) for values in (order.totals, order.totals - listed, types))
+        yield Matches(_values_at(numbers[predicted], order.counts), *by_context)
         contexts = np.roll(numbers, 1)  # the first is wrong, but unused: `<s>` is not predicted
 
 

@@ -127,11 +127,6 @@ def estimate(
         del counted, observations  # an automaton is about as large
         release_memory()
     model, _, facts = compress(
-        orders,
-        vocabulary,
-        prune_entropy=prune_entropy,
-        quantise=quantise,
-        history_probs=histories,
-        progress=progress,
+        orders, vocabulary, prune_entropy, quantise=quantise, history_probs=histories, progress=progress
     )
     return NGramEstimate(model, {"discounts": [], "fallback_orders": [], **smoothing_facts, **facts})

@@ -234,10 +234,6 @@ def text_windows(encoded: EncodedCorpus, order: int) -> Int32s:
     Positions with fewer words left in the sentence are included only at its start.
     """
     text = np.append(encoded.with_boundaries(), np.full(order, ABSENT, np.int32))
-    size = len(text) - order
-    columns = np.empty((order, size), np.int32)
-    ended = np.zeros(size, np.bool_)
-    for column, begin in zip(columns, range(order), strict=True):
-        column[:] = np.where(ended, np.int32(ABSENT), text[begin : begin + size])
-        ended |= column == EOS
+    columns = np.lib.stride_tricks.sliding_window_view(text, len(text) - order)[:order].copy()
+    columns[1:][np.logical_or.accumulate(columns[:-1] == EOS)] = ABSENT  # after the sentence's end
     return columns[:, (columns[-1] != ABSENT) | (columns[0] == BOS)]
