@@ -143,10 +143,10 @@ def read_texts(
     else:
         size = len(corpus.sentences)
         if size < 2:
-            raise InvalidInputError(
-                f"the corpus has {size} sentence; at least 2 are needed to hold one out, or give --valid",
-                parameter="corpus",
+            problem = (
+                f"the corpus has {size} sentence; at least 2 are needed to hold one out, or give --valid"
             )
+            raise InvalidInputError(problem, parameter="corpus")
         cut = size - min(max(size // _HELD_OUT_DIVISOR, 1), _MAX_HELD_OUT)
         sources = [f"the end of {', '.join(corpus.sources)}"]
         held_out = corpus._replace(sentences=list(corpus.sentences[cut:]), sources=sources)
@@ -166,10 +166,10 @@ def read_fitting_text(
         InvalidInputError: both texts for fitting are given, or only a test text.
     """
     if corpus and valid:
-        raise InvalidInputError(
-            "no model is trained, and weights are fitted on one text; give --corpus or --valid, not both",
-            parameter="valid",
+        problem = (
+            "no model is trained, and weights are fitted on one text; give --corpus or --valid, not both"
         )
+        raise InvalidInputError(problem, parameter="valid")
     if not corpus and not valid:
         if test:
             raise InvalidInputError("--test needs --corpus or --valid", parameter="corpus")

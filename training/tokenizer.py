@@ -287,10 +287,8 @@ def _most_frequent(
     """Sort by descending count, then spelling, so equal texts give equal ids; known tokens first."""
     tokens = sorted((t for t, n in counts.items() if n >= settings.min_count), key=lambda t: (-counts[t], t))
     if not tokens:
-        raise InvalidInputError.of(
-            "tokenizer.min_count",
-            f"is {settings.min_count}; no {settings.kind} of the training text occurs that often",
-        )
+        problem = f"is {settings.min_count}; no {settings.kind} of the training text occurs that often"
+        raise InvalidInputError.of("tokenizer.min_count", problem)
     max_tokens = None if settings.vocab_size is None else settings.vocab_size - len(CONTROL_TOKENS)
     return Vocabulary(list(dict.fromkeys((*known, *tokens)))[:max_tokens])
 

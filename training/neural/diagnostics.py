@@ -5,7 +5,7 @@ also the deviation of logits from log-probabilities. TensorBoard is an optional 
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import islice
 from typing import Any
 
@@ -92,15 +92,12 @@ def gate_saturation(network: Network, tokens: Tensor) -> list[dict[str, Any]]:
         for name, gate in _gates(cell, inputs[0], before, result[0][0]).items():
             values_by_gate[cell].setdefault(name, []).append(gate)
 
-    hooks = [cell.register_forward_hook(collect) for cell in cells]
-    try:
-        with _evaluation_mode(network), torch.no_grad():
-            hidden = network.initial_hidden(tokens.shape[1])
-            for token in tokens:
-                _, hidden = network(token[None], hidden)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with ExitStack() as hooks, _evaluation_mode(network), torch.no_grad():
+        for cell in cells:
+            hooks.enter_context(cell.register_forward_hook(collect))
+        hidden = network.initial_hidden(tokens.shape[1])
+        for token in tokens:
+            _, hidden = network(token[None], hidden)
     return [
         {
             "layer": layer,

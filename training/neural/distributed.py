@@ -219,10 +219,8 @@ class Processes:
             InvalidInputError: the number of processes does not divide the batch.
         """
         if batch % self.count:
-            raise InvalidInputError.of(
-                "train.batch_size",
-                f"is {batch} for this text; it must be a multiple of the {self.count} processes",
-            )
+            problem = f"is {batch} for this text; it must be a multiple of the {self.count} processes"
+            raise InvalidInputError.of("train.batch_size", problem)
         share = batch // self.count
         return slice(self.rank * share, (self.rank + 1) * share)
 

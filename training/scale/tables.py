@@ -145,18 +145,13 @@ def workspace(folder: Path) -> Iterator[Workspace]:
         InvalidInputError: another process uses the folder, or it has other contents.
         RegistryError: a file operation failed.
     """
-    busy = InvalidInputError(
-        f"another process is estimating in {folder}; wait until it ends, or give another --work-dir",
-        parameter="work-dir",
-    )
-    with locked_folder(folder, busy=busy):
+    problem = f"another process is estimating in {folder}; wait until it ends, or give another --work-dir"
+    with locked_folder(folder, busy=InvalidInputError(problem, parameter="work-dir")):
         with report_write_errors(folder):
             if not (folder / _MARKER_FILE).exists():
                 if any(folder.iterdir()):
-                    raise InvalidInputError(
-                        f"{folder} is not empty and contains no stages of an estimation; give an empty folder",
-                        parameter="work-dir",
-                    )
+                    what = "is not empty and contains no stages of an estimation; give an empty folder"
+                    raise InvalidInputError(f"{folder} {what}", parameter="work-dir")
                 (folder / _MARKER_FILE).touch()
             for left in folder.glob(f"{TEMPORARY_PREFIX}*"):  # left by a killed process
                 shutil.rmtree(left)

@@ -344,8 +344,7 @@ def linear_softmax(
     count = len(targets)
     size = max(MIN_ROWS, (MAX_LOGITS_ON_CUDA if inputs.is_cuda else MAX_LOGITS) // len(bias))
     answer = LinearSoftmax(
-        inputs.new_empty(count, dtype=torch.float32),
-        inputs.new_empty(count, dtype=torch.float32),
+        *inputs.new_empty(2, count, dtype=torch.float32),
         torch.empty_like(inputs),
         torch.zeros_like(weight, dtype=torch.float32),
         torch.zeros_like(bias),
