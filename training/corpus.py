@@ -34,7 +34,7 @@ _ABBREVIATION_END = re.compile(
 )
 UNITS = ("line", "paragraph")
 
-Sentences: TypeAlias = "list[str] | FileSentences"
+Sentences: TypeAlias = "Sequence[str] | FileSentences"
 """Re-iterable sentences, not necessarily in memory."""
 
 MAX_LINE_BYTES = 1 << 27
@@ -104,9 +104,8 @@ def read_corpus(paths: Sequence[Path], *, unit: str, stream: bool = False, progr
         read = (
             s for path in paths for s in read_sentences(path, unit=unit, digest=digest, progress=progress)
         )
-        sentences: Sentences = (
-            FileSentences(paths, unit=unit, indices=range(sum(1 for _ in read))) if stream else list(read)
-        )
+        kept = range(sum(1 for _ in read)) if stream else list(read)
+        sentences = FileSentences(paths, unit=unit, indices=kept) if isinstance(kept, range) else kept
     return Corpus(sentences, digest.hexdigest(), [path.name for path in paths])
 
 

@@ -143,10 +143,8 @@ def read_texts(
     else:
         size = len(corpus.sentences)
         if size < 2:
-            problem = (
-                f"the corpus has {size} sentence; at least 2 are needed to hold one out, or give --valid"
-            )
-            raise InvalidInputError(problem, parameter="corpus")
+            needed = "at least 2 are needed to hold one out, or give --valid"
+            raise InvalidInputError(f"the corpus has {size} sentence; {needed}", parameter="corpus")
         cut = size - min(max(size // _HELD_OUT_DIVISOR, 1), _MAX_HELD_OUT)
         sources = [f"the end of {', '.join(corpus.sources)}"]
         held_out = corpus._replace(sentences=list(corpus.sentences[cut:]), sources=sources)

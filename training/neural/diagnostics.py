@@ -226,9 +226,8 @@ def log_normalisers(model: NeuralModel, corpus: EncodedCorpus) -> dict[str, floa
         sentences = [[*corpus.sentence(i).tolist(), EOS] for i in indices[start : start + _SENTENCES]]
         tokens, lengths = pad_sequences(sentences)
         state = model.initial_state(len(sentences))
-        error = read_sequences(
-            model, state, tokens, lengths, SCORES._replace(normalised=False)
-        ).log_probs - score_sequences(model, state, tokens, lengths)
+        logits = read_sequences(model, state, tokens, lengths, SCORES._replace(normalised=False)).log_probs
+        error = logits - score_sequences(model, state, tokens, lengths)
         errors.append(error[np.arange(tokens.shape[1]) < lengths[:, None]])
     values = np.concatenate(errors).astype(np.float64)
     return {"mean": float(values.mean()), "deviation": float(values.std())}

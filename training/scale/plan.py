@@ -60,8 +60,9 @@ def counting_stages(order: int, *, continuations: bool) -> list[Stage]:
     words = word_columns(1, order)
     sql = f"SELECT {words}, count(*) AS c FROM windows WHERE w1 = {BOS} GROUP BY {words}"
     stages = [Stage("starts", sql, ("windows",), "counting sentence starts")] if order > 1 else []
-    stages += [_counts(k, order, continuations=continuations) for k in range(order, 1, -1)]
-    return [*stages, _unigram_counts(order, continuations=continuations)]
+    adjusted = "count(*)" if continuations else _TOTAL
+    stages += [_counts(k, order, adjusted) for k in range(order, 1, -1)]
+    return [*stages, _unigram_counts(order, adjusted)]
 
 
 def counts_of_counts(k: int) -> str:
@@ -84,11 +85,11 @@ def estimation_stages(k: int, *, threshold: int, discounts: Discounts, vocab_siz
     return [_shares(k, threshold, discounts), _probs(k, vocab_size), sorting]
 
 
-def _counts(k: int, order: int, *, continuations: bool) -> Stage:
+def _counts(k: int, order: int, adjusted: str) -> Stage:
     longer, table, total = "", "windows", "count(*)"
     if k < order:
         table, total = "starts", _TOTAL
-        longer = f"{_by_suffix(k, continuations=continuations)} UNION ALL "
+        longer = f"{_by_suffix(k, adjusted)} UNION ALL "
     words = word_columns(1, k)
     sql = (
         f"{longer}SELECT {words}, {total} AS a, {total} AS c FROM {table} "
@@ -98,21 +99,20 @@ def _counts(k: int, order: int, *, continuations: bool) -> Stage:
     return Stage(f"counts_{k}", sql, inputs, f"counting {k}-grams")
 
 
-def _by_suffix(k: int, *, continuations: bool) -> str:
+def _by_suffix(k: int, adjusted: str) -> str:
     renamed = ", ".join(f"w{i + 1} AS w{i}" for i in range(1, k + 1))
-    adjusted = "count(*)" if continuations else _TOTAL
     return (
         f"SELECT {renamed}, {adjusted} AS a, {_TOTAL} AS c "
         f"FROM counts_{k + 1} GROUP BY {word_columns(2, k + 1)}"
     )
 
 
-def _unigram_counts(order: int, *, continuations: bool) -> Stage:
+def _unigram_counts(order: int, adjusted: str) -> Stage:
     """List every word of the vocabulary; `<s>` is never predicted, so its count is 0."""
     if order == 1:
         source, found = "windows", "SELECT w1, count(*) AS a, count(*) AS c FROM windows GROUP BY w1"
     else:
-        source, found = "counts_2", _by_suffix(1, continuations=continuations)
+        source, found = "counts_2", _by_suffix(1, adjusted)
     sql = (
         f"SELECT v.w1, CASE WHEN v.w1 = {BOS} THEN 0 ELSE coalesce(x.a, 0) END AS a, coalesce(x.c, 0) AS c "
         f"FROM vocabulary v LEFT JOIN ({found}) x ON v.w1 = x.w1"

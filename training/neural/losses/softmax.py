@@ -344,7 +344,8 @@ def linear_softmax(
     count = len(targets)
     size = max(MIN_ROWS, (MAX_LOGITS_ON_CUDA if inputs.is_cuda else MAX_LOGITS) // len(bias))
     answer = LinearSoftmax(
-        *inputs.new_empty(2, count, dtype=torch.float32),
+        inputs.new_empty(count, dtype=torch.float32),
+        inputs.new_empty(count, dtype=torch.float32),
         torch.empty_like(inputs),
         torch.zeros_like(weight, dtype=torch.float32),
         torch.zeros_like(bias),
@@ -436,9 +437,8 @@ class AdaptiveCrossEntropy(Loss):
         projection = vectors.projection(cluster).detach().to(precision)
         inputs = features[rows].to(precision)
         table, bias = vectors.table(cluster), output.biases[cluster]
-        inside = linear_softmax(
-            table, bias, inputs @ projection.T, ranks[rows] - begin, 1 / len(ranks), precision
-        )
+        projected, inner = inputs @ projection.T, ranks[rows] - begin
+        inside = linear_softmax(table, bias, projected, inner, 1 / len(ranks), precision)
         accumulate(table, inside.grad_weight)
         accumulate(bias, inside.grad_bias)
         accumulate(vectors.projection(cluster), (inside.grad_inputs.T @ inputs).float())

@@ -13,6 +13,7 @@ and texts with replaced rare words, where hardly any token occurs once.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -82,7 +83,7 @@ def discounts_from_counts(
 
 
 def fit_discounts(
-    matches: Iterable[Matches], *, num_discounts: Literal[1, 3], vocab_size: int
+    matches: Iterable[Matches], num_discounts: Literal[1, 3], vocab_size: int
 ) -> list[Discounts]:
     """Fit discounts of maximum held-out likelihood by order.
 
@@ -210,13 +211,12 @@ class Discounting:
 
     def __call__(self, observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:
         """Estimate a model."""
+        counted = partial(observations.orders, continuations=self.continuations)
         vocab_size, fitted = observations.vocab_size, list[Discounts]()
         if self.discounts == "held-out":
             text = require_held_out(held_out, key="ngram.discounts", what="discounts")
-            matches = match_counts(
-                observations.orders(continuations=self.continuations), text, vocab_size=vocab_size
-            )
-            fitted = fit_discounts(matches, num_discounts=self.num_discounts, vocab_size=vocab_size)
+            matches = match_counts(counted(), text, vocab_size=vocab_size)
+            fitted = fit_discounts(matches, self.num_discounts, vocab_size)
         used: list[list[float]] = []
         fallback_orders: list[int] = []
 
@@ -232,6 +232,5 @@ class Discounting:
                 fallback_orders.append(len(used))
             return np.array([0.0, *discounts]), np.zeros(len(order.totals))
 
-        orders = interpolate(observations.orders(continuations=self.continuations), level)
         facts = {"discounts": used, "fallback_orders": fallback_orders, "discounts_from": self.discounts}
-        return orders, facts
+        return interpolate(counted(), level), facts
