@@ -14,7 +14,7 @@ import hashlib
 import sysconfig
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
@@ -60,8 +60,13 @@ def read_default_corpus(progress: Progress) -> tuple[Corpus, Corpus, Corpus]:
             for name, text in sorted(topics.items()):
                 parts[_part_of(name)] += _sentences(text)
         for path in sources:
-            for docstring in _docstrings(path):
-                parts[_part_of(path.relative_to(library).as_posix())] += _sentences(docstring)
+            with suppress(SyntaxError, ValueError, OSError):  # a template, or code for another version
+                with warnings.catch_warnings(action="ignore"):  # the library has invalid escapes
+                    tree = ast.parse(path.read_bytes())
+                part = parts[_part_of(path.relative_to(library).as_posix())]
+                for node in ast.walk(tree):
+                    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                        part += _sentences(ast.get_docstring(node) or "")
             progress.advance()
     seen = set(parts["train"])
     for held_out in ("valid", "test"):
@@ -75,17 +80,6 @@ def read_default_corpus(progress: Progress) -> tuple[Corpus, Corpus, Corpus]:
         for part, s in parts.items()
     )
     return train, valid, test
-
-
-def _docstrings(path: Path) -> Iterator[str]:
-    try:
-        with warnings.catch_warnings(action="ignore"):  # the library has invalid escapes
-            tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError, OSError):  # a template, or code for another Python version
-        return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            yield ast.get_docstring(node) or ""
 
 
 def _part_of(document: str) -> str:

@@ -275,11 +275,6 @@ class BestWeights:
         else:
             self.failures += counts
 
-    def apply(self, network: Network) -> None:
-        """Load the best weights, if any, into the network."""
-        if self.weights is not None:
-            network.load_state_dict(self.weights)
-
 
 def training_precision(settings: TrainSettings, device: torch.device) -> torch.dtype:
     """Return the settings' type; for `auto`, bfloat16 if the device has instructions for it.

@@ -39,17 +39,6 @@ _RECORDS_PER_VALIDATION = 10
 _SMOOTHING = 0.98
 
 
-def keep_freed_memory() -> None:
-    """Make glibc reuse large freed blocks, not return them to the system.
-
-    Else it returns each block and gets it back page by page, zeroed:
-    an eighth of an update's time on CPUs. Other allocators are unchanged.
-    """
-    if sys.platform.startswith("linux") and (tune := getattr(ctypes.CDLL(None), "mallopt", None)):
-        tune(_MMAP_THRESHOLD, _MAX_THRESHOLD >> 1)
-        tune(_TRIM_THRESHOLD, _MAX_THRESHOLD)
-
-
 def backward(
     network: Network, outputs: Tensor, targets: Tensor, loss: Loss, *, precision: torch.dtype
 ) -> float:
@@ -140,7 +129,11 @@ def train_network(
     if not valid.num_sentences:
         raise InvalidInputError("the validation text has no sentences", parameter="valid")
     torch_device = resolve_device(device)
-    keep_freed_memory()
+    if sys.platform.startswith("linux") and (tune := getattr(ctypes.CDLL(None), "mallopt", None)):
+        # else glibc returns each large freed block and gets it back page by page, zeroed:
+        # an eighth of an update's time on CPUs; other allocators are unchanged
+        tune(_MMAP_THRESHOLD, _MAX_THRESHOLD >> 1)
+        tune(_TRIM_THRESHOLD, _MAX_THRESHOLD)
     Processes.current().barrier()  # rank 0 may have estimated n-grams for long
     forked = torch.random.fork_rng(devices=[torch_device] if torch_device.type == "cuda" else [])
     with forked, memory_advice(recipe.train), catch_interruption() as interrupted:
@@ -165,7 +158,8 @@ def train_network(
             run.notes.append(board.failure)
         if run.stopped == "terminated" or interrupted.terminated:
             raise Terminated(saver.failure)
-    run.best.apply(run.network)
+    if run.best.weights is not None:
+        run.network.load_state_dict(run.best.weights)
     model = NeuralModel(run.network, vocabulary, device=str(torch_device))
     return TrainingResult(model, run.history, run.stopped, tuple(run.notes), before)
 
