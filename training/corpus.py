@@ -13,10 +13,10 @@ An encoded corpus is one array of all sentences' token ids, with offsets.
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -33,6 +33,9 @@ _ABBREVIATION_END = re.compile(
     rf"\b(?:[A-Z]|Mr|Mrs|Ms|Dr|Prof|St|vs|etc|e\.g|i\.e|cf|Fig|No|Vol|pp|approx)\.{_CLOSING}$"
 )
 UNITS = ("line", "paragraph")
+
+Sentences: TypeAlias = "Sequence[str] | FileSentences"
+"""Re-iterable sentences, not necessarily in memory."""
 
 MAX_LINE_BYTES = 1 << 27
 """Maximum line: bounds memory, but allows text8, one line of 100 MB."""
@@ -61,13 +64,6 @@ def split_sentences(paragraph: str) -> list[str]:
             start = match.end()
     rest = paragraph[start:].strip()
     return [*sentences, rest] if rest else sentences
-
-
-class Sentences(Sized, Iterable[str], Protocol):
-    """Re-iterable sentences, not necessarily in memory."""
-
-    def __getitem__(self, part: slice) -> "Sentences":
-        """Return a range of the sentences."""
 
 
 class Corpus(NamedTuple):
@@ -108,9 +104,8 @@ def read_corpus(paths: Sequence[Path], *, unit: str, stream: bool = False, progr
         read = (
             s for path in paths for s in read_sentences(path, unit=unit, digest=digest, progress=progress)
         )
-        sentences: Sentences = (
-            FileSentences(paths, unit=unit, indices=range(sum(1 for _ in read))) if stream else list(read)
-        )
+        kept = range(sum(1 for _ in read)) if stream else list(read)
+        sentences = FileSentences(paths, unit=unit, indices=kept) if isinstance(kept, range) else kept
     return Corpus(sentences, digest.hexdigest(), [path.name for path in paths])
 
 

@@ -75,9 +75,8 @@ def dynamic_evaluation(
             predicted = (span[1:] != BOS).nonzero()[:, 0]
             if not len(predicted):
                 continue
-            scores = network.output.target_log_probs(
-                network.features(outputs[predicted, 0]), span[1:][predicted]
-            )
+            features = network.features(outputs[predicted, 0])
+            scores = network.output.target_log_probs(features, span[1:][predicted])
             log_probs.append(scores.detach().cpu())
             updater.learn(-scores.mean())
             progress.advance(len(scores))
@@ -101,12 +100,9 @@ class _WeightUpdater:
             for square, gradient in zip(self._squares, gradients, strict=True):
                 square.addcmul_(gradient, gradient)
             roots = [(square / self._steps).sqrt_() for square in self._squares]
-            mean = sum(torch.stack([root.sum() for root in roots]).tolist()) / sum(
-                root.numel() for root in roots
-            )
-            mean = max(mean, 1e-30)  # without any gradient
-            for weight, start, root, gradient in zip(
-                self._weights, self._trained, roots, gradients, strict=True
-            ):
+            total = sum(torch.stack([root.sum() for root in roots]).tolist())
+            mean = max(total / sum(root.numel() for root in roots), 1e-30)  # without any gradient
+            parts = zip(self._weights, self._trained, roots, gradients, strict=True)
+            for weight, start, root, gradient in parts:
                 decay_step = (root * (_DECAY / mean)).clamp_(max=1.0).mul_(start - weight)
                 weight.addcdiv_(gradient, root + mean, value=-_LEARNING_RATE).add_(decay_step)

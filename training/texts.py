@@ -14,7 +14,8 @@ import hashlib
 import sysconfig
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -36,16 +37,8 @@ WARN_SHARE = 0.01
 _HELD_OUT_DIVISOR = 20
 _MAX_HELD_OUT = 5_000
 _EMPTY_CORPUS = Corpus([], "", [])
-_SKIPPED = {
-    "test",
-    "tests",
-    "site-packages",
-    "dist-packages",
-    "idlelib",
-    "lib2to3",
-    "ensurepip",
-    "pydoc_data",
-}
+_SKIPPED = {"test", "tests", "site-packages", "dist-packages"}
+_SKIPPED |= {"idlelib", "lib2to3", "ensurepip", "pydoc_data"}
 _DECORATION = set("*=-~^+|.#_ ")
 _SHARED_LENGTH = 40
 _PARTS_OF_20 = {0: "valid", 1: "test"}
@@ -61,11 +54,19 @@ def read_default_corpus(progress: Progress) -> tuple[Corpus, Corpus, Corpus]:
     sources = sorted(p for p in library.rglob("*.py") if not _SKIPPED & set(p.relative_to(library).parts))
     with progress.stage("reading Python's documentation", len(sources)):
         parts: dict[str, list[str]] = {"train": [], "valid": [], "test": []}
-        for name, text in _topics():
-            parts[_part_of(name)] += _sentences(text)
+        with suppress(ImportError):  # a separate package in some distributions
+            from pydoc_data.topics import topics
+
+            for name, text in sorted(topics.items()):
+                parts[_part_of(name)] += _sentences(text)
         for path in sources:
-            for docstring in _docstrings(path):
-                parts[_part_of(path.relative_to(library).as_posix())] += _sentences(docstring)
+            with suppress(SyntaxError, ValueError, OSError):  # a template, or code for another version
+                with warnings.catch_warnings(action="ignore"):  # the library has invalid escapes
+                    tree = ast.parse(path.read_bytes())
+                part = parts[_part_of(path.relative_to(library).as_posix())]
+                for node in ast.walk(tree):
+                    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                        part += _sentences(ast.get_docstring(node) or "")
             progress.advance()
     seen = set(parts["train"])
     for held_out in ("valid", "test"):
@@ -79,25 +80,6 @@ def read_default_corpus(progress: Progress) -> tuple[Corpus, Corpus, Corpus]:
         for part, s in parts.items()
     )
     return train, valid, test
-
-
-def _topics() -> Iterator[tuple[str, str]]:
-    try:
-        from pydoc_data.topics import topics  # a separate package in some distributions
-    except ImportError:
-        return
-    yield from sorted(topics.items())
-
-
-def _docstrings(path: Path) -> Iterator[str]:
-    try:
-        with warnings.catch_warnings(action="ignore"):  # the library has invalid escapes
-            tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError, OSError):  # a template, or code for another Python version
-        return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            yield ast.get_docstring(node) or ""
 
 
 def _part_of(document: str) -> str:
@@ -155,10 +137,8 @@ def read_texts(
     else:
         size = len(corpus.sentences)
         if size < 2:
-            raise InvalidInputError(
-                f"the corpus has {size} sentence; at least 2 are needed to hold one out, or give --valid",
-                parameter="corpus",
-            )
+            needed = "at least 2 are needed to hold one out, or give --valid"
+            raise InvalidInputError(f"the corpus has {size} sentence; {needed}", parameter="corpus")
         cut = size - min(max(size // _HELD_OUT_DIVISOR, 1), _MAX_HELD_OUT)
         sources = [f"the end of {', '.join(corpus.sources)}"]
         held_out = corpus._replace(sentences=list(corpus.sentences[cut:]), sources=sources)
@@ -178,10 +158,10 @@ def read_fitting_text(
         InvalidInputError: both texts for fitting are given, or only a test text.
     """
     if corpus and valid:
-        raise InvalidInputError(
-            "no model is trained, and weights are fitted on one text; give --corpus or --valid, not both",
-            parameter="valid",
+        problem = (
+            "no model is trained, and weights are fitted on one text; give --corpus or --valid, not both"
         )
+        raise InvalidInputError(problem, parameter="valid")
     if not corpus and not valid:
         if test:
             raise InvalidInputError("--test needs --corpus or --valid", parameter="corpus")

@@ -134,7 +134,7 @@ def learn_tokenizer(
         if settings.marked_unknown == "unknown":
             words = {word: count for word, count in words.items() if word != CONTROL_TOKENS[UNK]}
         rules = settings.model_dump(include={"lowercase", "marked_unknown", "normalise", "unicode_spaces"})
-        vocabulary = Vocabulary(_most_frequent(words, settings, known))
+        vocabulary = _most_frequent(words, settings, known)
         learnt = WordTokenizer(vocabulary, pattern=settings.words_pattern, **rules)
         if name := next((name for name in settings.slots if name not in learnt.classes), None):
             raise InvalidInputError(
@@ -144,9 +144,10 @@ def learn_tokenizer(
             )
         return learnt
     if settings.kind == "char":
-        characters = _count_tokens(settings, sentences, progress)
-        vocabulary = Vocabulary(_most_frequent(characters, settings, known))
-        tokenizer: Tokenizer = CharacterTokenizer(vocabulary, normalise=settings.normalise)
+        counts = _count_tokens(settings, sentences, progress)
+        tokenizer: Tokenizer = CharacterTokenizer(
+            _most_frequent(counts, settings, known), normalise=settings.normalise
+        )
     else:
         tokenizer = _learn_pieces(settings, sentences, progress)
     tokenizer.lexicon = learn_lexicon(tokenizer, sentences, progress)
@@ -189,10 +190,8 @@ def mark_members(
                 if text is texts[0]:
                     np.add.at(counts, [number for sentence in found for number in sentence.members], 1)
                 progress.advance(len(batch))
-    weights: dict[str, dict[str, float]] = {name: {} for name in slots}
-    for (name, member), count in zip(members, counts.tolist(), strict=True):
-        weights[name][member] = count
-    return marked, weights
+    rest = iter(counts.tolist())
+    return marked, {name: dict(zip(of_class, rest, strict=False)) for name, of_class in slots.items()}
 
 
 def learn_lexicon(tokenizer: Tokenizer, sentences: Sentences, progress: Progress) -> tuple[str, ...]:
@@ -260,16 +259,15 @@ def _count_tokens(
 
     Words without a pattern take one compiled pass, on all cores.
     """
-    split: Callable[[str], Iterable[str]] | None = None
-    if settings.kind == "char":
-        split = str
-    elif settings.pattern is not None or settings.unicode_spaces:
-        split = settings.word_splitter()
+    is_char, is_plain = settings.kind == "char", settings.pattern is None and not settings.unicode_spaces
+    split: Callable[[str], Iterable[str]] | None = (
+        str if is_char else None if is_plain else settings.word_splitter()
+    )
     counts: Counter[str] = Counter()
     counters: list[WordCounter] = []
     if convert is None:
         convert = Normaliser(settings.normalise, lowercase=settings.lowercase and settings.kind == "word").all
-    with progress.stage(f"counting {'characters' if settings.kind == 'char' else 'words'}", len(sentences)):
+    with progress.stage(f"counting {'characters' if is_char else 'words'}", len(sentences)):
         for group in batches(batches(sentences), os.cpu_count() or 1):
             lines = list(map(convert, group))
             if split is not None:
@@ -283,16 +281,16 @@ def _count_tokens(
     return counts
 
 
-def _most_frequent(counts: Mapping[str, int], settings: TokenizerSettings, known: Iterable[str]) -> list[str]:
+def _most_frequent(
+    counts: Mapping[str, int], settings: TokenizerSettings, known: Iterable[str]
+) -> Vocabulary:
     """Sort by descending count, then spelling, so equal texts give equal ids; known tokens first."""
     tokens = sorted((t for t, n in counts.items() if n >= settings.min_count), key=lambda t: (-counts[t], t))
     if not tokens:
-        raise InvalidInputError.of(
-            "tokenizer.min_count",
-            f"is {settings.min_count}; no {settings.kind} of the training text occurs that often",
-        )
+        problem = f"is {settings.min_count}; no {settings.kind} of the training text occurs that often"
+        raise InvalidInputError.of("tokenizer.min_count", problem)
     max_tokens = None if settings.vocab_size is None else settings.vocab_size - len(CONTROL_TOKENS)
-    return list(dict.fromkeys((*known, *tokens)))[:max_tokens]
+    return Vocabulary(list(dict.fromkeys((*known, *tokens)))[:max_tokens])
 
 
 def _learn_pieces(settings: TokenizerSettings, sentences: Sentences, progress: Progress) -> Tokenizer:

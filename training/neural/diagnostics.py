@@ -5,7 +5,7 @@ also the deviation of logits from log-probabilities. TensorBoard is an optional 
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import islice
 from typing import Any
 
@@ -92,15 +92,12 @@ def gate_saturation(network: Network, tokens: Tensor) -> list[dict[str, Any]]:
         for name, gate in _gates(cell, inputs[0], before, result[0][0]).items():
             values_by_gate[cell].setdefault(name, []).append(gate)
 
-    hooks = [cell.register_forward_hook(collect) for cell in cells]
-    try:
-        with _evaluation_mode(network), torch.no_grad():
-            hidden = network.initial_hidden(tokens.shape[1])
-            for token in tokens:
-                _, hidden = network(token[None], hidden)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with ExitStack() as hooks, _evaluation_mode(network), torch.no_grad():
+        for cell in cells:
+            hooks.enter_context(cell.register_forward_hook(collect))
+        hidden = network.initial_hidden(tokens.shape[1])
+        for token in tokens:
+            _, hidden = network(token[None], hidden)
     return [
         {
             "layer": layer,
@@ -202,8 +199,8 @@ def memory_advice(settings: TrainSettings) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        is_known = isinstance(error, MemoryError | torch.cuda.OutOfMemoryError)
-        if not is_known and _CPU_ALLOCATOR not in str(error):
+        kinds = MemoryError, torch.cuda.OutOfMemoryError
+        if not isinstance(error, kinds) and _CPU_ALLOCATOR not in str(error):
             raise
         raise InvalidInputError(
             f"the training ran out of memory: train.batch_size is {settings.batch_size}; try half of it, or lower "
@@ -229,9 +226,8 @@ def log_normalisers(model: NeuralModel, corpus: EncodedCorpus) -> dict[str, floa
         sentences = [[*corpus.sentence(i).tolist(), EOS] for i in indices[start : start + _SENTENCES]]
         tokens, lengths = pad_sequences(sentences)
         state = model.initial_state(len(sentences))
-        error = read_sequences(
-            model, state, tokens, lengths, SCORES._replace(normalised=False)
-        ).log_probs - score_sequences(model, state, tokens, lengths)
+        logits = read_sequences(model, state, tokens, lengths, SCORES._replace(normalised=False)).log_probs
+        error = logits - score_sequences(model, state, tokens, lengths)
         errors.append(error[np.arange(tokens.shape[1]) < lengths[:, None]])
     values = np.concatenate(errors).astype(np.float64)
     return {"mean": float(values.mean()), "deviation": float(values.std())}

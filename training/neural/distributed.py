@@ -42,6 +42,7 @@ OWN_VERSION = next((one.version for one in metadata.distributions(name="gramopho
 PATIENCE_S = 300.0
 """Seconds without heartbeat, or of an exchange, after which a process is lost."""
 
+_KEY = "gramophone/process/"
 _HEARTBEAT_S = 1.0
 _FIRST_PAUSE_S = 0.001
 _SILENCE_S = 3.5  # without a heartbeat after a failed exchange: three missed
@@ -153,7 +154,7 @@ class PeerMonitor:
         try:
             while self._exit_reason is None:
                 self._publish()
-                messages = self._store.multi_get([_key(rank) for rank in self._peers])
+                messages = self._store.multi_get([f"{_KEY}{rank}" for rank in self._peers])
                 for peer, message in zip(self._peers.values(), messages, strict=True):
                     peer.update(message)
                 self._heard = time.monotonic()
@@ -169,11 +170,7 @@ class PeerMonitor:
         self._heartbeats += 1
         own: dict[str, Any] = {"machine": socket.gethostname(), "beats": self._heartbeats}
         own |= {"meetings": self._barriers, "farewell": self._exit_reason}
-        self._store.set(_key(self._rank), json.dumps(own))
-
-
-def _key(rank: int) -> str:
-    return f"gramophone/process/{rank}"
+        self._store.set(f"{_KEY}{self._rank}", json.dumps(own))
 
 
 class ExchangeStatus(NamedTuple):
@@ -225,10 +222,8 @@ class Processes:
             InvalidInputError: the number of processes does not divide the batch.
         """
         if batch % self.count:
-            raise InvalidInputError.of(
-                "train.batch_size",
-                f"is {batch} for this text; it must be a multiple of the {self.count} processes",
-            )
+            problem = f"is {batch} for this text; it must be a multiple of the {self.count} processes"
+            raise InvalidInputError.of("train.batch_size", problem)
         share = batch // self.count
         return slice(self.rank * share, (self.rank + 1) * share)
 
@@ -387,10 +382,8 @@ def check_same_command(
     }
     for prefix, part in {"": recipe, **{f"{title}: ": part for title, part in parts.items()}}.items():
         for name, value in part.model_dump(mode="json").items():
-            keys = (
-                {f"{name}.{key}": v for key, v in value.items()} if isinstance(value, dict) else {name: value}
-            )
-            facts |= {f"{prefix}{key}": v for key, v in keys.items()}
+            values = value.items() if isinstance(value, dict) else [(None, value)]
+            facts |= {f"{prefix}{name}{f'.{key}' if key else ''}": v for key, v in values}
     facts_by_rank = _gather_facts(facts, torch=torch.__version__)
     check_agreement(facts_by_rank)
     if len(facts_by_rank) > 1 and any(part.train.teacher for part in parts.values()):

@@ -58,9 +58,17 @@ def read_embeddings(path: Path, vocabulary: Vocabulary, *, size: int) -> Embeddi
         if numbers.count(" ") != size - 1 or not word or not numbers:
             word, numbers = _split_line(path, number, line, size)
         row = missing_ids.pop(word, None)
-        if row is not None:
-            rows.append(row)
-            vectors.append(_vector(path, number, numbers))
+        if row is None:
+            continue
+        try:
+            with np.errstate(over="ignore"):  # reported below
+                vector = np.array([float(text) for text in numbers.split(" ")], np.float32)
+        except ValueError as error:
+            raise FormatError(path, f"line {number}: {error}", hint="give the file in text format") from None
+        if not np.isfinite(vector).all():
+            raise FormatError(path, f"line {number} has a number that is not finite in float32")
+        rows.append(row)
+        vectors.append(vector)
     if not rows:
         problem = f"has none of the vocabulary's {len(vocabulary.ids)} tokens"
         raise FormatError(path, problem, hint="use tokenizer.kind=word, and check tokenizer.lowercase")
@@ -126,14 +134,3 @@ def _check_width(path: Path, width: int, size: int) -> None:
     if width != size:
         problem = f"has vectors of {width} numbers; neural.embedding_size is {size}"
         raise FormatError(path, problem, hint=f"set neural.embedding_size={width}")
-
-
-def _vector(path: Path, number: int, numbers: str) -> FloatArray:
-    try:
-        with np.errstate(over="ignore"):  # reported below
-            vector = np.array([float(text) for text in numbers.split(" ")], np.float32)
-    except ValueError as error:
-        raise FormatError(path, f"line {number}: {error}", hint="give the file in text format") from None
-    if not np.isfinite(vector).all():
-        raise FormatError(path, f"line {number} has a number that is not finite in float32")
-    return vector

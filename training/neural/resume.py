@@ -76,15 +76,18 @@ def changed_bounds(state: Mapping[str, Any], identity: Mapping[str, Any], *, fol
     Raises:
         InvalidInputError: anything else differs; the message lists the differences.
     """
-    before: Mapping[str, Any] = state["identity"]
-    names = [name for name in {**identity, **before} if before.get(name) != identity.get(name)]
-    bounds = [name for name in names if name.removeprefix("train.") in BOUNDS]
-    differences = {name: _difference(name, before.get(name), identity.get(name)) for name in names}
-    refused = [differences[name] for name in names if name not in bounds]
+    refused, changed = list[str](), list[str]()
+    for name in {**identity, **state["identity"]}:
+        before, now = state["identity"].get(name), identity.get(name)
+        if before != now:
+            difference = f"{name} was {before!s:.80} and is {now!s:.80}"
+            if name.startswith("the "):
+                difference = f"{name} has changed (sha256 {str(before)[:12]} then, {str(now)[:12]} now)"
+            (changed if name.removeprefix("train.") in BOUNDS else refused).append(difference)
     if refused:
         problem = f"cannot resume the training in {folder}: {'; '.join(refused)}; {_RESTART_HINT}"
         raise InvalidInputError(problem, parameter="resume")
-    return [differences[name] for name in bounds]
+    return changed
 
 
 def check_same_structure(given: Any, own: Any, name: str) -> None:
@@ -115,12 +118,6 @@ def check_same_structure(given: Any, own: Any, name: str) -> None:
     elif isinstance(own, list) and own:
         for number, (item, own_item) in enumerate(zip(given, own, strict=True)):
             check_same_structure(item, own_item, f"{name}[{number}]")
-
-
-def _difference(name: str, before: Any, now: Any) -> str:
-    if name.startswith("the "):
-        return f"{name} has changed (sha256 {str(before)[:12]} then, {str(now)[:12]} now)"
-    return f"{name} was {before!s:.80} and is {now!s:.80}"
 
 
 def _read_bytes(path: Path) -> bytes | None:
@@ -180,7 +177,14 @@ class Saver:
         processes = run.processes
         content = processes.broadcast_bytes(_read_bytes(path) if processes.is_leader else None)
         if content is None:
-            self._check_no_stale_state(path)
+            paths = processes.gather_texts(str(path.absolute()) if path.exists() else "")
+            for rank, found in enumerate(paths):
+                if found:  # the machines were started in another order
+                    raise InvalidInputError(
+                        f"process 0 has no saved training, but process {rank} has one, {found}; start its "
+                        "machine with --node-rank 0, or omit --resume",
+                        parameter="resume",
+                    )
             return 0.0
         state = parse_state(path, content)
         try:
@@ -221,14 +225,3 @@ class Saver:
                 self._run.notes.append(self.failure)
         else:
             self.failure = ""
-
-    def _check_no_stale_state(self, path: Path) -> None:
-        """Raise if another process has a state file: machines were started in another order."""
-        paths = self._run.processes.gather_texts(str(path.absolute()) if path.exists() else "")
-        for rank, found in enumerate(paths):
-            if found:
-                raise InvalidInputError(
-                    f"process 0 has no saved training, but process {rank} has one, {found}; start its "
-                    "machine with --node-rank 0, or omit --resume",
-                    parameter="resume",
-                )

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -204,10 +205,8 @@ class WeightAverage:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore a result of `state`."""
         self.updates = state["updates"]
-        self._averages = [
-            average.to(parameter.device)
-            for average, parameter in zip(state["averages"], self._parameters, strict=False)
-        ]
+        pairs = zip(state["averages"], self._parameters, strict=False)
+        self._averages = [average.to(parameter.device) for average, parameter in pairs]
         self._validations = list(state["validations"])
         self._triggered = state["triggered"]
 
@@ -238,10 +237,11 @@ class OutputPenalties:
             return
         if self._activation:
             activity, share = dropped.detach(), 2 * self.scale * self._activation / dropped.numel()
-            _hook_gradient(dropped, lambda gradient: torch.add(gradient, activity, alpha=share))
+            add = partial(torch.add, other=activity, alpha=share)
+            dropped.register_hook(add)  # type: ignore[no-untyped-call]  # torch ships it untyped
         if self._slowness and len(outputs) > 1:
-            raw = outputs.detach()
-            _hook_gradient(outputs, lambda gradient: self._with_slowness(gradient, raw))
+            add = partial(self._with_slowness, outputs=outputs.detach())
+            outputs.register_hook(add)  # type: ignore[no-untyped-call]
 
     def _with_slowness(self, gradient: Tensor, outputs: Tensor) -> Tensor:
         changes = outputs[1:] - outputs[:-1]
@@ -250,10 +250,6 @@ class OutputPenalties:
         gradient[1:].add_(changes, alpha=share)
         gradient[:-1].sub_(changes, alpha=share)
         return gradient
-
-
-def _hook_gradient(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> None:
-    tensor.register_hook(change)  # type: ignore[no-untyped-call]  # torch ships it untyped
 
 
 @dataclass
@@ -278,11 +274,6 @@ class BestWeights:
             self.weights = {name: tensor.clone() for name, tensor in network.state_dict().items()}
         else:
             self.failures += counts
-
-    def apply(self, network: Network) -> None:
-        """Load the best weights, if any, into the network."""
-        if self.weights is not None:
-            network.load_state_dict(self.weights)
 
 
 def training_precision(settings: TrainSettings, device: torch.device) -> torch.dtype:
@@ -382,7 +373,6 @@ class TrainingRun:
         valid: EncodedCorpus,
         vocabulary: Vocabulary,
         recipe: Recipe,
-        *,
         device: torch.device,
         clock: Callable[[], float],
         embeddings: Embeddings | None,

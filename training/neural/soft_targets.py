@@ -94,13 +94,8 @@ def write_soft_targets(
     teacher = MixtureModel(teachers, [1 / len(teachers)] * len(teachers))
     text, size, threads = corpus.with_boundaries(), len(teacher.vocabulary), torch.get_num_threads()
     kept, id_type = min(TARGET_TOKENS, size), np.uint16 if size < 1 << 16 else np.int32
-    record = np.dtype(
-        [
-            ("ids", id_type, (kept + DRAWN_TOKENS,)),
-            ("probabilities", np.float16, (kept,)),
-            ("of_drawn", np.float16),
-        ]
-    )
+    fields = [("ids", id_type, (kept + DRAWN_TOKENS,)), ("probabilities", np.float16, (kept,))]
+    record = np.dtype([*fields, ("of_drawn", np.float16)])
     rows = max(1, min(_most_rows(teacher) * threads, len(text) // (4 * _CONTEXT)))
     length = -(-len(text) // rows)
     header, shape = io.BytesIO(), np.broadcast_to(np.empty((), record), (length, rows))
@@ -117,9 +112,8 @@ def write_soft_targets(
     def read_segment(reader: tuple[Iterator[Tensor], torch.Generator]) -> AnyArray:
         torch.set_num_threads(1)  # of this thread
         with torch.no_grad():
-            return np.stack(
-                [_record(p, record, reader[1]) for p in itertools.islice(reader[0], _SEGMENT_STEPS)]
-            )
+            segment = itertools.islice(reader[0], _SEGMENT_STEPS)
+            return np.stack([_record(found, record, reader[1]) for found in segment])
 
     with progress.stage("reading the text with the teachers", len(text)):
         try:

@@ -39,17 +39,6 @@ _RECORDS_PER_VALIDATION = 10
 _SMOOTHING = 0.98
 
 
-def keep_freed_memory() -> None:
-    """Make glibc reuse large freed blocks, not return them to the system.
-
-    Else it returns each block and gets it back page by page, zeroed:
-    an eighth of an update's time on CPUs. Other allocators are unchanged.
-    """
-    if sys.platform.startswith("linux") and (tune := getattr(ctypes.CDLL(None), "mallopt", None)):
-        tune(_MMAP_THRESHOLD, _MAX_THRESHOLD >> 1)
-        tune(_TRIM_THRESHOLD, _MAX_THRESHOLD)
-
-
 def backward(
     network: Network, outputs: Tensor, targets: Tensor, loss: Loss, *, precision: torch.dtype
 ) -> float:
@@ -140,21 +129,17 @@ def train_network(
     if not valid.num_sentences:
         raise InvalidInputError("the validation text has no sentences", parameter="valid")
     torch_device = resolve_device(device)
-    keep_freed_memory()
+    if sys.platform.startswith("linux") and (tune := getattr(ctypes.CDLL(None), "mallopt", None)):
+        # else glibc returns each large freed block and gets it back page by page, zeroed:
+        # an eighth of an update's time on CPUs; other allocators are unchanged
+        tune(_MMAP_THRESHOLD, _MAX_THRESHOLD >> 1)
+        tune(_TRIM_THRESHOLD, _MAX_THRESHOLD)
     Processes.current().barrier()  # rank 0 may have estimated n-grams for long
     forked = torch.random.fork_rng(devices=[torch_device] if torch_device.type == "cuda" else [])
     with forked, memory_advice(recipe.train), catch_interruption() as interrupted:
         torch.manual_seed(recipe.seed)
         run = TrainingRun(
-            train,
-            valid,
-            vocabulary,
-            recipe,
-            device=torch_device,
-            clock=clock,
-            embeddings=embeddings,
-            base=base,
-            soft_targets=soft_targets,
+            train, valid, vocabulary, recipe, torch_device, clock, embeddings, base, soft_targets
         )
         saver = Saver(run, state_file)
         before = saver.resume() if resume else 0.0
@@ -173,7 +158,8 @@ def train_network(
             run.notes.append(board.failure)
         if run.stopped == "terminated" or interrupted.terminated:
             raise Terminated(saver.failure)
-    run.best.apply(run.network)
+    if run.best.weights is not None:
+        run.network.load_state_dict(run.best.weights)
     model = NeuralModel(run.network, vocabulary, device=str(torch_device))
     return TrainingResult(model, run.history, run.stopped, tuple(run.notes), before)
 
@@ -199,7 +185,10 @@ def _train_until_stop(
                 _record(run, segment.epoch, perplexity, rate=rate, norm=norm)
                 board.add(run.history[-1])
             consistent = True
-            progress.advance(100 * (run.done - before), _progress_note(run))
+            best = "" if math.isinf(run.best.perplexity) else f", valid {run.best.perplexity:.1f}"
+            speed = f"{run.tokens / max(run.schedule.seconds, 1e-9):,.0f} tokens/s"
+            note = f"perplexity {math.exp(min(run.loss, 50)):.1f}{best}, {speed}"
+            progress.advance(100 * (run.done - before), note)
             if status.terminated or status.interrupted:
                 run.stopped = "terminated" if status.terminated else "interrupted"
                 break
@@ -283,27 +272,10 @@ def _crosses(before: float, after: float, marks: int) -> bool:
 
 
 def _record(run: TrainingRun, epoch: int, perplexity: float | None, *, rate: float, norm: float) -> None:
-    seconds = elapsed = run.schedule.seconds
-    tokens = run.tokens
-    if run.history:
-        elapsed -= run.history[-1].seconds
-        tokens -= run.history[-1].tokens
-    record = HistoryRecord(
-        step=run.step,
-        epoch=epoch,
-        tokens=run.tokens,
-        seconds=seconds,
-        train_loss=run.loss,
-        valid_perplexity=None if perplexity == math.inf else perplexity,
-        learning_rate=rate,
-        grad_norm=norm,
-        clipped_norm=min(norm, run.settings.clip_norm),
-        tokens_per_second=tokens / elapsed if elapsed > 0 else None,
+    seconds, last = run.schedule.seconds, run.history[-1] if run.history else None
+    elapsed, tokens = (seconds - last.seconds, run.tokens - last.tokens) if last else (seconds, run.tokens)
+    speed = tokens / elapsed if elapsed > 0 else None
+    found, clipped = None if perplexity == math.inf else perplexity, min(norm, run.settings.clip_norm)
+    run.history.append(
+        HistoryRecord(run.step, epoch, run.tokens, seconds, run.loss, found, rate, norm, clipped, speed)
     )
-    run.history.append(record)
-
-
-def _progress_note(run: TrainingRun) -> str:
-    best = "" if math.isinf(run.best.perplexity) else f", valid {run.best.perplexity:.1f}"
-    rate = run.tokens / max(run.schedule.seconds, 1e-9)
-    return f"perplexity {math.exp(min(run.loss, 50)):.1f}{best}, {rate:,.0f} tokens/s"

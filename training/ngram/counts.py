@@ -12,7 +12,7 @@ prefix and suffix of a listed n-gram, which occur at least as often, are also li
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -191,22 +191,16 @@ def check_ids(corpus: EncodedCorpus, vocab_size: int, *, what: str, parameter: s
 
 def _count_order(parts: Sequence[SortedText], order: int, shorter: Int32s) -> tuple[CountedNGrams, Int32s]:
     """Count one order; return its n-grams, and their index at each position [L]."""
-    sizes = run_parts(lambda part: _count_distinct(part.shared, part.extents, order), parts)
+    # distinct n-grams by partition
+    sizes = run_parts(
+        lambda part: int(np.count_nonzero((part.shared < order) & (part.extents >= order))), parts
+    )
     words, prefixes, suffixes, counts = (np.zeros(sum(sizes), np.int32) for _ in range(4))
     counted = CountedNGrams(NGrams(words, prefixes, suffixes), counts)
     numbers = np.zeros(sum(len(part.positions) for part in parts), np.int32)
     numbered_parts = list(zip(parts, accumulate(sizes, initial=0), strict=False))
     run_parts(lambda part: _list_ngrams(part[0], order, shorter, part[1], counted, numbers), numbered_parts)
     return counted, numbers
-
-
-@kernel()
-def _count_distinct(shared: UInt8s, extents: UInt8s, order: int) -> int:
-    """Count an order's distinct n-grams at sorted positions."""
-    size = 0
-    for i in range(len(shared)):
-        size += shared[i] < order <= extents[i]
-    return size
 
 
 @kernel()
@@ -302,31 +296,20 @@ class Observations:
         self.order, self.vocab_size = len(counted), len(counted[0].counts)
         self.thresholds = thresholds_by_order(prune, order=len(counted))
 
-    def occurrences(self) -> Iterator[OrderCounts]:
-        """Yield each order's occurrence counts, from 1."""
-        return self._orders(lambda k: self._counted[k - 1].counts)
+    def orders(self, *, continuations: bool = False) -> Iterator[OrderCounts]:
+        """Yield each order's occurrence or continuation counts, from 1.
 
-    def continuations(self) -> Iterator[OrderCounts]:
-        """Yield each order's continuation counts, from 1: numbers of distinct preceding words.
-
-        N-grams of the highest order, and those that start with
-        `<s>`, as no word precedes, have occurrence counts.
+        The latter are numbers of distinct preceding words. N-grams of the highest order, and
+        those that start with `<s>`, as no word precedes, have occurrence counts.
 
         Source: Heafield et al. (2013), section 3.2, «adjusted counts».
         """
-        return self._orders(self._continuation_counts)
-
-    def _continuation_counts(self, order: int) -> Int32s:
-        counts = self._counted[order - 1].counts
-        if order == self.order:
-            return counts
-        return _count_predecessors(counts, self._counted[order].ngrams.suffixes)
-
-    def _orders(self, counts_of: Callable[[int], Int32s]) -> Iterator[OrderCounts]:
         num_contexts = 1
         listed = numbers = None  # of the order below: mask of the listed n-grams, and their new indices
         for k, (every_ngram, occurrences) in enumerate(self._counted, start=1):
-            counts = counts_of(k)
+            counts = occurrences
+            if continuations and k < self.order:
+                counts = _count_predecessors(counts, self._counted[k].ngrams.suffixes)
             if k == 1:
                 counts = counts.copy()
                 counts[BOS] = 0
@@ -410,12 +393,8 @@ def match_counts(
         numbers = text if k == 1 else _find_ngrams(words, prefixes, contexts, text)
         listed, types = _listed_by_context(prefixes, order.counts, len(order.totals))
         at = contexts[predicted]
-        yield Matches(
-            counts=_values_at(numbers[predicted], order.counts),
-            totals=_values_at(at, order.totals),
-            pruned=_values_at(at, order.totals - listed),
-            types=_values_at(at, types),
-        )
+        by_context = (_values_at(at, values) for values in (order.totals, order.totals - listed, types))
+        yield Matches(_values_at(numbers[predicted], order.counts), *by_context)
         contexts = np.roll(numbers, 1)  # the first is wrong, but unused: `<s>` is not predicted
 
 

@@ -123,15 +123,10 @@ def estimate(
         orders, smoothing_facts = smoothing(observations, held_out)
         histories = None
         if prune_entropy > 0:
-            histories = history_frequencies([one_order.counts for one_order in observations.occurrences()])
+            histories = history_frequencies([one_order.counts for one_order in observations.orders()])
         del counted, observations  # an automaton is about as large
         release_memory()
     model, _, facts = compress(
-        orders,
-        vocabulary,
-        prune_entropy=prune_entropy,
-        quantise=quantise,
-        history_probs=histories,
-        progress=progress,
+        orders, vocabulary, prune_entropy, quantise=quantise, history_probs=histories, progress=progress
     )
     return NGramEstimate(model, {"discounts": [], "fallback_orders": [], **smoothing_facts, **facts})

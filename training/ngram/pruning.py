@@ -305,13 +305,8 @@ def _kept_ngrams(trie: Trie, orders: Orders, masks: Sequence[Bools]) -> list[NGr
         numbers = np.cumsum(shorter, dtype=np.int32) - 1
         suffixes = suffixes_of[length - 1][keep]
         listed = (suffixes >= 0) & shorter[suffixes]
-        answer.append(
-            NGrams(
-                words=ngrams.words[keep],
-                prefixes=numbers[ngrams.prefixes[keep]],
-                suffixes=np.where(listed, numbers[suffixes], np.int32(-1)),
-            )
-        )
+        words, prefixes = ngrams.words[keep], numbers[ngrams.prefixes[keep]]
+        answer.append(NGrams(words, prefixes, np.where(listed, numbers[suffixes], np.int32(-1))))
     return answer
 
 
@@ -343,25 +338,22 @@ def _new_backoffs(
     words, the latter also by the losses of kept words in its row. Changes are
     summed, not 1 minus sums, so an unchanged context's weight stays bit-identical.
     """
-    dropped = ~keep
-    size = len(contexts.unlisted)
-    left = contexts.unlisted + np.bincount(prefixes[dropped], probs[dropped], minlength=size)
-    lower_left = contexts.lower_unlisted + np.bincount(
-        prefixes[dropped], contexts.lower[dropped], minlength=size
-    )
-    lower_left += np.bincount(prefixes[keep], contexts.lower[keep] - lower, minlength=size)
+    dropped, size = ~keep, len(contexts.unlisted)
+    removed, listed = prefixes[dropped], prefixes[keep]
+    left = contexts.unlisted + np.bincount(removed, probs[dropped], minlength=size)
+    lower_left = contexts.lower_unlisted + np.bincount(removed, contexts.lower[dropped], minlength=size)
+    lower_left += np.bincount(listed, contexts.lower[keep] - lower, minlength=size)
     backoffs: Float64s = left / np.maximum(lower_left, MIN_LOWER_MASS)
-    fan_out = np.bincount(prefixes[keep], minlength=size)  # [m]
-    bare = (fan_out == 0) & (np.bincount(prefixes[dropped], minlength=size) > 0)
-    backoffs[bare] = 1.0  # exactly 1: it is no longer a context
+    fan_out, lost = np.bincount(listed, minlength=size), np.bincount(removed, minlength=size)  # [m]
+    backoffs[(fan_out == 0) & (lost > 0)] = 1.0  # exactly 1: it is no longer a context
     return backoffs
 
 
 def compress(
     orders: Orders,
     vocabulary: Vocabulary,
-    *,
     prune_entropy: float,
+    *,
     quantise: bool,
     normalised: bool = True,
     history_probs: Sequence[Float64s] | None = None,

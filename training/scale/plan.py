@@ -57,16 +57,12 @@ def counting_stages(order: int, *, continuations: bool) -> list[Stage]:
         order: N, the length of the longest n-grams.
         continuations: True if lower orders' `a` is the number of distinct words before an n-gram.
     """
-    columns = word_columns(1, order)
-    starts = Stage(
-        "starts",
-        f"SELECT {columns}, count(*) AS c FROM windows WHERE w1 = {BOS} GROUP BY {columns}",
-        ("windows",),
-        "counting sentence starts",
-    )
-    stages = [starts] if order > 1 else []
-    stages += [_counts(k, order, continuations=continuations) for k in range(order, 1, -1)]
-    return [*stages, _unigram_counts(order, continuations=continuations)]
+    words = word_columns(1, order)
+    sql = f"SELECT {words}, count(*) AS c FROM windows WHERE w1 = {BOS} GROUP BY {words}"
+    stages = [Stage("starts", sql, ("windows",), "counting sentence starts")] if order > 1 else []
+    adjusted = "count(*)" if continuations else _TOTAL
+    stages += [_counts(k, order, adjusted) for k in range(order, 1, -1)]
+    return [*stages, _unigram_counts(order, adjusted)]
 
 
 def counts_of_counts(k: int) -> str:
@@ -83,45 +79,40 @@ def estimation_stages(k: int, *, threshold: int, discounts: Discounts, vocab_siz
         discounts: discounts of the counts.
         vocab_size: V.
     """
-    sorting = Stage(
-        f"sorted_{k}",
-        f"SELECT {word_columns(1, k)}, p, g FROM probs_{k} ORDER BY {word_columns(1, k)}",
-        (f"probs_{k}",),
-        f"sorting {k}-grams",
-    )
+    words = word_columns(1, k)
+    sql = f"SELECT {words}, p, g FROM probs_{k} ORDER BY {words}"
+    sorting = Stage(f"sorted_{k}", sql, (f"probs_{k}",), f"sorting {k}-grams")
     return [_shares(k, threshold, discounts), _probs(k, vocab_size), sorting]
 
 
-def _counts(k: int, order: int, *, continuations: bool) -> Stage:
-    if k == order:
-        sql = (
-            f"SELECT {word_columns(1, k)}, count(*) AS a, count(*) AS c FROM windows "
-            f"WHERE w{k} <> {ABSENT} GROUP BY {word_columns(1, k)}"
-        )
-        return Stage(f"counts_{k}", sql, ("windows",), f"counting {k}-grams")
+def _counts(k: int, order: int, adjusted: str) -> Stage:
+    longer, table, total = "", "windows", "count(*)"
+    if k < order:
+        table, total = "starts", _TOTAL
+        longer = f"{_by_suffix(k, adjusted)} UNION ALL "
+    words = word_columns(1, k)
     sql = (
-        f"{_by_suffix(k, continuations=continuations)} UNION ALL "
-        f"SELECT {word_columns(1, k)}, {_TOTAL} AS a, {_TOTAL} AS c FROM starts "
-        f"WHERE w{k} <> {ABSENT} GROUP BY {word_columns(1, k)}"
+        f"{longer}SELECT {words}, {total} AS a, {total} AS c FROM {table} "
+        f"WHERE w{k} <> {ABSENT} GROUP BY {words}"
     )
-    return Stage(f"counts_{k}", sql, (f"counts_{k + 1}", "starts"), f"counting {k}-grams")
+    inputs = (f"counts_{k + 1}", table) if longer else (table,)
+    return Stage(f"counts_{k}", sql, inputs, f"counting {k}-grams")
 
 
-def _by_suffix(k: int, *, continuations: bool) -> str:
+def _by_suffix(k: int, adjusted: str) -> str:
     renamed = ", ".join(f"w{i + 1} AS w{i}" for i in range(1, k + 1))
-    adjusted = "count(*)" if continuations else _TOTAL
     return (
         f"SELECT {renamed}, {adjusted} AS a, {_TOTAL} AS c "
         f"FROM counts_{k + 1} GROUP BY {word_columns(2, k + 1)}"
     )
 
 
-def _unigram_counts(order: int, *, continuations: bool) -> Stage:
+def _unigram_counts(order: int, adjusted: str) -> Stage:
     """List every word of the vocabulary; `<s>` is never predicted, so its count is 0."""
     if order == 1:
         source, found = "windows", "SELECT w1, count(*) AS a, count(*) AS c FROM windows GROUP BY w1"
     else:
-        source, found = "counts_2", _by_suffix(1, continuations=continuations)
+        source, found = "counts_2", _by_suffix(1, adjusted)
     sql = (
         f"SELECT v.w1, CASE WHEN v.w1 = {BOS} THEN 0 ELSE coalesce(x.a, 0) END AS a, coalesce(x.c, 0) AS c "
         f"FROM vocabulary v LEFT JOIN ({found}) x ON v.w1 = x.w1"
@@ -134,27 +125,29 @@ def _shares(k: int, threshold: int, discounts: Discounts) -> Stage:
 
     γ is a quotient, not 1 minus a sum, so it is exactly 0 if no mass is freed.
     """
-    lists_all = k == 1 or threshold == 0  # unigrams are the vocabulary
+    words, lists_all = word_columns(1, k), k == 1 or threshold == 0  # unigrams are the vocabulary
     listed = "TRUE" if lists_all else f"c > {threshold}"
     context = f"PARTITION BY {word_columns(1, k - 1)}" if k > 1 else ""
 
     def total(value: str, condition: str) -> str:
         return f"CAST(sum(CASE WHEN {condition} THEN {value} ELSE 0 END) OVER ({context}) AS DOUBLE)"
 
-    one, two, more = (_double_literal(discount) for discount in discounts)
+    one, two, more = (_double(discount) for discount in discounts)
     freed = [
         f"{discount} * {total('1', f'{listed} AND {condition}')}"
         for discount, condition in ((one, "a = 1"), (two, "a = 2"), (more, "a > 2"))
     ]
     pruned = [] if lists_all else [total("a", f"NOT ({listed})")]
     inner = (
-        f"SELECT {word_columns(1, k)}, c, CAST(a AS DOUBLE) AS a, {total('a', 'TRUE')} AS total, "
+        f"SELECT {words}, c, CAST(a AS DOUBLE) AS a, {total('a', 'TRUE')} AS total, "
         f"{' + '.join(pruned + freed)} AS freed FROM counts_{k}"
     )
-    discount = f"CASE WHEN a = 0 THEN {_double_literal(0)} WHEN a = 1 THEN {one} WHEN a = 2 THEN {two} ELSE {more} END"
+    discount = (
+        f"CASE WHEN a = 0 THEN {_double(0)} WHEN a = 1 THEN {one} WHEN a = 2 THEN {two} ELSE {more} END"
+    )
     sql = (
-        f"SELECT {word_columns(1, k)}, ({_double_literal(1)} / total) * (a - {discount}) AS own, "
-        f"({_double_literal(1)} / total) * freed AS g FROM ({inner}) x WHERE {listed}"
+        f"SELECT {words}, ({_double(1)} / total) * (a - {discount}) AS own, "
+        f"({_double(1)} / total) * freed AS g FROM ({inner}) x WHERE {listed}"
     )
     return Stage(f"shares_{k}", sql, (f"counts_{k}",), f"discounting {k}-grams")
 
@@ -162,8 +155,8 @@ def _shares(k: int, threshold: int, discounts: Discounts) -> Stage:
 def _probs(k: int, vocab_size: int) -> Stage:
     """Interpolate k-grams with the (k−1)-gram of the last k − 1 words, words with the uniform distribution."""
     if k == 1:
-        uniform = _double_literal(1.0 / (vocab_size - 1))
-        probability = f"CASE WHEN w1 = {BOS} THEN {_double_literal(0)} ELSE own + g * {uniform} END"
+        uniform = _double(1.0 / (vocab_size - 1))
+        probability = f"CASE WHEN w1 = {BOS} THEN {_double(0)} ELSE own + g * {uniform} END"
         sql = f"SELECT w1, {probability} AS p, g FROM shares_1"
         return Stage("probs_1", sql, ("shares_1",), "interpolating words")
     same = " AND ".join(f"x.w{i + 1} = s.w{i}" for i in range(1, k))
@@ -174,6 +167,6 @@ def _probs(k: int, vocab_size: int) -> Stage:
     return Stage(f"probs_{k}", sql, (f"shares_{k}", f"sorted_{k - 1}"), f"interpolating {k}-grams")
 
 
-def _double_literal(value: float) -> str:
+def _double(value: float) -> str:
     """Format a DOUBLE literal with all digits; a literal without an exponent is a DECIMAL."""
     return f"{value:.17e}"

@@ -40,11 +40,9 @@ class SparkEngine:
     def __init__(self, memory_limit_bytes: int, spill: Path) -> None:
         self._limit_bytes = memory_limit_bytes
         if memory_limit_bytes < _MIN_BYTES:
-            raise InvalidInputError(
-                f"--memory-limit is {memory_limit_bytes // 10**6} MB; Spark needs at least "
-                f"{_MIN_BYTES // 10**6} MB",
-                parameter="memory-limit",
-            )
+            given, needed = memory_limit_bytes // 10**6, _MIN_BYTES // 10**6
+            problem = f"--memory-limit is {given} MB; Spark needs at least {needed} MB"
+            raise InvalidInputError(problem, parameter="memory-limit")
         logging.getLogger("py4j").setLevel(logging.ERROR)
         try:
             self._session = (

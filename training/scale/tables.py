@@ -124,12 +124,9 @@ class Workspace:
 
     def notes(self) -> list[str]:
         """Return notes for the user on reused and removed stages."""
-        notes = []
-        if self._removed:
-            notes.append(f"an unfinished estimation of another text or recipe in {self.folder} was removed")
-        if self.reused:
-            notes.append(f"{self.reused} stages of the estimation were already complete")
-        return notes
+        removed = f"an unfinished estimation of another text or recipe in {self.folder} was removed"
+        reused = f"{self.reused} stages of the estimation were already complete"
+        return [removed] * self._removed + [reused] * (self.reused > 0)
 
     def remove(self) -> None:
         """Remove all stages, after the model is published."""
@@ -148,18 +145,13 @@ def workspace(folder: Path) -> Iterator[Workspace]:
         InvalidInputError: another process uses the folder, or it has other contents.
         RegistryError: a file operation failed.
     """
-    busy = InvalidInputError(
-        f"another process is estimating in {folder}; wait until it ends, or give another --work-dir",
-        parameter="work-dir",
-    )
-    with locked_folder(folder, busy=busy):
+    problem = f"another process is estimating in {folder}; wait until it ends, or give another --work-dir"
+    with locked_folder(folder, busy=InvalidInputError(problem, parameter="work-dir")):
         with report_write_errors(folder):
             if not (folder / _MARKER_FILE).exists():
                 if any(folder.iterdir()):
-                    raise InvalidInputError(
-                        f"{folder} is not empty and contains no stages of an estimation; give an empty folder",
-                        parameter="work-dir",
-                    )
+                    what = "is not empty and contains no stages of an estimation; give an empty folder"
+                    raise InvalidInputError(f"{folder} {what}", parameter="work-dir")
                 (folder / _MARKER_FILE).touch()
             for left in folder.glob(f"{TEMPORARY_PREFIX}*"):  # left by a killed process
                 shutil.rmtree(left)
@@ -237,10 +229,6 @@ def text_windows(encoded: EncodedCorpus, order: int) -> Int32s:
     Positions with fewer words left in the sentence are included only at its start.
     """
     text = np.append(encoded.with_boundaries(), np.full(order, ABSENT, np.int32))
-    size = len(text) - order
-    columns = np.empty((order, size), np.int32)
-    ended = np.zeros(size, np.bool_)
-    for column, begin in zip(columns, range(order), strict=True):
-        column[:] = np.where(ended, np.int32(ABSENT), text[begin : begin + size])
-        ended |= column == EOS
+    columns = np.lib.stride_tricks.sliding_window_view(text, len(text) - order)[:order].copy()
+    columns[1:][np.logical_or.accumulate(columns[:-1] == EOS)] = ABSENT  # after the sentence's end
     return columns[:, (columns[-1] != ABSENT) | (columns[0] == BOS)]

@@ -62,7 +62,16 @@ class NoiseSampler:
     def __init__(
         self, weights: Float64s, *, samples: int, seed: int, device: torch.device | str = "cpu"
     ) -> None:
-        expected = inclusion_probabilities(weights, samples)
+        # inclusion probabilities, with the sum S, in proportion to the weights but at most 1
+        samples = min(samples, int(np.count_nonzero(weights)))
+        expected, certain = np.zeros(len(weights)), np.zeros(len(weights), bool)
+        over = ~certain
+        while over.any():
+            open_ = ~certain
+            expected[open_] = weights[open_] * ((samples - certain.sum()) / max(weights[open_].sum(), 1e-300))
+            over = open_ & (expected >= 1)
+            expected[over] = 1
+            certain |= over  # always drawn; the rest is scaled again
         self.samples = round(float(expected.sum()))
         # unlike the generator of the streams, which has the same seed
         self.generator = np.random.default_rng([seed, 0x6E6F697365])
@@ -98,26 +107,6 @@ def noise_weights(counts: npt.ArrayLike, kind: Literal["unigram", "log-uniform"]
         weights[order] = np.log1p(1 / (np.arange(len(weights)) + 1.0))
     weights[BOS] = 0
     return weights
-
-
-def inclusion_probabilities(weights: Float64s, samples: int) -> Float64s:
-    """Compute inclusion probabilities [V] with a given sum, in proportion to the weights but at most 1.
-
-    Args:
-        weights: relative weights [V], not negative, not all 0.
-        samples: sum of the probabilities; lowered to the number of non-zero weights.
-    """
-    samples = min(samples, int(np.count_nonzero(weights)))
-    expected = np.zeros(len(weights))
-    certain = np.zeros(len(weights), bool)
-    while True:
-        open_ = ~certain
-        expected[open_] = weights[open_] * ((samples - certain.sum()) / max(weights[open_].sum(), 1e-300))
-        over = open_ & (expected >= 1)
-        expected[over] = 1
-        certain |= over  # always drawn; the rest is scaled again
-        if not over.any():
-            return expected
 
 
 class _SampledLoss(Loss):

@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 import torch
 from numba import types
@@ -131,22 +130,6 @@ def _as_type_of(value: Any, logit: Any) -> Any:  # noqa: ARG001 - the types deci
     return rounded if logit == types.uint16 else lambda value, logit: value  # noqa: ARG005
 
 
-@numba.njit(nogil=True, inline="always")
-def _sortable_bits(value: Any) -> Any:
-    """Map a float32 to an integer in the same order.
-
-    LLVM vectorises the maximum of integers, not of floats.
-    """
-    bits = np.float32(value).view(np.int32)
-    return bits ^ ((bits >> _SIGN) & _MAGNITUDE)
-
-
-@numba.njit(nogil=True, inline="always")
-def _float_of_sortable(key: Any) -> Any:
-    """Map a key of `_sortable_bits` back to its float32."""
-    return np.int32(key ^ ((key >> _SIGN) & _MAGNITUDE)).view(np.float32)
-
-
 # no "ninf": the logits of unpredicted tokens are minus infinity
 @kernel(
     error_model="numpy",  # NaN in a row gives a NaN loss, which the trainer reports
@@ -174,8 +157,9 @@ def softmax_gradients(
         # three passes over the row: maximum, sum of exponentials, gradient
         for v in range(size):
             values[v] = as_float32(row[v]) + bias[v]
-            key = max(key, _sortable_bits(values[v]))
-        highest = _float_of_sortable(key)
+            bits = np.float32(values[v]).view(np.int32)  # LLVM vectorises the maximum of integers only
+            key = max(key, bits ^ ((bits >> _SIGN) & _MAGNITUDE))
+        highest = np.int32(key ^ ((key >> _SIGN) & _MAGNITUDE)).view(np.float32)
         target = values[targets[n]]
         total = np.float32(0)
         for v in range(size):
@@ -338,7 +322,6 @@ def linear_softmax(
     bias: Tensor,
     inputs: Tensor,
     targets: Tensor,
-    *,
     scale: float,
     precision: torch.dtype,
     pull: float = 0.0,
@@ -405,18 +388,9 @@ class FullSoftmax(Loss):
 
     @override
     def __call__(self, features: Tensor, ids: Tensor, *, precision: torch.dtype) -> LossResult:
-        layer, scale, pull = self._layer, 1 / len(ids), self._self_normalise
+        layer, pull = self._layer, self._self_normalise
         bias = layer.bias + layer.never_predicted
-        done = linear_softmax(
-            layer.weight,
-            bias,
-            features,
-            ids,
-            scale=scale,
-            precision=precision,
-            pull=pull,
-            changes=self.changes,
-        )
+        done = linear_softmax(layer.weight, bias, features, ids, 1 / len(ids), precision, pull, self.changes)
         accumulate(layer.weight, done.grad_weight)
         accumulate(layer.bias, done.grad_bias)
         losses = done.losses
@@ -442,9 +416,7 @@ class AdaptiveCrossEntropy(Loss):
         output = self._output
         vectors = output.vectors
         ranks = vectors.rank[ids]
-        head = linear_softmax(
-            *output.head(), features, output.head_index(ranks), scale=1 / len(ids), precision=precision
-        )
+        head = linear_softmax(*output.head(), features, output.head_index(ranks), 1 / len(ids), precision)
         size = vectors.bounds[1]
         accumulate(vectors.table(0), head.grad_weight[:size])
         accumulate(output.clusters, head.grad_weight[size:])
@@ -464,12 +436,11 @@ class AdaptiveCrossEntropy(Loss):
         rows = ((ranks >= begin) & (ranks < end)).nonzero().squeeze(1)
         projection = vectors.projection(cluster).detach().to(precision)
         inputs = features[rows].to(precision)
-        table, projected, scale = vectors.table(cluster), inputs @ projection.T, 1 / len(ranks)
-        inside = linear_softmax(
-            table, output.biases[cluster], projected, ranks[rows] - begin, scale=scale, precision=precision
-        )
+        table, bias = vectors.table(cluster), output.biases[cluster]
+        projected, inner = inputs @ projection.T, ranks[rows] - begin
+        inside = linear_softmax(table, bias, projected, inner, 1 / len(ranks), precision)
         accumulate(table, inside.grad_weight)
-        accumulate(output.biases[cluster], inside.grad_bias)
+        accumulate(bias, inside.grad_bias)
         accumulate(vectors.projection(cluster), (inside.grad_inputs.T @ inputs).float())
         gradient.index_add_(0, rows, (inside.grad_inputs @ projection).to(gradient.dtype))
         return inside.losses.sum(dtype=torch.float64)

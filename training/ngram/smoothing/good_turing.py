@@ -37,7 +37,7 @@ def good_turing(observations: Observations, held_out: EncodedCorpus | None) -> S
     def estimate() -> Iterator[tuple[NGrams, Float64s, Float64s]]:
         lower = uniform_distribution(observations.vocab_size)
         lower_prefixes, unlisted = np.zeros(1, np.int32), np.zeros(1)  # the unigrams list every word
-        for k, order in enumerate(observations.occurrences(), start=1):
+        for k, order in enumerate(observations.orders(), start=1):
             found = discount_ratios(order.counts_of_counts)
             if found is None:
                 fallback_orders.append(k)

@@ -193,7 +193,7 @@ class Additive:
                 shares = 1.0 / (1.0 + order.totals / added)
             return np.zeros(4), np.where(estimated, shares, 1.0)
 
-        return interpolate(observations.occurrences(), level), {"k": self.k}
+        return interpolate(observations.orders(), level), {"k": self.k}
 
 
 def maximum_likelihood(observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:  # noqa: ARG001 - a smoothing's signature
@@ -205,7 +205,7 @@ def maximum_likelihood(observations: Observations, held_out: EncodedCorpus | Non
 
     Source: Jelinek (1997), "Statistical methods for speech recognition", section 4.2.
     """
-    orders = interpolate(observations.occurrences(), lambda order: (np.zeros(4), np.zeros(len(order.totals))))
+    orders = interpolate(observations.orders(), lambda order: (np.zeros(4), np.zeros(len(order.totals))))
     return orders, {}
 
 
@@ -222,4 +222,4 @@ def witten_bell(observations: Observations, held_out: EncodedCorpus | None) -> S
         shares = np.divide(types, order.totals + types, out=np.ones_like(types), where=types > 0)
         return np.zeros(4), shares
 
-    return interpolate(observations.occurrences(), level), {}
+    return interpolate(observations.orders(), level), {}

@@ -11,8 +11,9 @@ sample. Fitted discounts are better for subword pieces, closed vocabularies
 and texts with replaced rare words, where hardly any token occurs once.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -82,7 +83,7 @@ def discounts_from_counts(
 
 
 def fit_discounts(
-    matches: Iterable[Matches], *, num_discounts: Literal[1, 3], vocab_size: int
+    matches: Iterable[Matches], num_discounts: Literal[1, 3], vocab_size: int
 ) -> list[Discounts]:
     """Fit discounts of maximum held-out likelihood by order.
 
@@ -210,11 +211,12 @@ class Discounting:
 
     def __call__(self, observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:
         """Estimate a model."""
+        counted = partial(observations.orders, continuations=self.continuations)
         vocab_size, fitted = observations.vocab_size, list[Discounts]()
         if self.discounts == "held-out":
             text = require_held_out(held_out, key="ngram.discounts", what="discounts")
-            matches = match_counts(self._orders(observations), text, vocab_size=vocab_size)
-            fitted = fit_discounts(matches, num_discounts=self.num_discounts, vocab_size=vocab_size)
+            matches = match_counts(counted(), text, vocab_size=vocab_size)
+            fitted = fit_discounts(matches, self.num_discounts, vocab_size)
         used: list[list[float]] = []
         fallback_orders: list[int] = []
 
@@ -222,19 +224,13 @@ class Discounting:
             if fitted:
                 discounts, is_estimated = fitted[len(used)], True
             else:
-                counts, num_discounts = order.counts_of_counts, self.num_discounts
-                discounts, is_estimated = discounts_from_counts(counts, num_discounts=num_discounts)
+                discounts, is_estimated = discounts_from_counts(
+                    order.counts_of_counts, num_discounts=self.num_discounts
+                )
             used.append(list(discounts))
             if not is_estimated:
                 fallback_orders.append(len(used))
             return np.array([0.0, *discounts]), np.zeros(len(order.totals))
 
-        orders = interpolate(self._orders(observations), level)
-        return orders, {
-            "discounts": used,
-            "fallback_orders": fallback_orders,
-            "discounts_from": self.discounts,
-        }
-
-    def _orders(self, observations: Observations) -> Iterator[OrderCounts]:
-        return observations.continuations() if self.continuations else observations.occurrences()
+        facts = {"discounts": used, "fallback_orders": fallback_orders, "discounts_from": self.discounts}
+        return interpolate(counted(), level), facts

@@ -164,7 +164,7 @@ def test_wrong_thresholds_are_refused(prune, said):
 
 
 def test_an_ngram_stays_if_it_occurs_more_often_than_its_threshold():
-    everything, pruned = spelt(observed(()).occurrences()), spelt(observed((0, 1, 1, 3)).occurrences())
+    everything, pruned = spelt(observed(()).orders()), spelt(observed((0, 1, 1, 3)).orders())
     for k, threshold in enumerate((0, 1, 1, 3)):
         expected = {g: c for g, c in everything[k].items() if k == 0 or c > threshold}
         assert pruned[k] == expected
@@ -172,14 +172,14 @@ def test_an_ngram_stays_if_it_occurs_more_often_than_its_threshold():
 
 
 def test_continuations_are_pruned_by_their_occurrences():
-    occurrences, everything = spelt(observed(()).occurrences()), spelt(observed(()).continuations())
-    pruned = spelt(observed((0, 2)).continuations())
+    occurrences, everything = spelt(observed(()).orders()), spelt(observed(()).orders(continuations=True))
+    pruned = spelt(observed((0, 2)).orders(continuations=True))
     assert pruned[1] == {g: everything[1][g] for g, c in occurrences[1].items() if c > 2}
 
 
 def test_suffixes_of_those_that_stay_are_numbered_anew():
     words = [()]
-    for order in observed((0, 1, 2)).occurrences():
+    for order in observed((0, 1, 2)).orders():
         ngrams = order.ngrams
         longer = [(*words[p], int(w)) for p, w in zip(ngrams.prefixes, ngrams.words, strict=True)]
         if len(longer[0]) > 1:
@@ -188,7 +188,7 @@ def test_suffixes_of_those_that_stay_are_numbered_anew():
 
 
 def test_totals_and_kinds_include_what_was_dropped():
-    everything, pruned = list(observed(()).occurrences()), list(observed((0, 0, 15)).occurrences())
+    everything, pruned = list(observed(()).orders()), list(observed((0, 0, 15)).orders())
     assert np.array_equal(everything[2].totals, pruned[2].totals)
     assert np.array_equal(everything[2].types, pruned[2].types)
     assert np.array_equal(everything[3].counts_of_counts, pruned[3].counts_of_counts)
@@ -197,7 +197,7 @@ def test_totals_and_kinds_include_what_was_dropped():
 
 def test_nothing_is_copied_where_nothing_is_dropped():
     counted = count_ngrams(corpus(), 7, order=3, progress=Progress())
-    for one_order, order in zip(counted, Observations(counted).occurrences(), strict=True):
+    for one_order, order in zip(counted, Observations(counted).orders(), strict=True):
         assert order.ngrams.words is one_order.ngrams.words
         assert order.ngrams.suffixes is one_order.ngrams.suffixes
     assert counted[0].counts[BOS] == 400  # the caller's counts are unchanged

@@ -58,7 +58,7 @@ def test_matches_are_what_dictionaries_find(continuations):
     corpus = EncodedCorpus.from_sentences(TRAIN)
     counted = count_ngrams(corpus, len(VOCABULARY), order=ORDER, progress=Progress())
     observations = Observations(counted, prune=PRUNE)
-    orders = observations.continuations() if continuations else observations.occurrences()
+    orders = observations.orders(continuations=continuations)
     found = list(match_counts(orders, EncodedCorpus.from_sentences(HELD_OUT), vocab_size=len(VOCABULARY)))
     model = (slow.SlowKneserNey if continuations else slow.SlowAbsolute)(TRAIN, len(VOCABULARY), ORDER, PRUNE)
     for place, (word, history) in enumerate(histories(HELD_OUT)):
