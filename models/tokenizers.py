@@ -121,13 +121,9 @@ class Tokenizer(ABC):
         """Ids of the classes that the vocabulary has, by name."""
         return {}
 
-    def _word_spans(self, text: str) -> list[tuple[int, int]]:
-        """Return the start and end of each word of a normalised text, as in members."""
-        return word_spans(text)
-
     def member_matcher(self, names: Iterable[str]) -> MemberMatcher:
         """Return a matcher for members of the named classes in this tokenizer's texts."""
-        return MemberMatcher(names, self._word_spans, words_only=isinstance(self, WordTokenizer))
+        return MemberMatcher(names, word_spans, words_only=False)
 
     def with_slots(self, slots: Slots) -> Self:
         """Return a tokenizer whose tokens include the members of classes.
@@ -331,8 +327,8 @@ class WordTokenizer(Tokenizer):
         return {word[1:]: i for word, i in self._ids.items() if word.startswith("$") and MARK.fullmatch(word)}
 
     @override
-    def _word_spans(self, text: str) -> list[tuple[int, int]]:
-        return self.split.spans(text)
+    def member_matcher(self, names: Iterable[str]) -> MemberMatcher:
+        return MemberMatcher(names, self.split.spans, words_only=True)
 
     @override
     def _spans(self, text: str) -> Int64s:
@@ -480,7 +476,13 @@ class SentencePieceTokenizer(Tokenizer):
                 f"the SentencePiece model has the byte piece {malformed!r:.40}; "
                 "byte pieces are spelled <0x00> to <0xFF>"
             )
-        super().__init__(vocabulary or self._own_vocabulary(), normalise=normalise)
+        begin = len(CONTROL_TOKENS)
+        if vocabulary is None and self.pieces[:begin] != CONTROL_TOKENS:
+            raise ManifestError(
+                f"the SentencePiece model starts with the pieces {list(self.pieces[:begin])!s:.200}, "
+                f"it must start with {list(CONTROL_TOKENS)}"
+            )
+        super().__init__(vocabulary or Vocabulary(self.pieces[begin:]), normalise=normalise)
         self.unknown = self.vocabulary.id_of(self.pieces[self._processor.unk_id()])
         self._space = self.vocabulary.id_of(SPACE_MARK)
         self.classes = {name: self.vocabulary.id_of(class_mark(name)) for name in classes}
@@ -488,15 +490,6 @@ class SentencePieceTokenizer(Tokenizer):
             raise ManifestError(
                 f"the SentencePiece model lacks the mark of one of the classes {list(classes)}"
             )
-
-    def _own_vocabulary(self) -> Vocabulary:
-        begin = len(CONTROL_TOKENS)
-        if self.pieces[:begin] != CONTROL_TOKENS:
-            raise ManifestError(
-                f"the SentencePiece model starts with the pieces {list(self.pieces[:begin])!s:.200}, "
-                f"it must start with {list(CONTROL_TOKENS)}"
-            )
-        return Vocabulary(self.pieces[begin:])
 
     @cached_property
     def _divides_at_spaces(self) -> bool:

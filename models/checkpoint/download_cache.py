@@ -151,13 +151,11 @@ class DownloadCache:
 
     def _is_complete(self, version: Version, raw: bytes, manifest: Manifest) -> bool:
         """True if cached with this manifest and intact files."""
-        if self.manifest(version) != raw:
-            return False
-        try:
-            verify_files(version.path, manifest)
-        except IntegrityError:
-            return False
-        return True
+        with contextlib.suppress(IntegrityError):
+            if self.manifest(version) == raw:
+                verify_files(version.path, manifest)
+                return True
+        return False
 
     def _assemble(self, version: Version, raw: bytes, manifest: Manifest) -> None:
         versions = version.path.parent
@@ -259,7 +257,7 @@ class CachedStore(ObjectStore):
             known = self.known.entries(folder)
             return known if _manifest_keys(known) else None
 
-        return self.ask(lambda: self._entries(folder), recall)
+        return self.ask(lambda: self.refresh(folder), recall)
 
     @override
     def read(self, key: str, num_bytes: int | None = None) -> TaggedContent | None:
@@ -277,13 +275,14 @@ class CachedStore(ObjectStore):
         [found] = self.ask(lambda: [note()], recall)  # lists, because None is a valid value
         return found
 
-    def refresh(self) -> list[ObjectEntry]:
-        """Read all entries from the store.
+    def refresh(self, folder: str = "") -> list[ObjectEntry]:
+        """Read entries from the store.
 
         Raises:
             RegistryError: the store cannot be reached.
         """
-        entries = self._entries("")
+        entries = self._store.entries(folder)
+        self.known.remember_entries(folder, entries)
         self._failure = None
         return entries
 
@@ -312,8 +311,3 @@ class CachedStore(ObjectStore):
         if known is None:
             raise RegistryError(str(failure))
         return known
-
-    def _entries(self, folder: str) -> list[ObjectEntry]:
-        entries = self._store.entries(folder)
-        self.known.remember_entries(folder, entries)
-        return entries

@@ -46,7 +46,7 @@ class S3Store(FsspecStore, ConditionalStore):
                 page = await self._call("list_objects_v2", Prefix=prefix, **more)
                 found += [
                     ObjectEntry(
-                        entry["Key"][len(self._prefix) :],
+                        entry["Key"][len(self._key("")) :],
                         entry["Size"],
                         entry["ETag"],
                         entry["LastModified"].timestamp(),
@@ -137,12 +137,7 @@ class S3Store(FsspecStore, ConditionalStore):
         return done
 
     def _key(self, key: str) -> str:
-        return f"{self._prefix}{key}"
-
-    @property
-    def _prefix(self) -> str:
-        prefix = self._root.partition("/")[2]
-        return f"{prefix}/" if prefix else ""
+        return f"{self._root}/{key}".partition("/")[2]
 
     @override
     def _open(self) -> Any:
