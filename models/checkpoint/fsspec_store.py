@@ -10,13 +10,12 @@ import math
 import os
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
 from typing import Any
 
 import fsspec
 from typing_extensions import override
 
-from models.checkpoint.stores import LockedStore, ObjectEntry, ObjectStore, StoreTimeouts, TaggedContent
+from models.checkpoint.stores import ConditionalStore, ObjectEntry, ObjectStore, StoreTimeouts, TaggedContent
 from models.errors import RegistryAccessError, RegistryError
 
 _CHUNK_BYTES = 8 << 20
@@ -132,7 +131,7 @@ class FsspecStore(ObjectStore):
             raise kind(f"cannot {what} {path}: {why}") from error
 
 
-class MemoryStore(FsspecStore, LockedStore):
+class MemoryStore(FsspecStore, ConditionalStore):
     """fsspec's files in memory; a process-wide lock makes conditional writes atomic."""
 
     @override
@@ -152,5 +151,6 @@ class MemoryStore(FsspecStore, LockedStore):
                 self._invoke("rm_file", self._path(key))
 
     @override
-    def _lock(self, key: str) -> AbstractContextManager[object]:
-        return _memory_lock
+    def put_if_match(self, key: str, content: bytes, tag: str | None) -> bool:
+        with _memory_lock:
+            return self._put_if_match(key, content, tag)

@@ -73,7 +73,7 @@ def replay_golden(
         sequences = [model.vocabulary.check_ids(s, parameter="sequences") for s in golden["sequences"]]
         if max(map(len, sequences), default=0) > MAX_GOLDEN_TOKENS:
             raise ValueError(f"a sequence has more than {MAX_GOLDEN_TOKENS} tokens")
-        expected = [np.asarray(row, dtype=np.float64) for row in golden[_LOG_PROB_FIELDS[precision]]]
+        expected = [np.asarray(row, np.float64) for row in golden[_LOG_PROB_FIELDS[precision]]]
     except (OSError, InvalidInputError, *MALFORMED_DATA_ERRORS) as error:
         raise ManifestError(f"{path} is not a golden test: {error}") from None
     worst = 0.0

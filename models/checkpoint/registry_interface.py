@@ -339,11 +339,18 @@ class Registry(Catalogue, ABC):
         Args:
             names: names of models, existing or not; None: all models of the registry.
         """
-        models = self._stored_models(names)
-        return {
-            name: self._stamp(name, models.get(name, ModelEntries()))
-            for name in (models if names is None else names)
-        }
+        models, stamps = self._stored_models(names), dict[str, ModelStamp]()
+        for name in models if names is None else names:
+            model = models.get(name, ModelEntries())
+            tag = model.alias_tag
+            if tag is None:  # not in the listing
+                try:
+                    found = self._store.read(f"{name}/{ALIASES_FILE}")
+                    tag = "" if found is None else found.tag
+                except RegistryError:  # affects only this model; a later read reports the error
+                    tag = f"unreadable at {time.monotonic_ns()}"
+            stamps[name] = ModelStamp(tuple(model.versions), tag)
+        return stamps
 
     @abstractmethod
     def delete(self, name: str, number: int) -> None:
@@ -360,16 +367,6 @@ class Registry(Catalogue, ABC):
         for name in [""] if names is None else names:
             models |= self._stored.entries(name)
         return models
-
-    def _stamp(self, name: str, model: ModelEntries) -> ModelStamp:
-        tag = model.alias_tag
-        if tag is None:  # not in the listing
-            try:
-                found = self._store.read(f"{name}/{ALIASES_FILE}")
-                tag = "" if found is None else found.tag
-            except RegistryError:  # affects only this model; a later read reports the error
-                tag = f"unreadable at {time.monotonic_ns()}"
-        return ModelStamp(tuple(model.versions), tag)
 
     def _point_alias(self, name: str, alias: str, number: int | None) -> dict[str, int]:
         """Point an alias at a version, or at none, atomically; return the old aliases.

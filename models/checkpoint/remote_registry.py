@@ -178,4 +178,4 @@ class RemoteRegistry(Registry):
                 raise ManifestError(f"{self.location}/{key} is missing: the version is unfinished or deleted")
             return found.content
 
-        return self._cached.ask(read, lambda: self._cache.manifest(version))
+        return self._cached.ask(read, (version.path / MANIFEST_FILE).read_bytes)
