@@ -332,7 +332,7 @@ class WordTokenizer(Tokenizer):
 
     @override
     def _spans(self, text: str) -> Int64s:
-        return np.array(self.split.spans(text), dtype=np.int64).reshape(-1, 2)
+        return np.array(self.split.spans(text), np.int64).reshape(-1, 2)
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text's words."""
@@ -523,7 +523,7 @@ class SentencePieceTokenizer(Tokenizer):
     def _spans(self, text: str) -> Int64s:
         read, offsets = self._processor.Normalize(text, with_offsets=True)
         parts = list(self._parts(text))
-        ids = np.array(list(chain.from_iterable(map(self._processor.EncodeAsIds, parts))), dtype=np.int64)
+        ids = np.array(list(chain.from_iterable(map(self._processor.EncodeAsIds, parts))), np.int64)
         sizes = self._sizes[ids]
         if (unknown := np.flatnonzero(ids == self._processor.unk_id())).size:
             pieces = list(chain.from_iterable(map(self._processor.EncodeAsPieces, parts)))
@@ -565,18 +565,14 @@ class SentencePieceTokenizer(Tokenizer):
     @cached_property
     def token_bytes(self) -> tuple[bytes, ...]:
         """The piece with `▁` replaced by a space; the byte, for byte-fallback pieces."""
-        answer = []
-        classes = set(self.classes.values())
-        for i, piece in enumerate(self.vocabulary.tokens):
-            if i in {BOS, EOS}:
-                answer.append(b"")
-            elif i in classes:
-                answer.append(b" " + piece.encode())
-            elif piece in self._bytes:
-                answer.append(bytes.fromhex(piece[3:5]))  # spelled "<0xE2>"
-            else:
-                answer.append(piece.replace(SPACE_MARK, " ").encode())
-        return tuple(answer)
+        added = [
+            bytes.fromhex(piece[3:5]) if piece in self._bytes else piece.replace(SPACE_MARK, " ").encode()
+            for piece in self.vocabulary.tokens  # a byte is spelled "<0xE2>"
+        ]
+        for i in self.classes.values():
+            added[i] = b" " + added[i]
+        added[BOS] = added[EOS] = b""
+        return tuple(added)
 
     def settings(self) -> dict[str, Any]:
         """Return the hash of the learnt model, which has its own file, and any Unicode form and classes."""
