@@ -41,7 +41,7 @@ class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
         self.vocabulary, self.is_lookup = tokenizer.vocabulary, is_lookup(model)
         self._num_plain, size = len(model.vocabulary), len(tokenizer.vocabulary)
         shares = {} if tokenizer.members is None else tokenizer.members.shares
-        members, classes = np.array([*shares], dtype=np.int64).reshape(-1, 2).T
+        members, classes = np.array([*shares], np.int64).reshape(-1, 2).T
         log_shares = np.log(np.array([*shares.values()])).astype(np.float32)
         self._by_class = [
             (given, members[classes == given], log_shares[classes == given]) for given in np.unique(classes)
@@ -83,7 +83,7 @@ class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
     def next_log_probs(self, state: Any) -> FloatArray:
         """Return log-probabilities [B, W] of the next token; −∞ for classes."""
         plain = to_numpy(self.model.next_log_probs(state))
-        rows = np.full((len(plain), len(self.vocabulary)), -np.inf, dtype=np.float32)
+        rows = np.full((len(plain), len(self.vocabulary)), -np.inf, np.float32)
         rows[:, : self._num_plain] = plain
         for given, _, _ in self._by_class:
             rows[:, given] = -np.inf
@@ -105,7 +105,7 @@ class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
     @override
     def score_choices(self, state: Any, rows: TokenIds, tokens: TokenIds) -> FloatArray:
         scores, begins, _ = self._score_readings(state, rows, tokens)
-        answer = np.full(len(tokens), -np.inf, dtype=np.float32)
+        answer = np.full(len(tokens), -np.inf, np.float32)
         if scores.size:
             known = self._reading_offsets[tokens + 1] > self._reading_offsets[tokens]
             answer[known] = np.logaddexp.reduceat(scores, begins[known])
@@ -148,7 +148,7 @@ class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
         read, added = self._token[tokens], self._log_share[tokens]
         is_token = np.arange(tokens.shape[1]) < lengths[:, None]
         rows, columns = np.nonzero(self._is_ambiguous[tokens] & is_token)
-        done = np.zeros(len(lengths), dtype=np.int64)  # number of tokens read by the state of each row
+        done = np.zeros(len(lengths), np.int64)  # number of tokens read by the state of each row
         live = np.arange(len(lengths))
         while rows.size:
             firsts = np.flatnonzero(np.diff(rows, prepend=-1))
