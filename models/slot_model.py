@@ -52,11 +52,11 @@ class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
         all_shares = np.concatenate([np.zeros(len(plain), np.float32), log_shares])
         # readings of all tokens in order: index of each token's first reading, then their number [W + 1]; the
         # model's token of each reading, and the natural log of the text's probability, given that token
-        self._reading_offsets = np.searchsorted(of[order], np.arange(size + 1))
+        self._offsets = np.searchsorted(of[order], np.arange(size + 1))
         self._reading_tokens, self._reading_log_shares = tokens[order], all_shares[order]
         # one reading of each token; of a class itself, which no text has, none
-        counts = np.diff(self._reading_offsets)
-        firsts = np.minimum(self._reading_offsets[:-1], len(tokens) - 1)
+        counts = np.diff(self._offsets)
+        firsts = np.minimum(self._offsets[:-1], len(tokens) - 1)
         self._token = np.where(counts > 0, self._reading_tokens[firsts], np.arange(size))
         self._log_share = np.where(counts > 0, self._reading_log_shares[firsts], -np.inf).astype(np.float32)
         self._is_ambiguous = counts > 1
@@ -107,7 +107,7 @@ class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
         scores, begins, _ = self._score_readings(state, rows, tokens)
         answer = np.full(len(tokens), -np.inf, np.float32)
         if scores.size:
-            known = self._reading_offsets[tokens + 1] > self._reading_offsets[tokens]
+            known = self._offsets[tokens + 1] > self._offsets[tokens]
             answer[known] = np.logaddexp.reduceat(scores, begins[known])
         return answer
 
@@ -115,7 +115,7 @@ class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
         self, state: Any, rows: TokenIds, tokens: TokenIds
     ) -> tuple[FloatArray, TokenIds, TokenIds]:
         """Return readings' log-probabilities and tokens, and candidates' first readings."""
-        first, end = self._reading_offsets[tokens], self._reading_offsets[tokens + 1]
+        first, end = self._offsets[tokens], self._offsets[tokens + 1]
         counts, indices = end - first, index_ranges(first, end)
         begins = np.cumsum(counts) - counts
         read = self._reading_tokens[indices]
@@ -135,7 +135,7 @@ class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
         )
         best = np.flatnonzero(is_best)
         best = best[np.searchsorted(best, begins)]  # the first of equals
-        log_shares = self._reading_log_shares[self._reading_offsets[tokens] + best - begins]
+        log_shares = self._reading_log_shares[self._offsets[tokens] + best - begins]
         with np.errstate(invalid="ignore"):
             more = np.nan_to_num(totals - scores[best], nan=0.0)
         return read[best], (log_shares + more).astype(np.float32)

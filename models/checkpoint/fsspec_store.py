@@ -45,7 +45,7 @@ class FsspecStore(ObjectStore):
 
     @override
     def entries(self, folder: str = "") -> list[ObjectEntry]:
-        with self._translate_errors("list", folder):
+        with self._report_errors("list", folder):
             if folder:
                 return self._found(folder)
             here = self._invoke("ls", self._root, detail=True)
@@ -56,7 +56,7 @@ class FsspecStore(ObjectStore):
     def read(self, key: str, num_bytes: int | None = None) -> TaggedContent | None:
         part = {} if num_bytes is None else {"start": 0, "end": num_bytes}
         try:
-            with self._translate_errors("read", key):
+            with self._report_errors("read", key):
                 content = bytes(self._invoke("cat_file", self._path(key), **part))[:num_bytes]
         except FileNotFoundError:
             return None
@@ -70,7 +70,7 @@ class FsspecStore(ObjectStore):
         """
         for start in range(0, num_bytes, _CHUNK_BYTES):
             end = min(start + _CHUNK_BYTES, num_bytes)
-            with self._translate_errors("read", key):
+            with self._report_errors("read", key):
                 chunk = self._invoke("cat_file", self._path(key), start=start, end=end, num_bytes=end - start)
             yield chunk
 
@@ -111,7 +111,7 @@ class FsspecStore(ObjectStore):
         return fsspec.filesystem(protocol, use_listings_cache=False, skip_instance_cache=True)
 
     @contextlib.contextmanager
-    def _translate_errors(self, what: str, key: str) -> Iterator[None]:
+    def _report_errors(self, what: str, key: str) -> Iterator[None]:
         """Convert the file system's errors to a RegistryError that names the operation.
 
         Raises:
@@ -141,12 +141,12 @@ class MemoryStore(FsspecStore, ConditionalStore):
 
     @override
     def put(self, key: str, content: bytes) -> None:
-        with _memory_lock, self._translate_errors("write", key):
+        with _memory_lock, self._report_errors("write", key):
             self._invoke("pipe_file", self._path(key), content)
 
     @override
     def delete(self, key: str) -> None:
-        with _memory_lock, self._translate_errors("delete", key):
+        with _memory_lock, self._report_errors("delete", key):
             if self._invoke("exists", self._path(key)):
                 self._invoke("rm_file", self._path(key))
 
