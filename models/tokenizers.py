@@ -207,13 +207,13 @@ class Tokenizer(ABC):
         context that is composed with one of the text.
         """
         alone, joint = self.normaliser(context), self.normaliser(context + text)
-        ids = self.encode(joint)
+        ids = own = self.encode(joint)
         border = Prefix.similarity(alone, joint)
-        if self.members is None:
-            return ids, self._num_ending_in(joint, border, ids) if border else 0
-        marked = self.members.matcher.mark(joint)
-        border = marked.offset(border)
-        return ids, self._num_ending_in(marked.text, border, self._encode(marked.text)) if border else 0
+        if self.members is not None:
+            marked = self.members.matcher.mark(joint)
+            joint, border = marked.text, marked.offset(border)
+            own = self._encode(joint)
+        return ids, self._num_ending_in(joint, border, own) if border else 0
 
     def _num_ending_in(self, text: str, border: int, ids: list[int]) -> int:
         """Count the ids that end within a normalised text's first `border` characters, at least 1."""
@@ -256,9 +256,7 @@ class Tokenizer(ABC):
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of ids; bytes that are not UTF-8 become U+FFFD."""
         raw = b"".join(self.token_bytes[i] for i in ids)
-        if self.leading_space and raw.startswith(b" "):
-            raw = raw[1:]
-        return raw.decode("utf-8", errors="replace")
+        return raw.removeprefix(b" " * self.leading_space).decode(errors="replace")
 
     def save(self, directory: Path) -> None:
         """Write the tokenizer's files into an existing folder."""
@@ -334,8 +332,8 @@ class WordTokenizer(Tokenizer):
     def _spans(self, text: str) -> Int64s:
         return np.array(self.split.spans(text), np.int64).reshape(-1, 2)
 
+    @override
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each text's words."""
         if self.pattern is not None or self.members is not None:
             return super().encode_all(texts)
         ids, offsets = self.encode_ragged(texts)
@@ -623,8 +621,8 @@ class ListedPieceTokenizer(SentencePieceTokenizer):
     def _encode(self, text: str) -> list[int]:
         return self.encode_all([text])[0]
 
+    @override
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each text."""
         get, unknown = self._ids.get, self.unknown
         rows = self._processor.Encode(list(texts), out_type=str)
         return [[get(piece, unknown) for piece in pieces] for pieces in rows]
