@@ -133,9 +133,9 @@ def index_ranges(begins: Int64s, ends: Int64s) -> Int64s:
 def to_numpy(array: Array) -> FloatArray:
     """Return a float32 NumPy array on the host, without a copy if it is one."""
     if isinstance(array, np.ndarray):
-        return np.asarray(array, dtype=np.float32)
+        return np.asarray(array, np.float32)
     tensor: Any = array
-    return np.asarray(tensor.detach().cpu().numpy(), dtype=np.float32)
+    return np.asarray(tensor.detach().cpu().numpy(), np.float32)
 
 
 def on_one_device(arrays: Sequence[Array]) -> bool:

@@ -42,7 +42,7 @@ MAX_EXPANSION = 250
 
 DAMAGED_HINT = "compress or download it again"
 
-_MAX_SETTINGS_FILE_BYTES = 1 << 20
+_MAX_FILE_BYTES = 1 << 20
 
 _FROM_UTF = "convert it first: iconv -f utf-{} -t utf-8 {{}} > text"
 _FOREIGN_FORMATS = (
@@ -149,9 +149,9 @@ def read_settings_file(path: Path) -> bytes:
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file")
-        data = file.read(_MAX_SETTINGS_FILE_BYTES + 1)
-    if len(data) > _MAX_SETTINGS_FILE_BYTES:
-        raise OSError(errno.EFBIG, f"it has more than {_MAX_SETTINGS_FILE_BYTES} bytes")
+        data = file.read(_MAX_FILE_BYTES + 1)
+    if len(data) > _MAX_FILE_BYTES:
+        raise OSError(errno.EFBIG, f"it has more than {_MAX_FILE_BYTES} bytes")
     return data
 
 
@@ -185,7 +185,7 @@ def check_text(head: bytes, name: str | Path) -> None:
 
 def decompressed(raw: BufferedReader) -> BinaryIO:
     """Return a file's content, decompressed; reading may raise `DECOMPRESSION_ERRORS`."""
-    magic, packed = raw.peek(8), _CountingReader(raw)
+    magic, packed = raw.peek(8), _Counted(raw)
     open_packed = next((opener for start, opener in _OPENERS.items() if re.match(start, magic)), None)
     if open_packed is not None:
         chunks = iter(partial(open_packed(packed).read, _BUFFER_BYTES), b"")
@@ -196,7 +196,7 @@ def decompressed(raw: BufferedReader) -> BinaryIO:
     return BufferedReader(_BoundedReader(packed, chunks), _BUFFER_BYTES)
 
 
-class _CountingReader:
+class _Counted:
     """File wrapper that counts the bytes read, since a pipe has no position."""
 
     def __init__(self, raw: BufferedReader) -> None:
@@ -210,7 +210,7 @@ class _CountingReader:
         return data
 
 
-def _zstandard_chunks(raw: _CountingReader) -> Iterator[bytes]:
+def _zstandard_chunks(raw: _Counted) -> Iterator[bytes]:
     """Yield a Zstandard file's content; unlike the library, detect truncation."""
     frame = None
     while compressed := (frame and frame.unused_data) or raw.read(_ZSTD_CHUNK_BYTES):
@@ -224,7 +224,7 @@ def _zstandard_chunks(raw: _CountingReader) -> Iterator[bytes]:
 class _BoundedReader(RawIOBase):
     """Content of a compressed file, with bounded expansion."""
 
-    def __init__(self, compressed: _CountingReader, chunks: Iterator[bytes]) -> None:
+    def __init__(self, compressed: _Counted, chunks: Iterator[bytes]) -> None:
         self._packed, self._chunks = compressed, chunks
         self._num_bytes = 0
         self._unpacked = memoryview(b"")

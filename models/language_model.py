@@ -332,7 +332,7 @@ def entropy_bits(log_probs: FloatArray) -> Float64s:
 def pad_sequences(sequences: Sequence[Sequence[int] | TokenIds]) -> tuple[TokenIds, TokenIds]:
     """Return ragged sequences as tokens [B, T], padded with `</s>`, and lengths [B]."""
     lengths = np.fromiter((len(s) for s in sequences), np.int64, len(sequences))
-    tokens = np.full((len(sequences), int(lengths.max(initial=0))), EOS, dtype=np.int64)
+    tokens = np.full((len(sequences), int(lengths.max(initial=0))), EOS, np.int64)
     for row, sequence in enumerate(sequences):
         tokens[row, : len(sequence)] = sequence
     return tokens, lengths
@@ -354,7 +354,7 @@ def read_step_by_step(
     model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds, want: Want
 ) -> ReadResult:
     """Read sequences token by token; see `read_sequences`."""
-    scores = np.zeros(tokens.shape, dtype=np.float32)
+    scores = np.zeros(tokens.shape, np.float32)
     rows = np.arange(len(lengths))
     finished: list[tuple[TokenIds, Any]] = []
     before: list[tuple[TokenIds, Any]] = []
@@ -400,9 +400,9 @@ def score_choices(model: LanguageModel[Any], state: Any, rows: TokenIds, tokens:
     if supports(model, ChoiceScorer):
         return model.score_choices(state, rows, tokens)
     if is_lookup(model):
-        lengths = np.ones(len(tokens), dtype=np.int64)
+        lengths = np.ones(len(tokens), np.int64)
         return score_sequences(model, state.select(rows), tokens[:, None], lengths)[:, 0]
-    scores = np.empty(len(tokens), dtype=np.float32)
+    scores = np.empty(len(tokens), np.float32)
     used, numbers = np.unique(rows, return_inverse=True)
     size = max(1, _MAX_DISTRIBUTION_ENTRIES // len(model.vocabulary))
     for first in range(0, len(used), size):

@@ -114,7 +114,7 @@ def state_bytes(state: Any) -> int:
 
 def _prefix_hashes(ids: TokenIds) -> npt.NDArray[np.uint64]:
     """Compute the hash of each prefix of ids [T]: Σ (id + 1) · m^position modulo 2^64, position from 1."""
-    powers = np.full(len(ids), _MULTIPLIER, dtype=np.uint64).cumprod()
+    powers = np.full(len(ids), _MULTIPLIER, np.uint64).cumprod()
     hashes: npt.NDArray[np.uint64] = ((ids.astype(np.uint64) + np.uint64(1)) * powers).cumsum()
     return hashes
 

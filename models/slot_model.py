@@ -41,7 +41,7 @@ class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
         self.vocabulary, self.is_lookup = tokenizer.vocabulary, is_lookup(model)
         self._num_plain, size = len(model.vocabulary), len(tokenizer.vocabulary)
         shares = {} if tokenizer.members is None else tokenizer.members.shares
-        members, classes = np.array([*shares], dtype=np.int64).reshape(-1, 2).T
+        members, classes = np.array([*shares], np.int64).reshape(-1, 2).T
         log_shares = np.log(np.array([*shares.values()])).astype(np.float32)
         self._by_class = [
             (given, members[classes == given], log_shares[classes == given]) for given in np.unique(classes)
@@ -52,11 +52,11 @@ class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
         all_shares = np.concatenate([np.zeros(len(plain), np.float32), log_shares])
         # readings of all tokens in order: index of each token's first reading, then their number [W + 1]; the
         # model's token of each reading, and the natural log of the text's probability, given that token
-        self._reading_offsets = np.searchsorted(of[order], np.arange(size + 1))
+        self._offsets = np.searchsorted(of[order], np.arange(size + 1))
         self._reading_tokens, self._reading_log_shares = tokens[order], all_shares[order]
         # one reading of each token; of a class itself, which no text has, none
-        counts = np.diff(self._reading_offsets)
-        firsts = np.minimum(self._reading_offsets[:-1], len(tokens) - 1)
+        counts = np.diff(self._offsets)
+        firsts = np.minimum(self._offsets[:-1], len(tokens) - 1)
         self._token = np.where(counts > 0, self._reading_tokens[firsts], np.arange(size))
         self._log_share = np.where(counts > 0, self._reading_log_shares[firsts], -np.inf).astype(np.float32)
         self._is_ambiguous = counts > 1
@@ -83,7 +83,7 @@ class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
     def next_log_probs(self, state: Any) -> FloatArray:
         """Return log-probabilities [B, W] of the next token; −∞ for classes."""
         plain = to_numpy(self.model.next_log_probs(state))
-        rows = np.full((len(plain), len(self.vocabulary)), -np.inf, dtype=np.float32)
+        rows = np.full((len(plain), len(self.vocabulary)), -np.inf, np.float32)
         rows[:, : self._num_plain] = plain
         for given, _, _ in self._by_class:
             rows[:, given] = -np.inf
@@ -105,9 +105,9 @@ class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
     @override
     def score_choices(self, state: Any, rows: TokenIds, tokens: TokenIds) -> FloatArray:
         scores, begins, _ = self._score_readings(state, rows, tokens)
-        answer = np.full(len(tokens), -np.inf, dtype=np.float32)
+        answer = np.full(len(tokens), -np.inf, np.float32)
         if scores.size:
-            known = self._reading_offsets[tokens + 1] > self._reading_offsets[tokens]
+            known = self._offsets[tokens + 1] > self._offsets[tokens]
             answer[known] = np.logaddexp.reduceat(scores, begins[known])
         return answer
 
@@ -115,7 +115,7 @@ class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
         self, state: Any, rows: TokenIds, tokens: TokenIds
     ) -> tuple[FloatArray, TokenIds, TokenIds]:
         """Return readings' log-probabilities and tokens, and candidates' first readings."""
-        first, end = self._reading_offsets[tokens], self._reading_offsets[tokens + 1]
+        first, end = self._offsets[tokens], self._offsets[tokens + 1]
         counts, indices = end - first, index_ranges(first, end)
         begins = np.cumsum(counts) - counts
         read = self._reading_tokens[indices]
@@ -135,7 +135,7 @@ class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
         )
         best = np.flatnonzero(is_best)
         best = best[np.searchsorted(best, begins)]  # the first of equals
-        log_shares = self._reading_log_shares[self._reading_offsets[tokens] + best - begins]
+        log_shares = self._reading_log_shares[self._offsets[tokens] + best - begins]
         with np.errstate(invalid="ignore"):
             more = np.nan_to_num(totals - scores[best], nan=0.0)
         return read[best], (log_shares + more).astype(np.float32)
@@ -148,7 +148,7 @@ class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
         read, added = self._token[tokens], self._log_share[tokens]
         is_token = np.arange(tokens.shape[1]) < lengths[:, None]
         rows, columns = np.nonzero(self._is_ambiguous[tokens] & is_token)
-        done = np.zeros(len(lengths), dtype=np.int64)  # number of tokens read by the state of each row
+        done = np.zeros(len(lengths), np.int64)  # number of tokens read by the state of each row
         live = np.arange(len(lengths))
         while rows.size:
             firsts = np.flatnonzero(np.diff(rows, prepend=-1))

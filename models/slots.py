@@ -84,11 +84,10 @@ def check_slots(
 
 def _member_problem(text: str, weight: float) -> str | None:
     """Return why a member is not accepted; None if it is."""
-    if not text.strip():
+    if not (words := len(text.split())):
         return "is blank"
     if len(text) > MAX_MEMBER_CHARACTERS:
         return f"has {len(text)} characters; at most {MAX_MEMBER_CHARACTERS} are accepted"
-    words = len(text.split())
     if words > MAX_MEMBER_WORDS:
         return f"has {words} words; at most {MAX_MEMBER_WORDS} are accepted"
     if MARK.search(text):

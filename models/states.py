@@ -6,7 +6,7 @@ not copied while the same rows stay together.
 
 import math
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Any
 
 import numpy as np
@@ -86,8 +86,7 @@ def split_array(values: Any, counts: Sequence[int]) -> list[Any]:
     """Split an array [ΣR, …] into parts of `counts` rows."""
     if len(counts) == 1:
         return [values]
-    ends = np.cumsum(counts)
-    return [values[end - count : end] for count, end in zip(counts, ends, strict=True)]
+    return [values[end - count : end] for count, end in zip(counts, accumulate(counts), strict=True)]
 
 
 def is_range(rows: TokenIds, count: int) -> bool:

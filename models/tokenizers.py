@@ -121,13 +121,9 @@ class Tokenizer(ABC):
         """Ids of the classes that the vocabulary has, by name."""
         return {}
 
-    def _word_spans(self, text: str) -> list[tuple[int, int]]:
-        """Return the start and end of each word of a normalised text, as in members."""
-        return word_spans(text)
-
     def member_matcher(self, names: Iterable[str]) -> MemberMatcher:
         """Return a matcher for members of the named classes in this tokenizer's texts."""
-        return MemberMatcher(names, self._word_spans, words_only=isinstance(self, WordTokenizer))
+        return MemberMatcher(names, word_spans, words_only=False)
 
     def with_slots(self, slots: Slots) -> Self:
         """Return a tokenizer whose tokens include the members of classes.
@@ -211,13 +207,13 @@ class Tokenizer(ABC):
         context that is composed with one of the text.
         """
         alone, joint = self.normaliser(context), self.normaliser(context + text)
-        ids = self.encode(joint)
+        ids = own = self.encode(joint)
         border = Prefix.similarity(alone, joint)
-        if self.members is None:
-            return ids, self._num_ending_in(joint, border, ids) if border else 0
-        marked = self.members.matcher.mark(joint)
-        border = marked.offset(border)
-        return ids, self._num_ending_in(marked.text, border, self._encode(marked.text)) if border else 0
+        if self.members is not None:
+            marked = self.members.matcher.mark(joint)
+            joint, border = marked.text, marked.offset(border)
+            own = self._encode(joint)
+        return ids, self._num_ending_in(joint, border, own) if border else 0
 
     def _num_ending_in(self, text: str, border: int, ids: list[int]) -> int:
         """Count the ids that end within a normalised text's first `border` characters, at least 1."""
@@ -260,9 +256,7 @@ class Tokenizer(ABC):
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of ids; bytes that are not UTF-8 become U+FFFD."""
         raw = b"".join(self.token_bytes[i] for i in ids)
-        if self.leading_space and raw.startswith(b" "):
-            raw = raw[1:]
-        return raw.decode("utf-8", errors="replace")
+        return raw.removeprefix(b" " * self.leading_space).decode(errors="replace")
 
     def save(self, directory: Path) -> None:
         """Write the tokenizer's files into an existing folder."""
@@ -331,15 +325,15 @@ class WordTokenizer(Tokenizer):
         return {word[1:]: i for word, i in self._ids.items() if word.startswith("$") and MARK.fullmatch(word)}
 
     @override
-    def _word_spans(self, text: str) -> list[tuple[int, int]]:
-        return self.split.spans(text)
+    def member_matcher(self, names: Iterable[str]) -> MemberMatcher:
+        return MemberMatcher(names, self.split.spans, words_only=True)
 
     @override
     def _spans(self, text: str) -> Int64s:
-        return np.array(self.split.spans(text), dtype=np.int64).reshape(-1, 2)
+        return np.array(self.split.spans(text), np.int64).reshape(-1, 2)
 
+    @override
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each text's words."""
         if self.pattern is not None or self.members is not None:
             return super().encode_all(texts)
         ids, offsets = self.encode_ragged(texts)
@@ -480,7 +474,13 @@ class SentencePieceTokenizer(Tokenizer):
                 f"the SentencePiece model has the byte piece {malformed!r:.40}; "
                 "byte pieces are spelled <0x00> to <0xFF>"
             )
-        super().__init__(vocabulary or self._own_vocabulary(), normalise=normalise)
+        begin = len(CONTROL_TOKENS)
+        if vocabulary is None and self.pieces[:begin] != CONTROL_TOKENS:
+            raise ManifestError(
+                f"the SentencePiece model starts with the pieces {list(self.pieces[:begin])!s:.200}, "
+                f"it must start with {list(CONTROL_TOKENS)}"
+            )
+        super().__init__(vocabulary or Vocabulary(self.pieces[begin:]), normalise=normalise)
         self.unknown = self.vocabulary.id_of(self.pieces[self._processor.unk_id()])
         self._space = self.vocabulary.id_of(SPACE_MARK)
         self.classes = {name: self.vocabulary.id_of(class_mark(name)) for name in classes}
@@ -488,15 +488,6 @@ class SentencePieceTokenizer(Tokenizer):
             raise ManifestError(
                 f"the SentencePiece model lacks the mark of one of the classes {list(classes)}"
             )
-
-    def _own_vocabulary(self) -> Vocabulary:
-        begin = len(CONTROL_TOKENS)
-        if self.pieces[:begin] != CONTROL_TOKENS:
-            raise ManifestError(
-                f"the SentencePiece model starts with the pieces {list(self.pieces[:begin])!s:.200}, "
-                f"it must start with {list(CONTROL_TOKENS)}"
-            )
-        return Vocabulary(self.pieces[begin:])
 
     @cached_property
     def _divides_at_spaces(self) -> bool:
@@ -530,7 +521,7 @@ class SentencePieceTokenizer(Tokenizer):
     def _spans(self, text: str) -> Int64s:
         read, offsets = self._processor.Normalize(text, with_offsets=True)
         parts = list(self._parts(text))
-        ids = np.array(list(chain.from_iterable(map(self._processor.EncodeAsIds, parts))), dtype=np.int64)
+        ids = np.array(list(chain.from_iterable(map(self._processor.EncodeAsIds, parts))), np.int64)
         sizes = self._sizes[ids]
         if (unknown := np.flatnonzero(ids == self._processor.unk_id())).size:
             pieces = list(chain.from_iterable(map(self._processor.EncodeAsPieces, parts)))
@@ -572,18 +563,14 @@ class SentencePieceTokenizer(Tokenizer):
     @cached_property
     def token_bytes(self) -> tuple[bytes, ...]:
         """The piece with `▁` replaced by a space; the byte, for byte-fallback pieces."""
-        answer = []
-        classes = set(self.classes.values())
-        for i, piece in enumerate(self.vocabulary.tokens):
-            if i in {BOS, EOS}:
-                answer.append(b"")
-            elif i in classes:
-                answer.append(b" " + piece.encode())
-            elif piece in self._bytes:
-                answer.append(bytes.fromhex(piece[3:5]))  # spelled "<0xE2>"
-            else:
-                answer.append(piece.replace(SPACE_MARK, " ").encode())
-        return tuple(answer)
+        added = [
+            bytes.fromhex(piece[3:5]) if piece in self._bytes else piece.replace(SPACE_MARK, " ").encode()
+            for piece in self.vocabulary.tokens  # a byte is spelled "<0xE2>"
+        ]
+        for i in self.classes.values():
+            added[i] = b" " + added[i]
+        added[BOS] = added[EOS] = b""
+        return tuple(added)
 
     def settings(self) -> dict[str, Any]:
         """Return the hash of the learnt model, which has its own file, and any Unicode form and classes."""
@@ -634,8 +621,8 @@ class ListedPieceTokenizer(SentencePieceTokenizer):
     def _encode(self, text: str) -> list[int]:
         return self.encode_all([text])[0]
 
+    @override
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each text."""
         get, unknown = self._ids.get, self.unknown
         rows = self._processor.Encode(list(texts), out_type=str)
         return [[get(piece, unknown) for piece in pieces] for pieces in rows]

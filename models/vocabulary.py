@@ -70,7 +70,7 @@ class Vocabulary:
             InvalidInputError: an id is outside [0, V); the message names its index and value.
         """
         try:
-            array = np.asarray(ids, dtype=np.int64).reshape(-1)
+            array = np.asarray(ids, np.int64).reshape(-1)
         except OverflowError:
             index = next(i for i, v in enumerate(ids) if not -(2**63) <= int(v) < 2**63)
             raise self._outside(parameter, index, int(ids[index])) from None

@@ -81,8 +81,8 @@ class WordIndex:
         from models.word_kernels import encode_lines
 
         text = join_lines(lines, unicode_spaces=self._unicode_spaces)
-        ids = np.empty((len(text) + 1) // 2, dtype=np.int32)
-        offsets = np.zeros(max(len(lines), 1) + 1, dtype=np.int64)  # no lines are read as one empty
+        ids = np.empty((len(text) + 1) // 2, np.int32)
+        offsets = np.zeros(max(len(lines), 1) + 1, np.int64)  # no lines are read as one empty
         encode_lines(text, self.table, self.ids, UNK, ids, offsets)
         offsets = offsets[: len(lines) + 1]
         return RaggedIds(ids[: offsets[-1]], offsets)
@@ -95,7 +95,7 @@ class WordCounter:
         from models.word_kernels import WordTable
 
         self._words = WordTable()
-        self._counts = np.zeros(self._words.capacity, dtype=np.int64)
+        self._counts = np.zeros(self._words.capacity, np.int64)
 
     def add(self, lines: Sequence[str]) -> None:
         """Count the words of lines, without the interpreter lock."""
@@ -117,10 +117,12 @@ class WordCounter:
 
 def measure_text(lines: Sequence[str]) -> TextSize:
     """Count the words and bytes in lines."""
-    from models.word_kernels import count_words_in_bytes
+    from models.word_kernels import ASCII_SPACES
 
     text = join_lines(lines)
-    return TextSize(int(count_words_in_bytes(text)), len(text) - max(len(lines) - 1, 0))
+    inside = np.append(False, ~ASCII_SPACES[text])
+    num_words = int(np.count_nonzero(inside[1:] > inside[:-1]))
+    return TextSize(num_words, len(text) - max(len(lines) - 1, 0))
 
 
 def join_lines(lines: Sequence[str], *, unicode_spaces: bool = False) -> UInt8s:
@@ -133,7 +135,7 @@ def join_lines(lines: Sequence[str], *, unicode_spaces: bool = False) -> UInt8s:
         text = "\n".join(line.replace("\n", " ") for line in lines)
     if unicode_spaces:
         text = _WIDE_SPACE.sub(" ", text)
-    return np.frombuffer(text.encode("utf-8", "surrogatepass"), dtype=np.uint8)
+    return np.frombuffer(text.encode("utf-8", "surrogatepass"), np.uint8)
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:

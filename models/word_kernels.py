@@ -24,7 +24,7 @@ _HALF = np.uint64(32)
 _TAG = np.uint64(0xFFFFFFFF00000000)
 _NEWLINE = 10
 
-ASCII_SPACES = np.zeros(256, dtype=np.bool_)
+ASCII_SPACES = np.zeros(256, np.bool_)
 """Whether each byte is white space, not part of a word."""
 ASCII_SPACES[list(b" \t\r\n\f\v")] = True
 
@@ -202,20 +202,6 @@ def has_capacity(table: WordHashTable, num_words: int, length: int) -> bool:
     return 2 * (num_words + 1) <= len(table.slots) and table.starts[num_words] + length <= len(table.spelling)
 
 
-@kernel(types.int64(BYTES))
-def count_words_in_bytes(text: UInt8s) -> int:
-    """Count the words in a text: runs between ASCII white space."""
-    position, count, inside = 0, 0, 0
-    while position < len(text):
-        if ASCII_SPACES[text[position]]:
-            inside = 0
-        else:
-            count += 1 - inside
-            inside = 1
-        position += 1
-    return count
-
-
 class WordTable:
     """Distinct words, numbered from 0 in order of insertion.
 
@@ -230,9 +216,9 @@ class WordTable:
     def __init__(self, words: Iterable[str] = ()) -> None:
         encoded = [encode_utf8(word) for word in words]
         self.size = len(encoded)
-        starts = np.zeros(self.size + 1, dtype=np.int64)
+        starts = np.zeros(self.size + 1, np.int64)
         np.cumsum([len(word) for word in encoded], out=starts[1:])
-        spelling = np.frombuffer(bytearray(b"".join(encoded)), dtype=np.uint8)
+        spelling = np.frombuffer(bytearray(b"".join(encoded)), np.uint8)
         self.table = WordHashTable(np.zeros(0, np.uint64), starts, spelling)
         self._rebuild(self.size)
 
@@ -247,13 +233,13 @@ class WordTable:
             self._rebuild(2 * self.capacity)
         used, capacity = int(self.table.starts[self.size]), len(self.table.spelling)
         if used + num_bytes > capacity:
-            spelling = np.zeros(max(2 * capacity, used + num_bytes), dtype=np.uint8)
+            spelling = np.zeros(max(2 * capacity, used + num_bytes), np.uint8)
             spelling[:used] = self.table.spelling[:used]
             self.table = self.table._replace(spelling=spelling)
 
     def add(self, word: bytes) -> int:
         """Return the number of a word; a new word is added."""
-        text = np.frombuffer(word, dtype=np.uint8)
+        text = np.frombuffer(word, np.uint8)
         self.grow(len(text))
         number: int = find_or_insert_word(self.table, self.size, text)
         self.size = max(self.size, number + 1)
@@ -269,7 +255,7 @@ class WordTable:
         slots = _MIN_SLOTS
         while slots < 2 * num_words:
             slots *= 2
-        starts = np.zeros(slots // 2 + 1, dtype=np.int64)
+        starts = np.zeros(slots // 2 + 1, np.int64)
         starts[: self.size + 1] = self.table.starts[: self.size + 1]
         self.table = WordHashTable(np.zeros(slots, np.uint64), starts, self.table.spelling)
         fill_slots(self.table, self.size)

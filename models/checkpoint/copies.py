@@ -114,7 +114,13 @@ class Copies:
                 copy = Copy(path) if path.is_dir() else None
                 _remove_unused(self._folder)
                 if copy is None:
-                    self._create(path, directory, manifest)
+                    new = self._folder / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+                    try:
+                        new.mkdir()
+                        copy_and_verify(directory, manifest, new)
+                        new.rename(path)
+                    finally:
+                        shutil.rmtree(new, ignore_errors=True)
                     return Copy(path)
             try:
                 verify_files(path, manifest)
@@ -123,15 +129,6 @@ class Copies:
                 copy.discard()
             else:
                 return copy
-
-    def _create(self, path: Path, directory: Path, manifest: Manifest) -> None:
-        new = self._folder / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
-        try:
-            new.mkdir()
-            copy_and_verify(directory, manifest, new)
-            new.rename(path)
-        finally:
-            shutil.rmtree(new, ignore_errors=True)
 
 
 def copy_and_verify(

@@ -22,7 +22,7 @@ from typing import ClassVar, Generic, NamedTuple, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from models.checkpoint.registry import Address, open_store
-from models.checkpoint.stores import FolderStore, TaggedContent, require_writable
+from models.checkpoint.stores import FolderStore, require_writable
 from models.errors import DocumentError, InvalidInputError, RegistryError
 
 MAX_DOCUMENT_BYTES = 1 << 20
@@ -108,7 +108,10 @@ class DocumentStore(Generic[_Document]):
                 known = self._read.get(name)
                 if not self._is_fresh(known):
                     known = self._fetch(name, known)
-                    self._remember(name, known)
+                    self._read.pop(name, None)
+                    if len(self._read) >= _MAX_CACHED_DOCUMENTS:  # clients choose the names, in any number
+                        self._read.pop(next(iter(self._read), name), None)  # the oldest read
+                    self._read[name] = known
             finally:
                 self._lock.release()
         assert known is not None  # noqa: S101 - otherwise the lock was awaited
@@ -162,24 +165,16 @@ class DocumentStore(Generic[_Document]):
 
     def _fetch(self, name: str, before: _CachedRead | None) -> _CachedRead:
         try:
-            found = (
-                self._files() if name == _NAMES else self._store.read(self._key(name), MAX_DOCUMENT_BYTES + 1)
-            )
+            if name == _NAMES:
+                entries = self._store.entries(self.folder)
+                keys = "\n".join(entry.key.removeprefix(f"{self.folder}/") for entry in entries)
+                return _CachedRead(keys.encode(), None, self._clock())
+            found = self._store.read(self._key(name), MAX_DOCUMENT_BYTES + 1)
         except RegistryError as error:
             if before is None or before.failure is not None:
                 return _CachedRead(None, error, self._clock())
-            return _CachedRead(before.content, None, self._clock())
+            return before._replace(at_s=self._clock())
         return _CachedRead(found and found.content, None, self._clock())
-
-    def _files(self) -> TaggedContent:
-        keys = (entry.key.removeprefix(f"{self.folder}/") for entry in self._store.entries(self.folder))
-        return TaggedContent("\n".join(keys).encode(), "")
-
-    def _remember(self, name: str, read: _CachedRead) -> None:
-        self._read.pop(name, None)
-        if len(self._read) >= _MAX_CACHED_DOCUMENTS:  # clients choose the names, in any number
-            self._read.pop(next(iter(self._read), name), None)  # the oldest read
-        self._read[name] = read
 
     def _forget(self, name: str) -> None:
         with self._lock:  # wait for a read, which would cache the old content

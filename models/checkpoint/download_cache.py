@@ -79,13 +79,6 @@ class DownloadCache:
         digest = hashlib.sha256(store.location.encode()).hexdigest()[:12]
         self.root = folder / "registries" / f"{readable}-{digest}"
 
-    def manifest(self, version: Version) -> bytes | None:
-        """Return the cached manifest of a version, or None."""
-        try:
-            return (version.path / MANIFEST_FILE).read_bytes()
-        except OSError:
-            return None
-
     def materialise(self, version: Version, raw: bytes) -> Path:
         """Return a version's folder with all files, downloading missing ones.
 
@@ -151,13 +144,11 @@ class DownloadCache:
 
     def _is_complete(self, version: Version, raw: bytes, manifest: Manifest) -> bool:
         """True if cached with this manifest and intact files."""
-        if self.manifest(version) != raw:
-            return False
-        try:
-            verify_files(version.path, manifest)
-        except IntegrityError:
-            return False
-        return True
+        with contextlib.suppress(IntegrityError, OSError):
+            if (version.path / MANIFEST_FILE).read_bytes() == raw:
+                verify_files(version.path, manifest)
+                return True
+        return False
 
     def _assemble(self, version: Version, raw: bytes, manifest: Manifest) -> None:
         versions = version.path.parent
@@ -255,11 +246,13 @@ class CachedStore(ObjectStore):
 
     @override
     def entries(self, folder: str = "") -> list[ObjectEntry]:
-        def recall() -> list[ObjectEntry] | None:
+        def recall() -> list[ObjectEntry]:
             known = self.known.entries(folder)
-            return known if _manifest_keys(known) else None
+            if not _manifest_keys(known):
+                raise LookupError
+            return known
 
-        return self.ask(lambda: self._entries(folder), recall)
+        return self.ask(lambda: self.refresh(folder), recall)
 
     @override
     def read(self, key: str, num_bytes: int | None = None) -> TaggedContent | None:
@@ -268,31 +261,31 @@ class CachedStore(ObjectStore):
             self.known.remember(key, found and found.content)
             return found
 
-        def recall() -> list[TaggedContent | None] | None:
+        def recall() -> TaggedContent | None:
             known = self.known.read(key)
             if known is None and not _manifest_keys(self.known.entries(key.rpartition("/")[0])):
-                return None  # unknown model: it may have aliases
-            return [known]
+                raise LookupError  # unknown model: it may have aliases
+            return known
 
-        [found] = self.ask(lambda: [note()], recall)  # lists, because None is a valid value
-        return found
+        return self.ask(note, recall)
 
-    def refresh(self) -> list[ObjectEntry]:
-        """Read all entries from the store.
+    def refresh(self, folder: str = "") -> list[ObjectEntry]:
+        """Read entries from the store.
 
         Raises:
             RegistryError: the store cannot be reached.
         """
-        entries = self._entries("")
+        entries = self._store.entries(folder)
+        self.known.remember_entries(folder, entries)
         self._failure = None
         return entries
 
-    def ask(self, read: Callable[[], R], recall: Callable[[], R | None]) -> R:
+    def ask(self, read: Callable[[], R], recall: Callable[[], R]) -> R:
         """Read from the store; if it fails, or just did, return the known value.
 
         Args:
             read: reads from the store.
-            recall: returns the last known value, or None.
+            recall: returns the last known value; without one, raises LookupError or OSError.
 
         Raises:
             RegistryError: the store fails, and no value is known.
@@ -308,12 +301,7 @@ class CachedStore(ObjectStore):
             else:
                 self._failure = None
                 return answer
-        known = recall()
-        if known is None:
-            raise RegistryError(str(failure))
-        return known
-
-    def _entries(self, folder: str) -> list[ObjectEntry]:
-        entries = self._store.entries(folder)
-        self.known.remember_entries(folder, entries)
-        return entries
+        try:
+            return recall()
+        except (LookupError, OSError):
+            raise RegistryError(str(failure)) from None

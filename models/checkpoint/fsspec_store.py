@@ -10,13 +10,12 @@ import math
 import os
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
 from typing import Any
 
 import fsspec
 from typing_extensions import override
 
-from models.checkpoint.stores import LockedStore, ObjectEntry, ObjectStore, StoreTimeouts, TaggedContent
+from models.checkpoint.stores import ConditionalStore, ObjectEntry, ObjectStore, StoreTimeouts, TaggedContent
 from models.errors import RegistryAccessError, RegistryError
 
 _CHUNK_BYTES = 8 << 20
@@ -46,7 +45,7 @@ class FsspecStore(ObjectStore):
 
     @override
     def entries(self, folder: str = "") -> list[ObjectEntry]:
-        with self._translate_errors("list", folder):
+        with self._report_errors("list", folder):
             if folder:
                 return self._found(folder)
             here = self._invoke("ls", self._root, detail=True)
@@ -57,7 +56,7 @@ class FsspecStore(ObjectStore):
     def read(self, key: str, num_bytes: int | None = None) -> TaggedContent | None:
         part = {} if num_bytes is None else {"start": 0, "end": num_bytes}
         try:
-            with self._translate_errors("read", key):
+            with self._report_errors("read", key):
                 content = bytes(self._invoke("cat_file", self._path(key), **part))[:num_bytes]
         except FileNotFoundError:
             return None
@@ -71,7 +70,7 @@ class FsspecStore(ObjectStore):
         """
         for start in range(0, num_bytes, _CHUNK_BYTES):
             end = min(start + _CHUNK_BYTES, num_bytes)
-            with self._translate_errors("read", key):
+            with self._report_errors("read", key):
                 chunk = self._invoke("cat_file", self._path(key), start=start, end=end, num_bytes=end - start)
             yield chunk
 
@@ -112,7 +111,7 @@ class FsspecStore(ObjectStore):
         return fsspec.filesystem(protocol, use_listings_cache=False, skip_instance_cache=True)
 
     @contextlib.contextmanager
-    def _translate_errors(self, what: str, key: str) -> Iterator[None]:
+    def _report_errors(self, what: str, key: str) -> Iterator[None]:
         """Convert the file system's errors to a RegistryError that names the operation.
 
         Raises:
@@ -132,7 +131,7 @@ class FsspecStore(ObjectStore):
             raise kind(f"cannot {what} {path}: {why}") from error
 
 
-class MemoryStore(FsspecStore, LockedStore):
+class MemoryStore(FsspecStore, ConditionalStore):
     """fsspec's files in memory; a process-wide lock makes conditional writes atomic."""
 
     @override
@@ -142,15 +141,16 @@ class MemoryStore(FsspecStore, LockedStore):
 
     @override
     def put(self, key: str, content: bytes) -> None:
-        with _memory_lock, self._translate_errors("write", key):
+        with _memory_lock, self._report_errors("write", key):
             self._invoke("pipe_file", self._path(key), content)
 
     @override
     def delete(self, key: str) -> None:
-        with _memory_lock, self._translate_errors("delete", key):
+        with _memory_lock, self._report_errors("delete", key):
             if self._invoke("exists", self._path(key)):
                 self._invoke("rm_file", self._path(key))
 
     @override
-    def _lock(self, key: str) -> AbstractContextManager[object]:
-        return _memory_lock
+    def put_if_match(self, key: str, content: bytes, tag: str | None) -> bool:
+        with _memory_lock:
+            return self._put_if_match(key, content, tag)

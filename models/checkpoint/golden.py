@@ -23,7 +23,7 @@ GOLDEN_TOLERANCE: dict[str, dict[Precision, float]] = {
 }
 """Maximum difference of one token's log-probability, by kind of device and precision, in nats."""
 
-_LOW_PRECISION_TOLERANCE = 0.5
+_LOW_TOLERANCE = 0.5
 """The same for bfloat16, and pretrained models in int8: rounding errors grow by layer."""
 
 _LOG_PROB_FIELDS = {FLOAT32: "logprobs", INT8: "logprobs_int8", BFLOAT16: "logprobs"}
@@ -43,7 +43,7 @@ def write_golden(directory: Path, model: LanguageModel[Any], sequences: Sequence
     rounded = to_int8(model)
     limits = {**GOLDEN_TOLERANCE}
     if has_pretrained(model):
-        limits["cpu"] = {**limits["cpu"], INT8: _LOW_PRECISION_TOLERANCE}
+        limits["cpu"] = {**limits["cpu"], INT8: _LOW_TOLERANCE}
     golden = {
         "tolerance": limits,
         "sequences": [list(map(int, s)) for s in sequences],
@@ -68,12 +68,12 @@ def replay_golden(
     path = directory / GOLDEN_FILE
     try:
         golden = json.loads(path.read_text(encoding="utf-8"))
-        tolerances = golden["tolerance"][device.partition(":")[0]] | {BFLOAT16: _LOW_PRECISION_TOLERANCE}
+        tolerances = golden["tolerance"][device.partition(":")[0]] | {BFLOAT16: _LOW_TOLERANCE}
         tolerance = float(tolerances[precision])
         sequences = [model.vocabulary.check_ids(s, parameter="sequences") for s in golden["sequences"]]
         if max(map(len, sequences), default=0) > MAX_GOLDEN_TOKENS:
             raise ValueError(f"a sequence has more than {MAX_GOLDEN_TOKENS} tokens")
-        expected = [np.asarray(row, dtype=np.float64) for row in golden[_LOG_PROB_FIELDS[precision]]]
+        expected = [np.asarray(row, np.float64) for row in golden[_LOG_PROB_FIELDS[precision]]]
     except (OSError, InvalidInputError, *MALFORMED_DATA_ERRORS) as error:
         raise ManifestError(f"{path} is not a golden test: {error}") from None
     worst = 0.0

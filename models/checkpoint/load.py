@@ -171,7 +171,7 @@ def _load_verified(
             used = INT8
         elif PRETRAINED_FAMILY in families and (wanted == BFLOAT16 or (wanted == "auto" and device != "cpu")):
             used = BFLOAT16
-        int8_cache = partial(_shared_weight_cache, shared, directory, manifest) if used == INT8 else None
+        int8_cache = partial(_weight_cache, shared, directory, manifest) if used == INT8 else None
         model = _build(directory, manifest, tokenizer.vocabulary, device, int8_cache, used)
         replay_golden(directory, model, device=device, precision=used)
     except CheckpointError:
@@ -189,7 +189,7 @@ def load_tokenizer(directory: Path) -> Tokenizer:
     Raises:
         ManifestError: a file is missing or was not written by `save`.
     """
-    tokenizer = _load_without_lexicon(directory)
+    tokenizer = _read_tokenizer(directory)
     path = directory / LEXICON_FILE
     if path.exists():
         try:
@@ -205,7 +205,7 @@ def load_tokenizer(directory: Path) -> Tokenizer:
     return tokenizer
 
 
-def _load_without_lexicon(directory: Path) -> Tokenizer:
+def _read_tokenizer(directory: Path) -> Tokenizer:
     path = directory / TOKENIZER_FILE
     config = read_config(path)
     try:
@@ -342,9 +342,7 @@ def _build(
     return model
 
 
-def _shared_weight_cache(
-    shared: Path | None, root: Path, manifest: Manifest, directory: Path
-) -> PackedWeightCache:
+def _weight_cache(shared: Path | None, root: Path, manifest: Manifest, directory: Path) -> PackedWeightCache:
     """Create the cache of weights packed from a folder's verified files.
 
     Equal files have the same cache, alone or as part of any model.

@@ -160,22 +160,18 @@ def _too_new(location: object, version: int) -> IncompatibleVersionError:
 
 
 def _checked(raw: bytes, fields: dict[str, Any], location: object) -> Manifest:
-    if not _is_intact(raw, fields):
+    checksum = fields.pop("checksum", None)
+    try:
+        is_intact = checksum == _checksum(fields) and raw == format_json({**fields, "checksum": checksum})
+    except RecursionError:  # parsed, but never written: too deep
+        is_intact = False
+    if not is_intact:  # or the bytes are not canonical
         raise IntegrityError(f"{location} was changed after it was written: its checksum does not match")
     manifest = check_config(Manifest, fields, location)
     for name in manifest.files:
         if not _is_inside(name):
             raise ManifestError(f"{location} lists a file outside the checkpoint: {name!r}")
     return manifest
-
-
-def _is_intact(raw: bytes, fields: dict[str, Any]) -> bool:
-    """True if the bytes are canonical and match the checksum, removed from `fields`."""
-    checksum = fields.pop("checksum", None)
-    try:
-        return checksum == _checksum(fields) and raw == format_json({**fields, "checksum": checksum})
-    except RecursionError:  # parsed, but never written: too deep
-        return False
 
 
 def _is_inside(name: str) -> bool:

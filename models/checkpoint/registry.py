@@ -69,10 +69,9 @@ def open_registry(address: Address, *, create: bool = False, cache: Path | None 
         RegistryError: the registry is missing, needs a missing package, or is not writable.
         InvalidInputError: the URL has credentials or is not valid for a registry.
     """
-    folder = local_registry_folder(address)
-    if folder is not None:
-        return LocalRegistry(folder, create=create)
     store = open_store(address)
+    if isinstance(store, FolderStore):
+        return LocalRegistry(Path(store.location), create=create)
     from models.checkpoint.remote_registry import RemoteRegistry  # imports fsspec, as the store does
 
     if create:

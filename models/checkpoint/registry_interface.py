@@ -284,19 +284,11 @@ class Registry(Catalogue, ABC):
         check_name(alias, parameter="alias")
         require_writable(self._store)
         self.resolve(f"{name}@{number}")
-        before = self._update_aliases(
-            name, lambda aliases: {**aliases, alias: number}, replace_damaged=alias == CHAMPION
-        )
-        if number in self._stored.versions(name):
-            return
-
-        def back(aliases: dict[str, int]) -> dict[str, int]:
-            remaining = {existing: target for existing, target in aliases.items() if existing != alias}
-            return {**remaining, alias: before[alias]} if alias in before else remaining
-
-        # deleted by another process, which checks the aliases only afterwards
-        self._update_aliases(name, back)
-        raise ModelNotFoundError(f"model {name!r} has no version {number}: it was deleted just now")
+        before = self._point_alias(name, alias, number)
+        if number not in self._stored.versions(name):
+            # deleted by another process, which checks the aliases only afterwards
+            self._point_alias(name, alias, before.get(alias))
+            raise ModelNotFoundError(f"model {name!r} has no version {number}: it was deleted just now")
 
     def delete_alias(self, name: str, alias: str) -> int:
         """Remove an alias, atomically.
@@ -310,13 +302,10 @@ class Registry(Catalogue, ABC):
         """
         require_writable(self._store)
         self.resolve(name)
-
-        def without(aliases: dict[str, int]) -> dict[str, int]:
-            if alias not in aliases:
-                raise unknown_alias_error(name, alias, aliases)
-            return {existing: number for existing, number in aliases.items() if existing != alias}
-
-        return self._update_aliases(name, without)[alias]
+        before = self._point_alias(name, alias, None)
+        if alias not in before:
+            raise unknown_alias_error(name, alias, before)
+        return before[alias]
 
     def set_default(self, name: str) -> None:
         """Store the name of the model for requests that name none, atomically.
@@ -350,11 +339,18 @@ class Registry(Catalogue, ABC):
         Args:
             names: names of models, existing or not; None: all models of the registry.
         """
-        models = self._stored_models(names)
-        return {
-            name: self._stamp(name, models.get(name, ModelEntries()))
-            for name in (models if names is None else names)
-        }
+        models, stamps = self._stored_models(names), dict[str, ModelStamp]()
+        for name in models if names is None else names:
+            model = models.get(name, ModelEntries())
+            tag = model.alias_tag
+            if tag is None:  # not in the listing
+                try:
+                    found = self._store.read(f"{name}/{ALIASES_FILE}")
+                    tag = "" if found is None else found.tag
+                except RegistryError:  # affects only this model; a later read reports the error
+                    tag = f"unreadable at {time.monotonic_ns()}"
+            stamps[name] = ModelStamp(tuple(model.versions), tag)
+        return stamps
 
     @abstractmethod
     def delete(self, name: str, number: int) -> None:
@@ -372,22 +368,10 @@ class Registry(Catalogue, ABC):
             models |= self._stored.entries(name)
         return models
 
-    def _stamp(self, name: str, model: ModelEntries) -> ModelStamp:
-        tag = model.alias_tag
-        if tag is None:  # not in the listing
-            try:
-                found = self._store.read(f"{name}/{ALIASES_FILE}")
-                tag = "" if found is None else found.tag
-            except RegistryError:  # affects only this model; a later read reports the error
-                tag = f"unreadable at {time.monotonic_ns()}"
-        return ModelStamp(tuple(model.versions), tag)
+    def _point_alias(self, name: str, alias: str, number: int | None) -> dict[str, int]:
+        """Point an alias at a version, or at none, atomically; return the old aliases.
 
-    def _update_aliases(
-        self, name: str, change: Callable[[dict[str, int]], dict[str, int]], *, replace_damaged: bool = False
-    ) -> dict[str, int]:
-        """Change a model's aliases atomically; return the old ones.
-
-        `change` is repeated if another process was faster. `replace_damaged`: replace a damaged file.
+        It is repeated if another process was faster. A champion replaces a damaged file.
         """
         store, key = require_writable(self._store), f"{name}/{ALIASES_FILE}"
         for attempt in range(_MAX_ALIAS_ATTEMPTS):
@@ -396,9 +380,12 @@ class Registry(Catalogue, ABC):
             try:
                 aliases = self._parse_aliases(name, current)
             except ManifestError:
-                if not replace_damaged:
+                if alias != CHAMPION or number is None:
                     raise
-            content = format_json(change(aliases))
+            if number is None and alias not in aliases:
+                return aliases
+            changed = {**aliases, alias: number}
+            content = format_json({existing: target for existing, target in changed.items() if target})
             if store.put_if_match(key, content, current and current.tag):
                 return aliases
             time.sleep(_ALIAS_RETRY_PAUSE_S * random.random() * min(attempt + 1, 10))

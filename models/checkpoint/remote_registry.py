@@ -40,7 +40,7 @@ _MAX_NUMBER_ATTEMPTS = 1000
 """Maximum numbers tried for a new version; far more than a model's concurrent publishers."""
 
 
-def _blobs_older_than(store: ConditionalStore, before_s: float) -> set[str]:
+def _old_blobs(store: ConditionalStore, before_s: float) -> set[str]:
     old = {entry.key for entry in store.entries(BLOBS_FOLDER) if entry.modified_s < before_s}
     return old - {_CLOCK_KEY}  # of another process's sweep
 
@@ -145,11 +145,11 @@ class RemoteRegistry(Registry):
         if not math.isfinite(now_s):  # without timestamps, nothing is known to be old
             return 0
         before_s = now_s - older_than_s
-        doomed = _blobs_older_than(store, before_s)
+        doomed = _old_blobs(store, before_s)
         if doomed:
             doomed -= _referenced_blobs(store)
         if doomed:
-            doomed &= _blobs_older_than(store, before_s)
+            doomed &= _old_blobs(store, before_s)
         for key in sorted(doomed):
             store.delete(key)
         return len(doomed)
@@ -178,4 +178,4 @@ class RemoteRegistry(Registry):
                 raise ManifestError(f"{self.location}/{key} is missing: the version is unfinished or deleted")
             return found.content
 
-        return self._cached.ask(read, lambda: self._cache.manifest(version))
+        return self._cached.ask(read, (version.path / MANIFEST_FILE).read_bytes)

@@ -46,7 +46,7 @@ class S3Store(FsspecStore, ConditionalStore):
                 page = await self._call("list_objects_v2", Prefix=prefix, **more)
                 found += [
                     ObjectEntry(
-                        entry["Key"][len(self._prefix) :],
+                        entry["Key"][len(self._key("")) :],
                         entry["Size"],
                         entry["ETag"],
                         entry["LastModified"].timestamp(),
@@ -57,7 +57,7 @@ class S3Store(FsspecStore, ConditionalStore):
                     return found
                 more = {"ContinuationToken": page["NextContinuationToken"]}
 
-        with self._translate_errors("list", folder):
+        with self._report_errors("list", folder):
             return self._run_sync(pages)
 
     @override
@@ -75,25 +75,25 @@ class S3Store(FsspecStore, ConditionalStore):
                 answer["Body"].close()
 
         try:
-            with self._translate_errors("read", key):
+            with self._report_errors("read", key):
                 return self._run_sync(whole)
         except FileNotFoundError:
             return None
 
     @override
     def put(self, key: str, content: bytes) -> None:
-        with self._translate_errors("write", key):
+        with self._report_errors("write", key):
             self._run_sync(self._call, "put_object", Key=self._key(key), Body=content)
 
     @override
     def upload(self, key: str, path: Path) -> None:
-        with self._translate_errors("write", key):
+        with self._report_errors("write", key):
             size = path.stat().st_size
             self._invoke("put_file", str(path), self._path(key), num_bytes=size, max_concurrency=2)
 
     @override
     def delete(self, key: str) -> None:
-        with self._translate_errors("delete", key):
+        with self._report_errors("delete", key):
             self._run_sync(self._call, "delete_object", Key=self._key(key))
 
     @override
@@ -101,7 +101,7 @@ class S3Store(FsspecStore, ConditionalStore):
         condition = {"IfNoneMatch": "*"} if tag is None else {"IfMatch": tag}
         writer = uuid.uuid4().hex  # stored too, to recognise an own write whose reply was lost
         arguments = {"Key": self._key(key), "Body": content, "Metadata": {_WRITER: writer}, **condition}
-        with self._translate_errors("write", key):
+        with self._report_errors("write", key):
             for attempt in range(self._timeouts.attempts):
                 try:
                     self._run_sync(self._call, "put_object", **arguments)
@@ -137,12 +137,7 @@ class S3Store(FsspecStore, ConditionalStore):
         return done
 
     def _key(self, key: str) -> str:
-        return f"{self._prefix}{key}"
-
-    @property
-    def _prefix(self) -> str:
-        prefix = self._root.partition("/")[2]
-        return f"{prefix}/" if prefix else ""
+        return f"{self._root}/{key}".partition("/")[2]
 
     @override
     def _open(self) -> Any:

@@ -10,8 +10,7 @@ import os
 from abc import ABC, abstractmethod
 from bisect import insort
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -113,25 +112,16 @@ class ConditionalStore(ObjectStore):
     def delete(self, key: str) -> None:
         """Remove an object, if it exists."""
 
-
-class LockedStore(ConditionalStore):
-    """Store with conditional writes under a lock of all writers."""
-
-    @abstractmethod
-    def _lock(self, key: str) -> AbstractContextManager[object]:
-        """Lock an object against all processes that write to the store."""
-
-    @override
-    def put_if_match(self, key: str, content: bytes, tag: str | None) -> bool:
-        with self._lock(key):
-            current = self.read(key)
-            if (None if current is None else current.tag) != tag:
-                return False
-            self.put(key, content)
+    def _put_if_match(self, key: str, content: bytes, tag: str | None) -> bool:
+        """Run `put_if_match` under the caller's lock of all processes that write the object."""
+        current = self.read(key)
+        if (current and current.tag) != tag:
+            return False
+        self.put(key, content)
         return True
 
 
-class FolderStore(LockedStore):
+class FolderStore(ConditionalStore):
     """Files below a local folder, replaced by rename; conditional writes lock the file's folder.
 
     Args:
@@ -192,13 +182,12 @@ class FolderStore(LockedStore):
             path.unlink(missing_ok=True)
 
     @override
-    @contextmanager
-    def _lock(self, key: str) -> Iterator[None]:
+    def put_if_match(self, key: str, content: bytes, tag: str | None) -> bool:
         folder = (self._root / key).parent
         with report_write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
             with locked_folder(folder):
-                yield
+                return self._put_if_match(key, content, tag)
 
     def _check_root(self) -> None:
         """Refuse a missing root: the file may exist once it is back."""

@@ -293,10 +293,9 @@ def _compiled_modules(module: ModuleType) -> set[ModuleType]:
     pending = [module]
     while pending:
         one = pending.pop()
-        if one in found or not any(_is_from_numba(value) for value in vars(one).values()):
-            continue
-        found.add(one)
-        pending.extend(_used_modules(one))
+        if one not in found and any(map(_is_from_numba, vars(one).values())):
+            found.add(one)
+            pending += _used_modules(one)
     return found
 
 

@@ -21,13 +21,11 @@ INT_VECTOR = ir.VectorType(ir.IntType(32), VECTOR_WIDTH)
 BYTE, INT64 = ir.IntType(8), ir.IntType(64)
 BYTE_POINTER = BYTE.as_pointer()
 
+intrinsic: Callable[[Callable[..., Any]], Any] = _intrinsic
+"""Make a function for kernels from one that generates its code."""
+
 codegen: Any = _cgutils
 _Pointer: Any = types.CPointer
-
-
-def intrinsic(function: Callable[..., Any]) -> Any:
-    """Make a function for kernels from one that generates its code."""
-    return _intrinsic(function)
 
 
 def procedure(generate: Callable[..., None]) -> Any:

@@ -30,7 +30,7 @@ class _Buffer(SharedSlots):
 
     def __init__(self, pairs: Tensor) -> None:
         super().__init__(pairs.shape[3])
-        self.ids, self.pairs = np.empty(pairs.shape[3], dtype=np.int64), pairs
+        self.ids, self.pairs = np.empty(pairs.shape[3], np.int64), pairs
 
 
 @dataclass(frozen=True, slots=True, eq=False)

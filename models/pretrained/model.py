@@ -184,9 +184,8 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
     @torch.inference_mode()
     def advance(self, state: TransformerState, tokens: TokenIds) -> TransformerState:
         tokens = self.vocabulary.check_ids(tokens, parameter="tokens")
-        after: TransformerState = self._read(
-            state, tokens[:, None], np.ones(len(tokens), np.int64), STATE
-        ).state
+        lengths = np.ones(len(tokens), np.int64)
+        after: TransformerState = self._read(state, tokens[:, None], lengths, STATE).state
         return after
 
     @override
@@ -227,10 +226,10 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
 
     def _read(self, state: TransformerState, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
         """Read sequences in passes of bounded tokens; see `SequenceReader.read`."""
-        scores = np.zeros(tokens.shape, dtype=np.float32)
+        scores = np.zeros(tokens.shape, np.float32)
         contexts, last = list(state.contexts), list(state.outputs)
         before: list[list[Tensor]] = [[] for _ in contexts]
-        done = np.zeros(len(contexts), dtype=np.int64)
+        done = np.zeros(len(contexts), np.int64)
         while (done < lengths).any():
             rows, counts = self._next_pass(contexts, lengths - done)
             cuts = [np.arange(done[row], done[row] + count) for row, count in zip(rows, counts, strict=True)]

@@ -105,7 +105,7 @@ class PretrainedTokenizer(Tokenizer):
         }
         ordinary = [number for number in sorted(tokens) if number not in self._controls.values()]
         controls = [self._controls.get(i, -1) for i in range(len(CONTROL_TOKENS))]
-        self.numbers: TokenIds = np.array([*controls, *ordinary], dtype=np.int64)
+        self.numbers: TokenIds = np.array([*controls, *ordinary], np.int64)
         super().__init__(
             PretrainedVocabulary((tokens[number] for number in ordinary), self.numbers),
             normalise="nfc" if content.get("normalizer") == {"type": "NFC"} else "none",
@@ -120,7 +120,7 @@ class PretrainedTokenizer(Tokenizer):
     @override
     def _spans(self, text: str) -> Int64s:
         offsets = self._library.encode(text, add_special_tokens=False).offsets
-        return np.array(offsets, dtype=np.int64).reshape(-1, 2)
+        return np.array(offsets, np.int64).reshape(-1, 2)
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text, in one native call."""
