@@ -36,7 +36,7 @@ class LanguageModelError(Exception):
     code = "error"
 
 
-class InvalidInputError(LanguageModelError):
+class InputError(LanguageModelError):
     """Invalid value from the caller; the message names the limit and the value.
 
     `parameter` is the path of the field as the caller spells it, such as `top_k` or `texts[3]`.
@@ -58,10 +58,10 @@ def require_package(package: str, purpose: str, *, parameter: str | None = None)
     """Check that an optional package is installed, without importing it.
 
     Raises:
-        InvalidInputError: it is missing; the message has the command that installs it.
+        InputError: it is missing; the message has the command that installs it.
     """
     if find_spec(package) is None:
-        raise InvalidInputError(
+        raise InputError(
             f"{purpose} needs the package {package}: pip install 'gramophone-lm[{EXTRAS[package]}]'",
             parameter=parameter,
         )
@@ -71,33 +71,33 @@ def check_range(parameter: str, value: float, least: float, most: float) -> None
     """Check that a number is within limits.
 
     Raises:
-        InvalidInputError: it is not, or is NaN.
+        InputError: it is not, or is NaN.
     """
     if not least <= value <= most:
         ends = (least, most)
         limits = " to ".join(f"{end:g}" if isinstance(end, float) else str(end) for end in ends)
-        raise InvalidInputError.of(parameter, f"is {value}; it must be from {limits}")
+        raise InputError.of(parameter, f"is {value}; it must be from {limits}")
 
 
-class ContextLengthError(InvalidInputError):
+class ContextLengthError(InputError):
     """More tokens than the service accepts in one sequence."""
 
     code = "context_length_exceeded"
 
 
-class UnsupportedParameterError(InvalidInputError):
+class UnsupportedParameterError(InputError):
     """The value is valid, but the requested model does not support it."""
 
     code = "unsupported_parameter"
 
 
-class UnknownStateError(InvalidInputError):
+class UnknownStateError(InputError):
     """Unknown state handle: freed, expired, owned by another client, or never issued."""
 
     code = "unknown_state"
 
 
-class UnknownUserError(InvalidInputError):
+class UnknownUserError(InputError):
     """No stored text for a user: none was accepted, it was deleted, or the user belongs to another client."""
 
     code = "unknown_user"
@@ -109,7 +109,7 @@ class UsersUnavailableError(LanguageModelError):
     code = "users_unavailable"
 
 
-class StateElsewhereError(InvalidInputError):
+class StateElsewhereError(InputError):
     """Handle of a state in another process; the message names the process."""
 
     code = "state_elsewhere"

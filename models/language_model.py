@@ -90,7 +90,7 @@ class LanguageModel(Protocol[S]):
             The state after the tokens.
 
         Raises:
-            InvalidInputError: shapes do not match, or an id is outside the vocabulary (networks leave this
+            InputError: shapes do not match, or an id is outside the vocabulary (networks leave this
                 check to the caller).
         """
 
@@ -151,7 +151,7 @@ class SequenceReader(Protocol[S_contra]):
             want: results to compute.
 
         Raises:
-            InvalidInputError: shapes do not match, or an id is outside the vocabulary.
+            InputError: shapes do not match, or an id is outside the vocabulary.
         """
 
 
@@ -168,7 +168,7 @@ class RaggedScorer(Protocol[S_contra]):
             offsets: start of each sequence, then N [B + 1].
 
         Raises:
-            InvalidInputError: shapes do not match, or an id is outside the vocabulary.
+            InputError: shapes do not match, or an id is outside the vocabulary.
         """
 
 
@@ -206,7 +206,7 @@ class TopKPredictor(Protocol[S_contra]):
         """Return each row's k most probable next tokens; ties in single precision by id.
 
         Raises:
-            InvalidInputError: k is not in [1, V].
+            InputError: k is not in [1, V].
         """
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from typing_extensions import override
 
 from models.arrays import Array, FloatArray, ModelBytes, TokenIds, add_bytes, on_one_device, to_numpy
-from models.errors import InvalidInputError, ManifestError, VocabularyMismatchError
+from models.errors import InputError, ManifestError, VocabularyMismatchError
 from models.files import CONFIG_FILE, read_config, write_config
 from models.language_model import (
     ChoiceScorer,
@@ -65,7 +65,7 @@ class MixtureModel(
 
     Raises:
         VocabularyMismatchError: the vocabularies of the parts differ.
-        InvalidInputError: the weights are no distribution over the parts, or the weights by context do not
+        InputError: the weights are no distribution over the parts, or the weights by context do not
             match the context lengths of a part.
     """
 
@@ -80,11 +80,11 @@ class MixtureModel(
     ) -> None:
         for row in (weights, *weights_by_context):
             if not parts or len(parts) != len(row):
-                raise InvalidInputError(
+                raise InputError(
                     f"a mixture of {len(parts)} models has {len(row)} weights", parameter="weights"
                 )
             if not all(w > 0 for w in row) or not math.isclose(sum(row), 1.0, abs_tol=1e-6):
-                raise InvalidInputError(
+                raise InputError(
                     f"mixture weights are {list(row)}; they must be positive and sum to 1",
                     parameter="weights",
                 )
@@ -103,7 +103,7 @@ class MixtureModel(
             which = "no part has any"
             if self._matching is not None:
                 which = f"part {self._matching} ({parts[self._matching].family}) has {count}"
-            raise InvalidInputError(
+            raise InputError(
                 f"there are mixture weights for {len(weights_by_context)} context lengths, but {which}",
                 parameter="weights_by_context",
             )
@@ -206,7 +206,7 @@ class MixtureModel(
         config = read_config(path)
         try:
             return cls(parts, config["weights"], weights_by_context=config.get("weights_by_context", ()))
-        except (ValueError, KeyError, TypeError, OverflowError, InvalidInputError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, InputError) as error:
             raise ManifestError(f"{path}: not a mixture's configuration: {error}") from None
 
     def _mix(self, log_probs: Sequence[Array], log_weights: FloatArray) -> Array:

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from models.arrays import Int64s
-from models.errors import InvalidInputError
+from models.errors import InputError
 
 Writing = Literal["asis", "sentence-case", "sentence"]
 """Form of a sentence for a model: as is, capitalised, or also with a full stop."""
@@ -46,14 +46,12 @@ class Normaliser:
         changes_text: True if it may change a text.
 
     Raises:
-        InvalidInputError: the form is unknown.
+        InputError: the form is unknown.
     """
 
     def __init__(self, form: str, *, lowercase: bool) -> None:
         if form not in TEXT_FORMS:
-            raise InvalidInputError.of(
-                "tokenizer.normalise", f"is {form!r}, it can be {', '.join(TEXT_FORMS)}"
-            )
+            raise InputError.of("tokenizer.normalise", f"is {form!r}, it can be {', '.join(TEXT_FORMS)}")
         self.form = form
         self.changes_case = lowercase or form == "casefold"
         self.changes_text = lowercase or form != "none"

@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from models.arrays import Float64s
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.tokenizers import Tokenizer
 from models.vocabulary import UNK
 from models.words import fold_words
@@ -263,27 +263,25 @@ class PhraseList:
     """Phrases of a request, checked.
 
     Raises:
-        InvalidInputError: there are too many phrases or classes; or a phrase is too long, has no word, has a weight
+        InputError: there are too many phrases or classes; or a phrase is too long, has no word, has a weight
             outside its limits, or has the words of another phrase.
     """
 
     def __init__(self, phrases: Sequence[Phrase]) -> None:
         if len(phrases) > MAX_PHRASES:
-            raise InvalidInputError.of(
-                "phrases", f"has {len(phrases)} entries; at most {MAX_PHRASES} are accepted"
-            )
+            raise InputError.of("phrases", f"has {len(phrases)} entries; at most {MAX_PHRASES} are accepted")
         numbers: dict[tuple[str, ...], int] = {}
         for index, phrase in enumerate(phrases):
             words = _checked_words(index, phrase)
             if (earlier := numbers.setdefault(words, index)) != index:
-                raise InvalidInputError.of(
+                raise InputError.of(
                     f"phrases[{index}].text",
                     f"is {phrase.text!r}, which has the words of phrases[{earlier}].text",
                 )
         self.phrases = tuple(phrases)
         self.features = tuple(dict.fromkeys(phrase.feature for phrase in phrases))
         if len(self.features) > MAX_CLASSES:
-            raise InvalidInputError.of(
+            raise InputError.of(
                 "phrases", f"have {len(self.features)} classes; at most {MAX_CLASSES} are accepted"
             )
         self._words = tuple(numbers)
@@ -337,18 +335,18 @@ def _checked_words(index: int, phrase: Phrase) -> tuple[str, ...]:
     """Check a phrase; return its folded words."""
     name = f"phrases[{index}].text"
     if len(phrase.text) > MAX_PHRASE_CHARACTERS:
-        raise InvalidInputError.of(
+        raise InputError.of(
             name, f"has {len(phrase.text)} characters; at most {MAX_PHRASE_CHARACTERS} are accepted"
         )
     words = tuple(fold_words(phrase.text))
     if not 1 <= len(words) <= MAX_PHRASE_WORDS or not all(words):
-        raise InvalidInputError.of(
+        raise InputError.of(
             name,
             f"is {phrase.text!r}, with {len(words)} words; a phrase has from 1 to {MAX_PHRASE_WORDS}, "
             "each with a character other than punctuation",
         )
     if not 0 < phrase.weight <= MAX_PHRASE_WEIGHT:
-        raise InvalidInputError.of(
+        raise InputError.of(
             f"phrases[{index}].weight",
             f"is {phrase.weight}; it must be above 0 and at most {MAX_PHRASE_WEIGHT:g}",
         )

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from models.checkpoint.load import NGRAM_FAMILY
 from models.checkpoint.manifest import MANIFEST_FILE, read_manifest
 from models.checkpoint.precision import NEURAL_FAMILIES, PRETRAINED_FAMILY, QUANTISABLE_FAMILIES
-from models.errors import InvalidInputError, LanguageModelError
+from models.errors import InputError, LanguageModelError
 from models.files import read_config
 from models.kernels.compilation import COMPILED_ELSEWHERE, DECLARED, Kernel, can_store_kernels
 from models.kernels.target import HOST, supported_levels
@@ -163,13 +163,13 @@ def precompile_levels(names: Sequence[str] | None, folder: Path) -> Iterator[str
         folder: where to write.
 
     Raises:
-        InvalidInputError: a level is unknown, or this host's processor lacks it.
+        InputError: a level is unknown, or this host's processor lacks it.
         LanguageModelError: the folder is not writable, or compilation failed.
     """
     present = [level.name for level in supported_levels()] or [HOST.name]
     for name in names or present:
         if name not in present:
-            raise InvalidInputError.of("target", f"is {name!r}; this processor has {', '.join(present)}")
+            raise InputError.of("target", f"is {name!r}; this processor has {', '.join(present)}")
     for name in names or present:
         level = {} if name == HOST.name else {"NUMBA_CPU_NAME": name}
         environment = {**os.environ, **level, "NUMBA_CACHE_DIR": str(folder)}  # noqa: TID251 - of the child process

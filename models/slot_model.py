@@ -179,7 +179,7 @@ def with_slots(
         given: members of classes, a list or weights.
 
     Raises:
-        InvalidInputError: see `check_slots`; also a member without a word.
+        InputError: see `check_slots`; also a member without a word.
     """
     if tokenizer.members is not None:
         model, tokenizer = without_members(model), tokenizer.members.plain

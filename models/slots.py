@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from models.arrays import Int64s
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.words import continues_word
 
 Slots: TypeAlias = Mapping[str, Mapping[str, float]]
@@ -56,28 +56,28 @@ def check_slots(
         parameter: name of the argument, for messages.
 
     Raises:
-        InvalidInputError: a class is unknown or empty, there are too many members, a member is blank, too long or
+        InputError: a class is unknown or empty, there are too many members, a member is blank, too long or
             has a class's mark, or a weight is not positive.
     """
     checked: dict[str, dict[str, float]] = {}
     total = sum(map(len, slots.values()))
     if total > MAX_MEMBERS:
-        raise InvalidInputError.of(parameter, f"has {total} members; at most {MAX_MEMBERS} are accepted")
+        raise InputError.of(parameter, f"has {total} members; at most {MAX_MEMBERS} are accepted")
     for name, members in slots.items():
         path = f"{parameter}.{name:.40}"
         if name not in known:
             classes = ", ".join(map(class_mark, sorted(known))) or "none"
-            raise InvalidInputError(
+            raise InputError(
                 f"{path}: the model has no class {class_mark(name)!r:.40}; its classes: {classes:.200}",
                 parameter=path,
             )
         if not members:
-            raise InvalidInputError.of(path, "is empty; give at least one member")
+            raise InputError.of(path, "is empty; give at least one member")
         weights = members.items() if isinstance(members, Mapping) else Counter(members).items()
         for text, weight in weights:
             problem = _member_problem(text, weight)
             if problem is not None:
-                raise InvalidInputError(f"{path}: the member {text!r:.80} {problem}", parameter=path)
+                raise InputError(f"{path}: the member {text!r:.80} {problem}", parameter=path)
         checked[name] = {text: float(weight) for text, weight in weights}
     return checked
 
@@ -160,14 +160,12 @@ class MemberMatcher:
         """Return the words of a normalised member of a class.
 
         Raises:
-            InvalidInputError: it has no word, or has the mark of a class.
+            InputError: it has no word, or has the mark of a class.
         """
         words = tuple(member[start:end] for start, end in self._spans(member))
         if not words or self._marks.search(member):
             problem = "contains the mark of a class" if words else "has no word"
-            raise InvalidInputError(
-                f"the member {member!r:.80} of {class_mark(name)} {problem}", parameter="slots"
-            )
+            raise InputError(f"the member {member!r:.80} of {class_mark(name)} {problem}", parameter="slots")
         return words
 
     def add(self, member: str, name: str, value: int) -> int:
@@ -182,7 +180,7 @@ class MemberMatcher:
             The value of the member.
 
         Raises:
-            InvalidInputError: see `words`.
+            InputError: see `words`.
         """
         words = self.words(member, name)
         key = _BETWEEN.join(words) if self._words_only else " ".join(member.split())

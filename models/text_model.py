@@ -103,7 +103,7 @@ class TextModel:
         """Return this model with other members of its classes; those of recent requests are kept.
 
         Raises:
-            InvalidInputError: a class is unknown, or a member is invalid.
+            InputError: a class is unknown, or a member is invalid.
         """
         if not slots:
             return self

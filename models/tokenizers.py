@@ -31,7 +31,7 @@ from rapidfuzz.distance import Prefix
 from typing_extensions import override
 
 from models.arrays import Int64s
-from models.errors import InvalidInputError, ManifestError
+from models.errors import InputError, ManifestError
 from models.files import write_config
 from models.normaliser import Normaliser
 from models.slots import MARK, MemberMatcher, Slots, class_mark, word_spans
@@ -134,7 +134,7 @@ class Tokenizer(ABC):
             slots: the members of known classes, at least one of each.
 
         Raises:
-            InvalidInputError: a member has no word, or has a class's mark once normalised.
+            InputError: a member has no word, or has a class's mark once normalised.
         """
         other = copy.copy(self)
         for name in ("token_bytes", "fingerprint"):
@@ -284,7 +284,7 @@ class WordTokenizer(Tokenizer):
             ASCII's.
 
     Raises:
-        InvalidInputError: the pattern is not a regular expression, or an option is unknown.
+        InputError: the pattern is not a regular expression, or an option is unknown.
     """
 
     kind = "word"
@@ -302,7 +302,7 @@ class WordTokenizer(Tokenizer):
     ) -> None:
         super().__init__(vocabulary, normalise=normalise, lowercase=lowercase)
         if marked_unknown not in MARKED_UNKNOWN:
-            raise InvalidInputError.of(
+            raise InputError.of(
                 "tokenizer.marked_unknown", f"is {marked_unknown!r}, it can be {' or '.join(MARKED_UNKNOWN)}"
             )
         self.pattern = pattern

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import TokenIds
-from models.errors import InvalidInputError
+from models.errors import InputError
 
 UNK, BOS, EOS = 0, 1, 2
 CONTROL_TOKENS = ("<unk>", "<s>", "</s>")
@@ -31,7 +31,7 @@ class Vocabulary:
         ids: ids of the ordinary tokens, ascending; control tokens are excluded on purpose.
 
     Raises:
-        InvalidInputError: a token occurs twice.
+        InputError: a token occurs twice.
     """
 
     def __init__(self, tokens: Iterable[str]) -> None:
@@ -40,9 +40,7 @@ class Vocabulary:
         if len(self.ids) + len(CONTROL_TOKENS) != len(self.tokens):
             seen: set[str] = set()
             twice = next(t for t in self.tokens[3:] if t in seen or seen.add(t))  # type: ignore[func-returns-value]
-            raise InvalidInputError(
-                f"the vocabulary lists the token {twice!r:.80} twice", parameter="vocabulary"
-            )
+            raise InputError(f"the vocabulary lists the token {twice!r:.80} twice", parameter="vocabulary")
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -67,7 +65,7 @@ class Vocabulary:
         """Return the ids as an array [T] after checking that each is in the vocabulary.
 
         Raises:
-            InvalidInputError: an id is outside [0, V); the message names its index and value.
+            InputError: an id is outside [0, V); the message names its index and value.
         """
         try:
             array = np.asarray(ids, np.int64).reshape(-1)
@@ -79,8 +77,8 @@ class Vocabulary:
             raise self._outside(parameter, int(bad[0]), int(array[bad[0]]))
         return array
 
-    def _outside(self, parameter: str, index: int, value: int) -> InvalidInputError:
-        return InvalidInputError(
+    def _outside(self, parameter: str, index: int, value: int) -> InputError:
+        return InputError(
             f"{parameter}[{index}] is {value}, but this model's token ids are 0 to {len(self) - 1}",
             parameter=f"{parameter}[{index}]",
         )

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models.arrays import Int32s, Int64s, UInt8s
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.files import WORD, split_words
 from models.vocabulary import UNK
 
@@ -142,14 +142,14 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
     """Compile a regular expression that finds words in texts of clients.
 
     Raises:
-        InvalidInputError: it is no regular expression, or can repeat a part in several ways that read one text:
+        InputError: it is no regular expression, or can repeat a part in several ways that read one text:
             Python tries all ways, whose number may double with each character.
     """
     try:
         compiled, tree = re.compile(pattern), _parser.parse(pattern)
         _Positions(tree).check_loops()
     except (re.error, OverflowError, RecursionError) as error:
-        raise InvalidInputError.of(
+        raise InputError.of(
             "tokenizer.pattern", f"{pattern!r} is not a regular expression that can be used: {error}"
         ) from None
     return compiled
@@ -241,7 +241,7 @@ class WordSplitter:
         unicode_spaces: True to split at all Unicode white space, not only ASCII's.
 
     Raises:
-        InvalidInputError: the pattern is refused, see `compile_pattern`.
+        InputError: the pattern is refused, see `compile_pattern`.
     """
 
     def __init__(self, pattern: str | None, *, unicode_spaces: bool = False) -> None:

@@ -26,7 +26,7 @@ from models.errors import (
     EngineError,
     EngineFailedError,
     FormatError,
-    InvalidInputError,
+    InputError,
     LanguageModelError,
     ModelNotFoundError,
     NotReadyError,
@@ -79,7 +79,7 @@ class ErrorStatus(NamedTuple):
 
 
 ERROR_STATUSES: dict[type[LanguageModelError], ErrorStatus] = {
-    InvalidInputError: ErrorStatus(400, "invalid_request_error"),
+    InputError: ErrorStatus(400, "invalid_request_error"),
     UnknownStateError: ErrorStatus(404, "invalid_request_error"),
     UnknownUserError: ErrorStatus(404, "invalid_request_error"),
     UsersUnavailableError: ErrorStatus(503, "service_unavailable_error"),
@@ -114,9 +114,9 @@ def error_status(error: LanguageModelError) -> ErrorStatus:
 
 def error_body(error: LanguageModelError) -> ErrorBody:
     """Return the body of the reply to an error."""
-    parameter = error.parameter if isinstance(error, InvalidInputError) else None
+    parameter = error.parameter if isinstance(error, InputError) else None
     message = _truncate(str(error))
-    if not isinstance(error, (InvalidInputError, EngineError)):  # errors about files
+    if not isinstance(error, (InputError, EngineError)):  # errors about files
         message = _FOLDER_PATHS.sub("", _BUCKET_URLS.sub("", redact_accounts(message)))
     return ErrorBody(message, error_status(error).type, parameter and _truncate(parameter), error.code)
 

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import structlog
 
-from models.errors import FormatError, InvalidInputError
+from models.errors import FormatError, InputError
 from models.files import read_settings_file
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -84,7 +84,7 @@ def create_key(name: str, scopes: Iterable[str]) -> NewKey:
     """Create a key.
 
     Raises:
-        InvalidInputError: the name or a scope is invalid.
+        InputError: the name or a scope is invalid.
     """
     secret, salt = f"gm_{secrets.token_urlsafe(_KEY_BYTES)}", secrets.token_bytes(_SALT_BYTES)
     return NewKey(secret, _checked_key(name, scopes, salt, _digest(salt, secret.encode())))
@@ -94,15 +94,15 @@ def parse_key(line: str) -> ApiKey:
     """Parse the line of a stored key.
 
     Raises:
-        InvalidInputError: the line is invalid; it may be a secret, so the message does not quote it.
+        InputError: the line is invalid; it may be a secret, so the message does not quote it.
     """
     fields = line.split(":")
     if len(fields) != 3:
-        raise InvalidInputError(f"a key has 3 fields, name:scopes:hash; this one has {len(fields)}")
+        raise InputError(f"a key has 3 fields, name:scopes:hash; this one has {len(fields)}")
     name, scopes, hashed = fields
     match = _HASH.fullmatch(hashed)
     if match is None:
-        raise InvalidInputError("the third field is not sha256-<32 hex digits>-<64 hex digits>")
+        raise InputError("the third field is not sha256-<32 hex digits>-<64 hex digits>")
     salt, digest = map(bytes.fromhex, match.groups())
     return _checked_key(name, scopes.split(","), salt, digest)
 
@@ -127,7 +127,7 @@ def _digest(salt: bytes, secret: bytes) -> bytes:
 
 def _checked_key(name: str, scopes: Iterable[str], salt: bytes, digest: bytes) -> ApiKey:
     if _NAME.fullmatch(name) is None:
-        raise InvalidInputError(
+        raise InputError(
             "the name of a key must have 1 to 64 letters, digits, dots, dashes or underscores, and start with a "
             "letter or digit",
             parameter="name",
@@ -137,7 +137,7 @@ def _checked_key(name: str, scopes: Iterable[str], salt: bytes, digest: bytes) -
     except ValueError:
         known = frozenset()
     if not known:
-        raise InvalidInputError.of("scopes", f"must be a comma-separated list of {', '.join(KeyScope)}")
+        raise InputError.of("scopes", f"must be a comma-separated list of {', '.join(KeyScope)}")
     return ApiKey(name, known, salt, digest)
 
 
@@ -154,7 +154,7 @@ class KeyStore:
         clock: monotonic clock in seconds.
 
     Raises:
-        InvalidInputError: an entry is invalid, or two keys have the same name.
+        InputError: an entry is invalid, or two keys have the same name.
         FormatError: the file is missing or damaged, or contains no key.
     """
 
@@ -198,7 +198,7 @@ class KeyStore:
         self._stamp = stamp  # a damaged file is logged once
         try:
             keys = self._read(file)
-        except (FormatError, InvalidInputError) as error:
+        except (FormatError, InputError) as error:
             _log.error("API keys not reloaded", reason=str(error))
         else:
             self._keys = keys
@@ -218,7 +218,7 @@ class KeyStore:
         in_file = {f"line {i}": line for i, line in numbered if line and not line.startswith("#")}
         try:
             keys = _parse_keys(in_file, self._fixed)
-        except InvalidInputError as error:
+        except InputError as error:
             raise FormatError(file, str(error), hint="`gramophone keys create` writes valid lines") from None
         if not in_file:
             raise FormatError(file, "contains no key", hint="create one with `gramophone keys create`")
@@ -231,11 +231,11 @@ def _parse_keys(lines: Mapping[str, str], fixed: tuple[ApiKey, ...] = ()) -> tup
     for source, line in lines.items():
         try:
             keys.append(parse_key(line))
-        except InvalidInputError as error:
-            raise InvalidInputError(f"{source}: {error}", parameter="GRAMOPHONE_API_KEYS") from None
+        except InputError as error:
+            raise InputError(f"{source}: {error}", parameter="GRAMOPHONE_API_KEYS") from None
     duplicates = [name for name, count in Counter(key.name for key in keys).items() if count > 1]
     if duplicates:
-        raise InvalidInputError(
+        raise InputError(
             f"two keys are named {min(duplicates)}; names must be unique", parameter="GRAMOPHONE_API_KEYS"
         )
     return tuple(keys)

@@ -188,7 +188,7 @@ def serve(settings: Settings) -> None:
     Raises:
         RegistryError: the registry does not exist or contains no model.
         ModelNotFoundError: the settings name a model not in the registry.
-        InvalidInputError: listening on the address failed, or a setting cannot be applied.
+        InputError: listening on the address failed, or a setting cannot be applied.
         FormatError: the file of API keys is missing or damaged.
     """
     log = partial(

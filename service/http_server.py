@@ -20,7 +20,7 @@ import structlog
 import uvicorn
 from fastapi import FastAPI
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.files import read_settings_file
 from service import logs
 from service.engine.engine import Engine
@@ -135,7 +135,7 @@ def tls_context(settings: Settings) -> ssl.SSLContext | None:
     """Read certificate and key; return the TLS context, or None for plain HTTP.
 
     Raises:
-        InvalidInputError: a file is unset, missing or damaged, the key encrypted or not the certificate's.
+        InputError: a file is unset, missing or damaged, the key encrypted or not the certificate's.
     """
     if settings.tls_certificate is None and settings.tls_key is None:
         return None
@@ -170,8 +170,8 @@ def _readable(name: str, file: Path | None) -> Path:
     return file
 
 
-def _tls_error(name: str, value: object, reason: str) -> InvalidInputError:
-    return InvalidInputError.of(name, f"is {value}: {reason}")
+def _tls_error(name: str, value: object, reason: str) -> InputError:
+    return InputError.of(name, f"is {value}: {reason}")
 
 
 class DrainingServer(uvicorn.Server):
@@ -240,7 +240,7 @@ class DrainingServer(uvicorn.Server):
             self._is_renewed = False
             try:
                 self._tls = tls_context(self._settings)
-            except InvalidInputError as error:
+            except InputError as error:
                 _log.error("certificate not reloaded", reason=str(error))
         if self._tls is None:
             await connect()
@@ -306,13 +306,13 @@ def listen(settings: Settings) -> socket.socket:
     """Open a socket at the settings' address; warn if others can reach it without keys.
 
     Raises:
-        InvalidInputError: listening failed; another program may use the port.
+        InputError: listening failed; another program may use the port.
     """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
         listening = socket.create_server((settings.host, settings.port), family=family, backlog=_BACKLOG)
     except OSError as error:
-        raise InvalidInputError(
+        raise InputError(
             f"cannot listen on {settings.host}, port {settings.port}: {error.strerror}; "
             "choose another with --port or GRAMOPHONE_PORT",
             parameter="port",

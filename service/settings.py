@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from service.hosting.loading import read_precisions
 
 PREFIX = "GRAMOPHONE_"
@@ -223,7 +223,7 @@ class Settings(BaseSettings):
     def _is_precision(cls, value: str) -> str:
         try:
             read_precisions(value)
-        except InvalidInputError as error:
+        except InputError as error:
             raise ValueError(str(error)) from None
         return value
 
@@ -239,7 +239,7 @@ def read_settings(**overrides: Any) -> Settings:
     """Read the settings from the environment, overridden by arguments that are not None.
 
     Raises:
-        InvalidInputError: a value is invalid, or a GRAMOPHONE_ variable is not a setting.
+        InputError: a value is invalid, or a GRAMOPHONE_ variable is not a setting.
     """
     known = [name.upper() for name in Settings.model_fields]
     unknown = {}
@@ -254,7 +254,7 @@ def read_settings(**overrides: Any) -> Settings:
             unknown[name] = "".join(get_close_matches(field.upper().removeprefix(PREFIX), known, 1))
     if unknown:
         named = (f"{name} (did you mean {PREFIX}{near}?)" if near else name for name, near in unknown.items())
-        raise InvalidInputError(
+        raise InputError(
             f"the environment has {', '.join(named)}, which is not a setting; `gramophone serve --settings` lists them",
             parameter=next(iter(unknown)),
         )
@@ -267,7 +267,7 @@ def read_settings(**overrides: Any) -> Settings:
         shown = "…" if "@" in value_text else value_text  # text before an @ may be a password
         message_text = first["msg"].removeprefix("Value error, ")
         message = f"{name} is {shown}: {message_text[:1].lower()}{message_text[1:]}"
-        raise InvalidInputError(message, parameter=name) from None
+        raise InputError(message, parameter=name) from None
 
 
 def otel_variables() -> dict[str, str]:

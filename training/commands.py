@@ -19,7 +19,7 @@ from models.checkpoint.registry import Address, open_registry
 from models.checkpoint.registry_interface import Registry
 from models.completion.prefix import MAX_EDITS
 from models.completion.ranking import RankingSettings
-from models.errors import InvalidInputError, ModelNotFoundError, require_package
+from models.errors import InputError, ModelNotFoundError, require_package
 from models.files import atomic_writer
 from models.precompile import DECODING, WORDS, compile_groups, groups_of
 from models.slot_model import with_slots
@@ -234,7 +234,7 @@ def _prepare(
     classes = recipe.tokenizer.slots
     if shared is not None and classes:
         problem = "the model has the classes and members of the published models that it begins with"
-        raise InvalidInputError(f"tokenizer.slots: {problem}; omit the key", parameter="tokenizer.slots")
+        raise InputError(f"tokenizer.slots: {problem}; omit the key", parameter="tokenizer.slots")
     given = {name: Path(path) for name, path in classes.items() if path}
     lists = read_members(given) if shared is None else shared.slots
     known_classes = classes if shared is None else shared.classes
@@ -260,8 +260,8 @@ def _load_published(key: str, addresses: Sequence[str], store: Registry, *, devi
     """Load published models, given in a recipe's key, in single precision."""
     try:
         versions = [store.resolve(address) for address in addresses]
-    except (InvalidInputError, ModelNotFoundError) as error:
-        raise InvalidInputError(f"{key}: {error}", parameter=key) from None
+    except (InputError, ModelNotFoundError) as error:
+        raise InputError(f"{key}: {error}", parameter=key) from None
     return [
         load_checkpoint(store.fetch(version), device=device, precision=FLOAT32, members=False)
         for version in versions
@@ -345,7 +345,7 @@ def run_evaluate(
     options = EvaluationOptions("stream" if dynamic else context, window, sample)
     if dynamic and check_precision(precision) not in {"auto", FLOAT32}:
         problem = f"--precision is {precision}; --dynamic computes gradients and requires float32"
-        raise InvalidInputError(problem, parameter="precision")
+        raise InputError(problem, parameter="precision")
     precision = FLOAT32 if dynamic else precision
     store, progress = open_registry(registry), console_progress()
     checkpoints = _load_models(store, (address, against), slots, device=device, precision=precision)
@@ -355,7 +355,7 @@ def run_evaluate(
     backward = checkpoint.manifest.direction == "backward"
     if backward and not dynamic and context != "sentence":
         problem = f"--context is {context!r}; {name} reads right to left and supports only 'sentence'"
-        raise InvalidInputError(problem, parameter="context")
+        raise InputError(problem, parameter="context")
     texts = _held_out_texts(corpus, options.context, unit, progress)
     encoded = encode_corpus(checkpoint.tokenizer, texts, progress=progress)
     encoded = encoded.reversed() if backward else encoded
@@ -368,7 +368,7 @@ def run_evaluate(
             checkpoint.model, encoded, context=options.context, window=window, progress=progress
         )
     if not len(targets.tokens):
-        raise InvalidInputError("the text has no token to predict", parameter="corpus")
+        raise InputError("the text has no token to predict", parameter="corpus")
     result = {
         "model": name,
         "precision": checkpoint.precision,
@@ -398,7 +398,7 @@ def run_evaluate(
 def _check_counts(**counts: int) -> None:
     for name, value in counts.items():
         if value < 1:
-            raise InvalidInputError(f"--{name} is {value}; it must be at least 1", parameter=name)
+            raise InputError(f"--{name} is {value}; it must be at least 1", parameter=name)
 
 
 def _load_models(
@@ -447,10 +447,10 @@ def run_evaluate_autocomplete(
     """
     _check_counts(sample=sample)
     if fuzzy > MAX_EDITS:
-        raise InvalidInputError.of("fuzzy", f"is {fuzzy}; at most {MAX_EDITS} errors in a word are corrected")
+        raise InputError.of("fuzzy", f"is {fuzzy}; at most {MAX_EDITS} errors in a word are corrected")
     if report is not None and not report.parent.is_dir():
         problem = f"--report is {report}; the folder {report.parent} does not exist"
-        raise InvalidInputError(problem, parameter="report")
+        raise InputError(problem, parameter="report")
     store, progress = open_registry(registry), console_progress()
     models = _load_models(store, (address, against or None), slots, device=device, precision=precision)
     texts = _held_out_texts(corpus, "sentence", unit, progress)

@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from models.arrays import Int32s, Int64s
-from models.errors import FormatError, InvalidInputError
+from models.errors import FormatError, InputError
 from models.files import ASCII_WHITESPACE, check_text, decompressed, report_read_errors, split_words
 from models.vocabulary import BOS, EOS
 from training.progress import Progress
@@ -92,11 +92,11 @@ def read_corpus(paths: Sequence[Path], *, unit: str, stream: bool = False, progr
 
     Raises:
         FormatError: a file is missing, empty, binary, damaged or not UTF-8, or is a pipe to be read again.
-        InvalidInputError: the unit is unknown.
+        InputError: the unit is unknown.
     """
     if unit not in UNITS:
         problem = f"is {unit!r}; it must be {' or '.join(UNITS)}"
-        raise InvalidInputError.of("corpus.unit", problem)
+        raise InputError.of("corpus.unit", problem)
     if stream:
         check_rereadable(paths)
     digest = hashlib.sha256()

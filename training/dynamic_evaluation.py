@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.language_model import LanguageModel
 from models.neural.model import NeuralModel
 from models.neural.network import Network
@@ -47,12 +47,12 @@ def dynamic_evaluation(
         progress: counts tokens.
 
     Raises:
-        InvalidInputError: the model has no gradient, or reads members of classes.
+        InputError: the model has no gradient, or reads members of classes.
     """
     if isinstance(model, SlotModel):
-        raise InvalidInputError("dynamic evaluation cannot read members of classes", parameter="dynamic")
+        raise InputError("dynamic evaluation cannot read members of classes", parameter="dynamic")
     if not isinstance(model, NeuralModel):
-        raise InvalidInputError(
+        raise InputError(
             "dynamic evaluation requires a neural model, because it computes gradients; "
             f"the family of this model is {model.family}",
             parameter="dynamic",

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from typing_extensions import override
 
-from models.errors import InvalidInputError, LanguageModelError, ProcessLostError
+from models.errors import InputError, LanguageModelError, ProcessLostError
 from training.progress import SILENT, Progress
 from training.recipe import Recipe
 from training.signals import Terminated, catch_interruption, exit_on_sigterm
@@ -66,7 +66,7 @@ def divide_minutes(mixture: Recipe, parts: Mapping[str, Recipe], device: str) ->
     to the other rounds. Without this key, all parts keep their own limits.
 
     Raises:
-        InvalidInputError: a network would have less than `MIN_MINUTES`.
+        InputError: a network would have less than `MIN_MINUTES`.
     """
     networks = {title: part for title, part in parts.items() if part.family == "neural"}
     minutes = mixture.train.max_minutes
@@ -80,7 +80,7 @@ def divide_minutes(mixture: Recipe, parts: Mapping[str, Recipe], device: str) ->
     rounds = sum(number for _, number, _ in waves)
     share = minutes / rounds
     if share < MIN_MINUTES:
-        raise InvalidInputError.of(
+        raise InputError.of(
             "train.max_minutes",
             f"is {minutes:g}, which is {share:.2g} for each of {rounds} rounds of "
             f"{len(networks)} networks; a network needs at least {MIN_MINUTES:g}",
@@ -131,7 +131,7 @@ def train_side_by_side(
     If one fails, the others end after saving their states.
 
     Raises:
-        InvalidInputError: a network could not be trained.
+        InputError: a network could not be trained.
         ProcessLostError: a process ended without a result.
         Terminated: SIGTERM was received under `exit_on_sigterm`; the networks are saved.
     """

@@ -20,7 +20,7 @@ from models.cache.model import CacheModel
 from models.checkpoint.load import Checkpoint
 from models.checkpoint.manifest import check_name, version_address
 from models.checkpoint.write import StorableModel
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.language_model import ContextMatcher, LanguageModel, Want, feature_size
 from models.mixture import MixtureModel, find_context_matcher
 from models.ngram.model import NGramModel
@@ -132,7 +132,7 @@ def mix_dynamically(
         The outermost stage; each has the previous one as a part.
 
     Raises:
-        InvalidInputError: no held-out token.
+        InputError: no held-out token.
     """
     models, texts, progress = [part.model for part in parts], inputs.texts, inputs.progress
     valid = score_parts(models, texts.valid, recipe, with_caches=recipe.mixture.cache, progress=progress)
@@ -161,16 +161,16 @@ def check_mixing_plan(recipe: Recipe, families: Sequence[str]) -> None:
     """Reject a dynamic mixture that no part supports; an untrained network's family is `neural`.
 
     Raises:
-        InvalidInputError: weights by order without an n-gram
+        InputError: weights by order without an n-gram
             model, or a cache around a neural model without one.
     """
     if recipe.mixture.weights == "by-order" and NGramModel.family not in families:
-        raise InvalidInputError.of(
+        raise InputError.of(
             "mixture.weights",
             f"is 'by-order', but no part is an n-gram model; the parts are {', '.join(families)}",
         )
     if recipe.has_cache_inside and not set(families) - _WITHOUT_FEATURES:
-        raise InvalidInputError.of(
+        raise InputError.of(
             "cache.around",
             f"is 'neural', but no part is a neural model; the parts are {', '.join(families)}",
         )
@@ -278,12 +278,12 @@ def mixture_tokenizer(settings: MixtureSettings, published: Sequence[Checkpoint]
     """Return the tokenizer of a mixture's published parts; None without any, to learn one.
 
     Raises:
-        InvalidInputError: fewer than two parts, one reads backward, one of a static mixture
+        InputError: fewer than two parts, one reads backward, one of a static mixture
             is no n-gram model, or the tokenizers differ or, for a static mixture, cannot be joined.
     """
     num_trained = len(settings.recipes) + sum(part.mixed for part in settings.parts)
     if num_trained + len(published) < (1 if settings.cache else 2):
-        raise InvalidInputError(
+        raise InputError(
             f"a mixture requires at least {'1 part and a cache' if settings.cache else '2 parts'}, given "
             f"{num_trained} recipes and {len(published)} models (mixture.recipes, mixture.parts, mixture.models)",
             parameter="mixture",
@@ -306,7 +306,7 @@ def mixture_tokenizer(settings: MixtureSettings, published: Sequence[Checkpoint]
                 "with one tokenizer"
             )
         if problem is not None:
-            raise InvalidInputError(problem, parameter="mixture.models")
+            raise InputError(problem, parameter="mixture.models")
     if is_static:
         return union_tokenizer([(version_address(part.path), part.tokenizer) for part in published])
     return first.tokenizer
@@ -318,7 +318,7 @@ def shared_tokenizer(
     """Return the tokenizer of a recipe's published parts, or base, and published teachers; None without any.
 
     Raises:
-        InvalidInputError: see `mixture_tokenizer`; or a teacher's tokenizer differs from the
+        InputError: see `mixture_tokenizer`; or a teacher's tokenizer differs from the
             published parts' or the first teacher's, or its reading direction from the model's.
     """
     tokenizer = mixture_tokenizer(recipe.mixture, published) if recipe.family == "mixture" else None
@@ -328,7 +328,7 @@ def shared_tokenizer(
             address = version_address(teacher.path)
             problem = f"{address} reads {reads}; the network reads {recipe.reading_direction}"
         if problem is not None:
-            raise InvalidInputError(f"train.teacher: {problem}", parameter="train.teacher")
+            raise InputError(f"train.teacher: {problem}", parameter="train.teacher")
     return tokenizer or next((model.tokenizer for model in [*published, *teachers]), None)
 
 
@@ -359,7 +359,7 @@ def part_recipes(mixture: Recipe) -> dict[str, Recipe]:
     Unless set, the seed of the n-th network is the mixture's plus n, from 0.
 
     Raises:
-        InvalidInputError: a part's recipe, key or name to publish is invalid,
+        InputError: a part's recipe, key or name to publish is invalid,
             or a part neither belongs to the mixture nor teaches another.
     """
     titled, parts, num_networks = titled_parts(mixture.mixture), dict[str, Recipe](), 0
@@ -373,14 +373,14 @@ def part_recipes(mixture: Recipe) -> dict[str, Recipe]:
         for name in recipe.train.teacher:
             if name in parts and name not in earlier:
                 problem = "the part itself" if name == title else "trained later"
-                raise InvalidInputError.of(
+                raise InputError.of(
                     "train.teacher",
                     f"of the part {title!r} contains {name!r}, which is {problem}; the earlier parts are "
                     f"{', '.join(earlier) or 'none'}",
                 )
     taught = {name for recipe in parts.values() for name in recipe.train.teacher}
     if idle := [t for t, part in titled.items() if not part.mixed and t not in taught]:
-        raise InvalidInputError(
+        raise InputError(
             f"the part {idle[0]!r} has mixed=false, but no other part has it as a teacher (train.teacher)",
             parameter="mixture.parts",
         )
@@ -401,7 +401,7 @@ def part_recipe(mixture: Recipe, part: PartSettings, *, seed: int) -> Recipe:
     to a static mixture, not to its parts. A part without a seed gets `seed`.
 
     Raises:
-        InvalidInputError: the part is a mixture, reads backward, or, in a static mixture, is no n-gram model.
+        InputError: the part is a mixture, reads backward, or, in a static mixture, is no n-gram model.
     """
     name = part.recipe
     table = merge_tables(recipe_table(name), {"seed": seed})
@@ -425,7 +425,7 @@ def part_recipe(mixture: Recipe, part: PartSettings, *, seed: int) -> Recipe:
             f"family {recipe.family}"
         )
     if problem is not None:
-        raise InvalidInputError(problem, parameter="mixture.recipes")
+        raise InputError(problem, parameter="mixture.recipes")
     return _uncompressed(recipe) if is_static else recipe
 
 
@@ -449,7 +449,7 @@ def train_mixture(
     The tokenizer of the published parts encoded the texts.
 
     Raises:
-        InvalidInputError: fewer than two parts, one is a
+        InputError: fewer than two parts, one is a
             mixture, or one of a static mixture is no n-gram model.
     """
     # checks every part before any work

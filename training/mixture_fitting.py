@@ -15,7 +15,7 @@ from models.arrays import Float32s, Float64s, FloatArray, Int32s, Int64s, to_num
 from models.cache.config import CacheConfig, CacheKind, MarginalsConfig
 from models.cache.kernels import DynamicMarginals, SimilarityDecay, padded_width, to_unit_vectors
 from models.cache.model import CacheModel, CacheScores, History, score_with_history
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.language_model import LanguageModel, Want, feature_size
 from models.vocabulary import BOS
 from training.corpus import EncodedCorpus
@@ -72,10 +72,10 @@ def fit_weights(log_probs: npt.NDArray[np.floating[Any]]) -> tuple[float, ...]:
         M positive weights that sum to 1.
 
     Raises:
-        InvalidInputError: no held-out token.
+        InputError: no held-out token.
     """
     if log_probs.shape[0] == 0:
-        raise InvalidInputError("the held-out text has no token to fit mixture weights on", parameter="valid")
+        raise InputError("the held-out text has no token to fit mixture weights on", parameter="valid")
     num_models = log_probs.shape[1]
     weights = _run_em(log_probs, np.full(num_models, 1.0 / num_models), np.zeros(num_models))
     return _normalised(np.maximum(weights, _MIN_WEIGHT))  # every part keeps a positive weight
@@ -184,7 +184,7 @@ def score_with_caches(
     """Score a stream in one pass by a model and a grid of caches of `window` tokens over its features.
 
     Raises:
-        InvalidInputError: no token to predict.
+        InputError: no token to predict.
     """
     width = feature_size(model)
     featured: Any = model
@@ -207,7 +207,7 @@ def score_with_caches(
             predicted = chunk != BOS  # [T]
             parts.append((inner.log_probs[0, predicted], shares[predicted], evidence[predicted]))
     if not parts:
-        raise InvalidInputError("the held-out text has no token to fit a cache on", parameter="valid")
+        raise InputError("the held-out text has no token to fit a cache on", parameter="valid")
     log_probs, every_share, all_evidence = map(np.concatenate, zip(*parts, strict=True))
     targets = CorpusScores(log_probs, text[text != BOS], None)
     return CacheGridScores(targets, every_share, all_evidence, *grid, kind, window)
@@ -223,10 +223,10 @@ def choose_cache(readings: CacheGridScores, log_probs: Float32s) -> ChosenCache:
         log_probs: log-probabilities of the tokens by the wrapped model, which may differ from the scored one [N].
 
     Raises:
-        InvalidInputError: the text has one token, so the cache is always empty.
+        InputError: the text has one token, so the cache is always empty.
     """
     if not (readings.evidence[:, 0, 0] > 0).any():
-        raise InvalidInputError("the held-out text has one token; a cache needs two", parameter="valid")
+        raise InputError("the held-out text has one token; a cache needs two", parameter="valid")
 
     def fit(flatness: float, half_life: float | None, prior_share: float) -> ChosenCache:
         """Fit λ of a cache whose prior is `prior_share` times the median evidence."""

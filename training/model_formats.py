@@ -17,7 +17,7 @@ from models.checkpoint.load import load_checkpoint
 from models.checkpoint.manifest import Direction, check_name
 from models.checkpoint.registry import Address, open_registry
 from models.checkpoint.write import StorableModel, write_checkpoint
-from models.errors import InvalidInputError, ManifestError, UnsupportedParameterError, require_package
+from models.errors import InputError, ManifestError, UnsupportedParameterError, require_package
 from models.ngram.arpa_reader import read_arpa
 from models.ngram.arpa_writer import write_arpa
 from models.ngram.build import NGrams, list_ngrams
@@ -124,7 +124,7 @@ def run_import_arpa(
     with progress.stage(f"reading {file.name}", file.stat().st_size if file.is_file() else None):
         vocabulary, orders, report = read_arpa(file, on_read=progress.advance)
     if lowercase and (capital := [word for word in vocabulary.ids if word != word.lower()]):
-        raise InvalidInputError(
+        raise InputError(
             f"--lowercase is for a model of lower-cased text, but {len(capital):,} of {len(vocabulary.ids):,} words of "
             f"{file.name}, such as {capital[0]!r:.80}, have capitals and would never be found: omit --lowercase, or "
             "lower-case the file first, for example with sed 's/.*/\\L&/'",
@@ -163,16 +163,16 @@ def _check_options(
 ) -> None:
     if not 0 <= prune_entropy < math.inf:
         problem = f"--prune-entropy is {prune_entropy}; it must be at least 0 and finite"
-        raise InvalidInputError(problem, parameter="prune_entropy")
+        raise InputError(problem, parameter="prune_entropy")
     if quantize_bits not in {None, 8}:
         problem = f"--quantize-bits is {quantize_bits}; it must be 8"
-        raise InvalidInputError(problem, parameter="quantize_bits")
+        raise InputError(problem, parameter="quantize_bits")
     if encoding not in ENCODINGS or (encoding != "pieces" and not has_pieces):
         problem = f"--encoding is {encoding!r}; it can be {' or '.join(ENCODINGS)}, with --tokenizer"
-        raise InvalidInputError(problem, parameter="encoding")
+        raise InputError(problem, parameter="encoding")
     if has_pieces and lowercase:
         problem = "--lowercase is for words; the SentencePiece model of --tokenizer normalises texts itself"
-        raise InvalidInputError(problem, parameter="lowercase")
+        raise InputError(problem, parameter="lowercase")
 
 
 def _piece_tokenizer(words: Vocabulary, path: Path, *, encoding: str) -> ListedPieceTokenizer:
@@ -184,7 +184,7 @@ def _piece_tokenizer(words: Vocabulary, path: Path, *, encoding: str) -> ListedP
             ids = [ord(word) - _NEMO_OFFSET if len(word) == 1 else -1 for word in words.ids]
             size = pieces.GetPieceSize()
             if wrong := [word for word, i in zip(words.ids, ids, strict=True) if not 0 <= i < size]:
-                raise InvalidInputError(
+                raise InputError(
                     f"--encoding is nemo, but {len(wrong):,} of the {len(ids):,} words of the ARPA file, such as "
                     f"{wrong[0]!r:.80}, are not one character from U+{_NEMO_OFFSET:04X} to "
                     f"U+{_NEMO_OFFSET + size - 1:04X}, the codes of the pieces in {path.name}",
@@ -194,7 +194,7 @@ def _piece_tokenizer(words: Vocabulary, path: Path, *, encoding: str) -> ListedP
         return ListedPieceTokenizer(model, words)
     except (OSError, ManifestError) as error:
         problem = error.strerror if isinstance(error, OSError) else error
-        raise InvalidInputError(f"--tokenizer {path}: {problem}", parameter="tokenizer") from None
+        raise InputError(f"--tokenizer {path}: {problem}", parameter="tokenizer") from None
 
 
 def _golden_sequences(orders: Sequence[NGrams]) -> list[list[int]]:
@@ -279,7 +279,7 @@ def run_import_hf(
             tokenizer = PretrainedTokenizer(folder)
             model = PretrainedModel(folder, tokenizer.vocabulary)
         except (ManifestError, RuntimeError) as error:
-            raise InvalidInputError(str(error), parameter="folder") from None
+            raise InputError(str(error), parameter="folder") from None
     facts: dict[str, Any] = {
         "context": "sentence",
         "pretrained": {"type": kind, "window": model.window, **tokenizer.facts},

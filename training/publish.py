@@ -64,7 +64,7 @@ def publish(registry: Registry, name: str, trained: Trained, run: RunContext) ->
     is set. In an empty registry, the model becomes default, not a part.
 
     Raises:
-        InvalidInputError: a model name is invalid.
+        InputError: a model name is invalid.
         CheckpointError: the written checkpoint fails verification; nothing is published.
         RegistryError: a file operation failed; nothing is published.
     """

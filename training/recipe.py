@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from models.cache.config import MAX_WINDOW
 from models.checkpoint.manifest import Direction
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.neural.config import NetworkConfig
 from training.neural.settings import TrainSettings
 from training.ngram.counts import threshold_problem
@@ -114,7 +114,7 @@ def _unused_part_keys(recipe: "Recipe") -> Iterator[tuple[str, str]]:
             yield f"ngram.{key}", f"{problem}, given {getattr(recipe.ngram, key)!r}{also}"
 
 
-def _recipe_error(error: ValidationError, source: str) -> InvalidInputError:
+def _recipe_error(error: ValidationError, source: str) -> InputError:
     """Convert the first validation error."""
     first = error.errors()[0]
     path = [part for part in first["loc"] if isinstance(part, str)]  # without list indices
@@ -125,7 +125,7 @@ def _recipe_error(error: ValidationError, source: str) -> InvalidInputError:
         problem = _problem(key, first["type"], first["msg"], first.get("ctx", {}))
         if first["type"] not in {"missing", "value_error"}:  # validators of this package name the value
             problem += f", given {first['input']!r:.{_SHOWN_CHARACTERS}}"
-    return InvalidInputError(f"recipe {source}: {key:.{_SHOWN_CHARACTERS}}: {problem}", parameter=key)
+    return InputError(f"recipe {source}: {key:.{_SHOWN_CHARACTERS}}: {problem}", parameter=key)
 
 
 def _problem(key: str, kind: str, message: str, context: Mapping[str, Any]) -> str:
@@ -348,7 +348,7 @@ def load_recipe(name: str, assignments: Sequence[str] = ()) -> Recipe:
         assignments: overrides such as `ngram.order=3`; values that are not TOML are plain text.
 
     Raises:
-        InvalidInputError: the recipe is missing or not TOML, or a key or value is invalid.
+        InputError: the recipe is missing or not TOML, or a key or value is invalid.
     """
     return parse_recipe(recipe_table(name), assignments, source=name)
 
@@ -357,7 +357,7 @@ def recipe_table(name: str) -> dict[str, Any]:
     """Read a recipe's TOML table without checking its keys.
 
     Raises:
-        InvalidInputError: the recipe is missing or not TOML.
+        InputError: the recipe is missing or not TOML.
     """
     try:
         if name.endswith(".toml"):
@@ -365,24 +365,24 @@ def recipe_table(name: str) -> dict[str, Any]:
         elif name in recipe_names():
             text = _RECIPES.joinpath(f"{name}.toml").read_text(encoding="utf-8")
         else:
-            raise InvalidInputError(
+            raise InputError(
                 f"unknown recipe {name!r}; use one of {', '.join(recipe_names())}, or the path of a .toml file",
                 parameter="recipe",
             )
         return tomllib.loads(text)
     except OSError as error:
-        raise InvalidInputError(f"recipe {name}: {error.strerror}", parameter="recipe") from None
+        raise InputError(f"recipe {name}: {error.strerror}", parameter="recipe") from None
     except RecursionError:
-        raise InvalidInputError(f"recipe {name} is nested too deeply", parameter="recipe") from None
+        raise InputError(f"recipe {name} is nested too deeply", parameter="recipe") from None
     except ValueError as error:  # bad TOML, bad UTF-8
-        raise InvalidInputError(f"recipe {name} is not TOML: {error}", parameter="recipe") from None
+        raise InputError(f"recipe {name} is not TOML: {error}", parameter="recipe") from None
 
 
 def parse_recipe(table: Mapping[str, Any], assignments: Sequence[str] = (), *, source: str) -> Recipe:
     """Validate a recipe's table.
 
     Raises:
-        InvalidInputError: a key or value is invalid or without effect; the message names the key.
+        InputError: a key or value is invalid or without effect; the message names the key.
     """
     for assignment in assignments:
         table = merge_tables(table, _parse_assignment(assignment))
@@ -391,7 +391,7 @@ def parse_recipe(table: Mapping[str, Any], assignments: Sequence[str] = (), *, s
     except ValidationError as error:
         raise _recipe_error(error, source) from None
     for key, problem in _unused_keys(recipe):
-        raise InvalidInputError(f"recipe {source}: {problem}", parameter=key)
+        raise InputError(f"recipe {source}: {problem}", parameter=key)
     return recipe
 
 
@@ -407,7 +407,7 @@ def merge_tables(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[s
 def _parse_assignment(text: str) -> dict[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise InvalidInputError(f"--set takes key=value, given {text!r}", parameter="set")
+        raise InputError(f"--set takes key=value, given {text!r}", parameter="set")
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
     except (ValueError, RecursionError):  # not TOML, or number or nesting beyond limits

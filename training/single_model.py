@@ -27,7 +27,7 @@ from models.checkpoint.load import Checkpoint
 from models.checkpoint.manifest import MANIFEST_FILE, file_entries, sha256_of, version_address
 from models.checkpoint.precision import NEURAL_FAMILIES
 from models.checkpoint.write import StorableModel
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.language_model import LanguageModel
 from models.neural.config import NetworkConfig
 from models.ngram.model import NGramModel, NGramState
@@ -141,7 +141,7 @@ def held_out_figures(model: LanguageModel[Any], texts: EncodedTexts, *, progress
 
 
 @contextlib.contextmanager
-def locked_folder(folder: Path, *, busy: InvalidInputError) -> Iterator[None]:
+def locked_folder(folder: Path, *, busy: InputError) -> Iterator[None]:
     """Create a missing folder, and hold its lock; the system releases it when the process dies.
 
     Args:
@@ -149,7 +149,7 @@ def locked_folder(folder: Path, *, busy: InvalidInputError) -> Iterator[None]:
         busy: error to raise if another process holds the lock.
 
     Raises:
-        InvalidInputError: another process holds the lock.
+        InputError: another process holds the lock.
         RegistryError: a file operation failed.
     """
     with contextlib.ExitStack() as locks:
@@ -203,10 +203,10 @@ class ResumableRuns:
         """Prevent other processes from training a model of this name.
 
         Raises:
-            InvalidInputError: another process is training one.
+            InputError: another process is training one.
             RegistryError: a file operation failed.
         """
-        busy = InvalidInputError(
+        busy = InputError(
             f"another process is training {self._name!r} in {self.folder.parent.parent}; wait until it ends, or give "
             "another --name",
             parameter="name",
@@ -358,7 +358,7 @@ def continue_from(recipe: Recipe, base: Checkpoint, *, source: str) -> Recipe:
     """Complete a recipe with `train.from` by the published model's values, the base; messages name `source`.
 
     Raises:
-        InvalidInputError: the recipe sets another family, shape, direction or
+        InputError: the recipe sets another family, shape, direction or
             tokenizer than the base; the message names the keys and both values.
     """
     address, family = version_address(base.path), base.model.family
@@ -366,7 +366,7 @@ def continue_from(recipe: Recipe, base: Checkpoint, *, source: str) -> Recipe:
     if family not in ({NGramModel.family} if is_ngram else NEURAL_FAMILIES):
         kind = "an n-gram model" if is_ngram else "a network"
         problem = f"train.from: {address} is of the family {family}; {kind} continues from {kind}"
-        raise InvalidInputError(problem, parameter="train.from")
+        raise InputError(problem, parameter="train.from")
     shape, full_shape = dict[str, Any](), dict[str, Any]()
     if not is_ngram:
         config: NetworkConfig = base.model.config  # type: ignore[attr-defined]  # of a network
@@ -389,7 +389,7 @@ def continue_from(recipe: Recipe, base: Checkpoint, *, source: str) -> Recipe:
         differences.append("tokenizer.min_count adds words, which the models of train.teacher lack")
     if differences:
         hint = f"unset keys, as in the recipe finetune, have the values of {address}"
-        raise InvalidInputError(f"train.from: {'; '.join(differences)}; {hint}", parameter="train.from")
+        raise InputError(f"train.from: {'; '.join(differences)}; {hint}", parameter="train.from")
     table = merge_tables({**direction, **shape, "tokenizer": rules}, own)
     return parse_recipe(merge_tables(table, {"train": {"from": address}}), source=source)
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from models.arrays import Float64s, Int32s
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.ngram.build import NGrams, NGramWeights, build_automaton, list_ngrams
 from models.ngram.model import NGramModel
 from models.tokenizers import Tokenizer, WordTokenizer
@@ -150,21 +150,21 @@ def union_tokenizer(tokenizers: Sequence[tuple[str, Tokenizer]]) -> Tokenizer:
         One with the first part's words, then the others' new words, in order.
 
     Raises:
-        InvalidInputError: two parts differ not only in words; the message names them.
+        InputError: two parts differ not only in words; the message names them.
     """
     (first_name, first), *further = tokenizers
     for name, tokenizer in further:
         if tokenizer.fingerprint == first.fingerprint:
             continue
         if not (isinstance(first, WordTokenizer) and isinstance(tokenizer, WordTokenizer)):
-            raise InvalidInputError(
+            raise InputError(
                 f"{name} has another tokenizer ({tokenizer.kind}) than {first_name} ({first.kind}); "
                 "only word tokenizers can be joined: train the parts with one tokenizer",
                 parameter="mixture.models",
             )
         for key, value in tokenizer.rules.items():
             if value != first.rules[key]:
-                raise InvalidInputError(
+                raise InputError(
                     f"the tokenizers of {first_name} ({first.kind}) and {name} ({tokenizer.kind}) cannot be joined: "
                     f"{key} is {first.rules[key]!r} in one and {value!r} in the other; "
                     "train the parts with one tokenizer",
@@ -228,7 +228,7 @@ def mix_statically(
         before pruning.
 
     Raises:
-        InvalidInputError: no held-out token, or the model cannot be compressed as requested.
+        InputError: no held-out token, or the model cannot be compressed as requested.
     """
     models = list(parts)
     for number, part in enumerate(parts):

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
-from models.errors import FormatError, InvalidInputError
+from models.errors import FormatError, InputError
 from models.tokenizers import Tokenizer
 from training.corpus import Corpus, EncodedCorpus, paragraphs, read_corpus, read_sentences, split_sentences
 from training.progress import Progress
@@ -125,11 +125,11 @@ def read_texts(
 
     Raises:
         FormatError: a file cannot be read as text.
-        InvalidInputError: validation or test without training files, or too little text.
+        InputError: validation or test without training files, or too little text.
     """
     if not train:
         if valid or test:
-            raise InvalidInputError("--valid and --test need --corpus", parameter="corpus")
+            raise InputError("--valid and --test need --corpus", parameter="corpus")
         return Texts(*read_default_corpus(progress))
     corpus = read_corpus(train, unit=unit, stream=stream, progress=progress)
     if valid:
@@ -138,7 +138,7 @@ def read_texts(
         size = len(corpus.sentences)
         if size < 2:
             needed = "at least 2 are needed to hold one out, or give --valid"
-            raise InvalidInputError(f"the corpus has {size} sentence; {needed}", parameter="corpus")
+            raise InputError(f"the corpus has {size} sentence; {needed}", parameter="corpus")
         cut = size - min(max(size // _HELD_OUT_DIVISOR, 1), _MAX_HELD_OUT)
         sources = [f"the end of {', '.join(corpus.sources)}"]
         held_out = corpus._replace(sentences=list(corpus.sentences[cut:]), sources=sources)
@@ -155,16 +155,16 @@ def read_fitting_text(
 
     Raises:
         FormatError: a file cannot be read as text.
-        InvalidInputError: both texts for fitting are given, or only a test text.
+        InputError: both texts for fitting are given, or only a test text.
     """
     if corpus and valid:
         problem = (
             "no model is trained, and weights are fitted on one text; give --corpus or --valid, not both"
         )
-        raise InvalidInputError(problem, parameter="valid")
+        raise InputError(problem, parameter="valid")
     if not corpus and not valid:
         if test:
-            raise InvalidInputError("--test needs --corpus or --valid", parameter="corpus")
+            raise InputError("--test needs --corpus or --valid", parameter="corpus")
         return Texts(_EMPTY_CORPUS, *read_default_corpus(progress)[1:])
     fitted_on = read_corpus(corpus or valid, unit=unit, progress=progress)
     return Texts(_EMPTY_CORPUS, fitted_on, read_corpus(test, unit=unit, progress=progress) if test else None)

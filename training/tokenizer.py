@@ -13,7 +13,7 @@ import numpy as np
 import sentencepiece
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.kernels.threads import run_parts
 from models.normaliser import Normaliser
 from models.slots import CLASS_NAME, MemberMatcher, Slots, class_mark, word_spans
@@ -110,7 +110,7 @@ class TokenizerSettings(BaseModel):
     def _check_pattern(cls, pattern: str | None) -> str | None:
         try:
             compile_pattern(pattern or "")
-        except InvalidInputError as error:
+        except InputError as error:
             raise ValueError(str(error)) from None
         return pattern
 
@@ -127,7 +127,7 @@ def learn_tokenizer(
     The vocabulary of words or characters begins with the `known` ones.
 
     Raises:
-        InvalidInputError: too little text for the settings; the message names the limit.
+        InputError: too little text for the settings; the message names the limit.
     """
     if settings.kind == "word":
         words = _count_tokens(settings, sentences, progress)
@@ -137,7 +137,7 @@ def learn_tokenizer(
         vocabulary = _most_frequent(words, settings, known)
         learnt = WordTokenizer(vocabulary, pattern=settings.words_pattern, **rules)
         if name := next((name for name in settings.slots if name not in learnt.classes), None):
-            raise InvalidInputError(
+            raise InputError(
                 f"tokenizer.slots.{name}: {class_mark(name)} is not in the vocabulary, because the training text has "
                 "neither the mark nor enough members of the list",
                 parameter=f"tokenizer.slots.{name}",
@@ -288,7 +288,7 @@ def _most_frequent(
     tokens = sorted((t for t, n in counts.items() if n >= settings.min_count), key=lambda t: (-counts[t], t))
     if not tokens:
         problem = f"is {settings.min_count}; no {settings.kind} of the training text occurs that often"
-        raise InvalidInputError.of("tokenizer.min_count", problem)
+        raise InputError.of("tokenizer.min_count", problem)
     max_tokens = None if settings.vocab_size is None else settings.vocab_size - len(CONTROL_TOKENS)
     return Vocabulary(list(dict.fromkeys((*known, *tokens)))[:max_tokens])
 
@@ -332,7 +332,7 @@ def _learn_pieces(settings: TokenizerSettings, sentences: Sentences, progress: P
                 what = "characters and bytes" if settings.byte_fallback else "characters"
                 reason = f"its {what} need {needed[1]} pieces; set tokenizer.vocab_size={needed[1]} or more"
             problem = f"is {size}, which does not fit the training text: {reason}"
-            raise InvalidInputError.of("tokenizer.vocab_size", problem) from None
+            raise InputError.of("tokenizer.vocab_size", problem) from None
     return SentencePieceTokenizer(model.getvalue(), normalise=settings.normalise, classes=[*settings.slots])
 
 

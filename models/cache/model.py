@@ -26,7 +26,7 @@ from models.arrays import (
 from models.cache import kernels
 from models.cache.config import CacheConfig
 from models.cache.kernels import DynamicMarginals, SimilarityDecay, inner_products
-from models.errors import InvalidInputError, ManifestError
+from models.errors import InputError, ManifestError
 from models.files import CONFIG_FILE, check_config, read_config, write_config
 from models.language_model import (
     LanguageModel,
@@ -243,7 +243,7 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
         num_parameters: learnt values: the wrapped model's and the configuration's.
 
     Raises:
-        InvalidInputError: the cache is continuous, and the model has no features; or there are dynamic marginals
+        InputError: the cache is continuous, and the model has no features; or there are dynamic marginals
             without frequencies of the vocabulary.
     """
 
@@ -253,7 +253,7 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
         self, inner: LanguageModel[Any], config: CacheConfig, frequencies: FloatArray | None = None
     ) -> None:
         if config.kind == "continuous" and not feature_size(inner):
-            raise InvalidInputError.of(
+            raise InputError.of(
                 "cache.kind",
                 f"is continuous, but a model of the family {inner.family} has no features: use unigram",
             )
@@ -265,9 +265,7 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
         self.frequencies, self._marginals = frequencies, None
         if config.marginals is not None:
             if frequencies is None or frequencies.shape != (len(self.vocabulary),):
-                raise InvalidInputError(
-                    "the frequencies of dynamic marginals are not those of the vocabulary"
-                )
+                raise InputError("the frequencies of dynamic marginals are not those of the vocabulary")
             self._marginals = DynamicMarginals(config.marginals, frequencies, window=config.window)
         self._coefficients = _coefficients(config)
         self._decay = SimilarityDecay.of([config.flatness], [config.half_life], window=config.window)
@@ -416,7 +414,7 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
         try:
             (inner,) = parts
             return cls(inner, config, expected)
-        except (ValueError, InvalidInputError) as error:
+        except (ValueError, InputError) as error:
             raise ManifestError(f"{path}: not a cache's configuration: {error}") from None
 
     def _without_history(self, inner: Any, batch: int) -> CacheState:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from models.checkpoint.documents import DocumentStore
 from models.checkpoint.manifest import check_name, is_version_number
-from models.errors import InvalidInputError
+from models.errors import InputError
 
 _Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -50,13 +50,13 @@ class Calibration(BaseModel):
         """Return the lowest threshold from which on the precision is at least this value.
 
         Raises:
-            InvalidInputError: no threshold reaches it; the message names the highest precision.
+            InputError: no threshold reaches it; the message names the highest precision.
         """
         first = 1 + max((k for k, one in enumerate(self.points) if one.precision < precision), default=-1)
         if first == len(self.points):
             best = max(point.precision for point in self.points)
             last = self.points[-1]
-            raise InvalidInputError.of(
+            raise InputError.of(
                 "precision",
                 f"is {precision:g}; {self.model} has at most {best:.3f}, and {last.precision:.3f} at its "
                 f"highest threshold, {last.threshold:g}",
@@ -70,11 +70,11 @@ class Calibration(BaseModel):
 
     @model_validator(mode="after")
     def _is_ordered(self) -> Self:
-        """Raise InvalidInputError unless the points are in ascending order of their thresholds."""
+        """Raise InputError unless the points are in ascending order of their thresholds."""
         for before, after in pairwise(point.threshold for point in self.points):
             if after <= before:
                 problem = f"are not in ascending order: {after:g} follows {before:g}"
-                raise InvalidInputError.of("points", problem)
+                raise InputError.of("points", problem)
         return self
 
 
@@ -111,10 +111,10 @@ def _split_address(address: str) -> tuple[str, int]:
     """Return the name and the number of a version.
 
     Raises:
-        InvalidInputError: it is no version's address, and so cannot be a file name.
+        InputError: it is no version's address, and so cannot be a file name.
     """
     name, _, number = address.partition("@")
     check_name(name, parameter="model")
     if not is_version_number(number):
-        raise InvalidInputError.of("model", f"is {address[:200]!r}; it must be NAME@NUMBER")
+        raise InputError.of("model", f"is {address[:200]!r}; it must be NAME@NUMBER")
     return name, int(number)

@@ -19,7 +19,7 @@ from models.checking.checker import (
 from models.checking.error_model import CheckSettings, ErrorTable
 from models.checking.rescoring import RescoredBatch
 from models.checking.sentences import Sentence, Word
-from models.errors import ContextLengthError, InvalidInputError
+from models.errors import ContextLengthError, InputError
 from models.language_model import is_lookup
 from models.scoring.model_weights import (
     WeightedModel,
@@ -87,7 +87,7 @@ def check_text(
 
     Raises:
         ContextLengthError: a line is too long.
-        InvalidInputError: there are too many lines, or too many words or issues for a reply.
+        InputError: there are too many lines, or too many words or issues for a reply.
         UnsupportedParameterError: a model reads backward.
     """
     least = threshold if len(models) == 1 else threshold * _MIN_SHARE_OF_THRESHOLD
@@ -244,7 +244,7 @@ def _sentences(loaded: TextModel, text: str, limits: Limits) -> Work[Any, list[S
     """Split a text into sentences, giving way in between; reject lines over the limits."""
     num_lines = text.count("\n") + 1
     if num_lines > limits.max_reply_entries:
-        raise InvalidInputError.of(
+        raise InputError.of(
             "text", f"has {num_lines} lines; at most {limits.max_reply_entries} are accepted in one request"
         )
 

@@ -25,7 +25,7 @@ from models.checking.sentences import (
     WordSentenceSplitter,
     sentence_splitter_for,
 )
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.language_model import LanguageModel, is_lookup
 from models.slot_model import without_members
 from models.states import view
@@ -77,14 +77,14 @@ class Checker:
             options: settings of the check.
 
         Raises:
-            InvalidInputError: a suggestion's span is not within one sentence.
+            InputError: a suggestion's span is not within one sentence.
         """
         given: dict[int, list[GivenSpan]] = {}  # by sentence
         offsets = [one.offset for one in sentences]
         for span in options.given:
             index = bisect_right(offsets, span.start) - 1
             if index < 0 or span.end > offsets[index] + len(sentences[index].text):
-                raise InvalidInputError.of(
+                raise InputError.of(
                     span.parameter,
                     f"spans {span.start} to {span.end}; a span must be within one line that has a word, "
                     f"and within one part of a line of more than {MAX_SENTENCE_TOKENS} tokens",

@@ -33,7 +33,7 @@ from models.checking.lexicon import UserDictionary
 from models.checking.sentences import code_points
 from models.checkpoint.documents import DocumentStore
 from models.checkpoint.manifest import check_name
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.words import is_alphabetic
 
 _TWO_EDITS_LETTERS = 5
@@ -127,7 +127,7 @@ def fit_error_table(misspellings: Mapping[str, Sequence[str]], source_sha256: st
     Only words of letters at one edit count; those at two give the share of two edits.
 
     Raises:
-        InvalidInputError: no misspelling has one edit.
+        InputError: no misspelling has one edit.
     """
     edits, contexts, distances = Counter[str](), Counter[str](), Counter[int]()
     pairs = ((typed.lower(), right.lower()) for right, wrong in misspellings.items() for typed in wrong)
@@ -139,7 +139,7 @@ def fit_error_table(misspellings: Mapping[str, Sequence[str]], source_sha256: st
                 edits[_edit(typed, meant)] += 1
                 contexts.update(map("".join, pairwise(_START + meant + _END)))
     if not edits:
-        raise InvalidInputError("no misspelling is one edit away from its intended word", parameter="pairs")
+        raise InputError("no misspelling is one edit away from its intended word", parameter="pairs")
     return ErrorTable(
         one_edit=distances[1],
         two_edits=distances[2],

@@ -168,7 +168,7 @@ class HunspellDictionary:
 
     Raises:
         FormatError: a file is missing, too large, empty, in another encoding, or begins without a number of words.
-        InvalidInputError: the extra `dictionary` is not installed.
+        InputError: the extra `dictionary` is not installed.
     """
 
     def __init__(self, path: Path) -> None:

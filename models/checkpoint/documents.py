@@ -23,7 +23,7 @@ from pydantic import BaseModel, ValidationError
 
 from models.checkpoint.registry import Address, open_store
 from models.checkpoint.stores import FolderStore, require_writable
-from models.errors import DocumentError, InvalidInputError, RegistryError
+from models.errors import DocumentError, InputError, RegistryError
 
 MAX_DOCUMENT_BYTES = 1 << 20
 
@@ -64,7 +64,7 @@ class DocumentStore(Generic[_Document]):
 
     Raises:
         RegistryError: a remote registry needs a package that is not installed.
-        InvalidInputError: the address is not valid for a registry.
+        InputError: the address is not valid for a registry.
     """
 
     folder: ClassVar[str]
@@ -134,8 +134,8 @@ class DocumentStore(Generic[_Document]):
         try:
             document: _Document = _parse(self._kind, content, f"the {self._what}")
             if self._name and getattr(document, self._name) != name:
-                raise InvalidInputError(f"it is that of {getattr(document, self._name)!r}, not of {name!r}")  # noqa: TRY301 - same message
-        except InvalidInputError as error:
+                raise InputError(f"it is that of {getattr(document, self._name)!r}, not of {name!r}")  # noqa: TRY301 - same message
+        except InputError as error:
             path = self.display_path(name)
             raise DocumentError(path, f"not a {self._what}: {error}", hint=self._hint) from None
         return document
@@ -144,11 +144,11 @@ class DocumentStore(Generic[_Document]):
         """Store a document, replacing an earlier one; return its path or URL.
 
         Raises:
-            InvalidInputError: it is too large to be read.
+            InputError: it is too large to be read.
         """
         content = document.model_dump_json(indent=1).encode() + b"\n"
         if len(content) > MAX_DOCUMENT_BYTES:
-            raise InvalidInputError(
+            raise InputError(
                 f"the {self._what} has {len(content)} bytes; the maximum is {MAX_DOCUMENT_BYTES}",
                 parameter=self._what,
             )
@@ -192,11 +192,11 @@ class DocumentStore(Generic[_Document]):
 def _parse(kind: type[_Document], content: bytes, what: str) -> _Document:
     """Parse JSON; errors name the field, or `what` for all of it, and the value."""
     if len(content) > MAX_DOCUMENT_BYTES:
-        raise InvalidInputError(f"it has more than {MAX_DOCUMENT_BYTES} bytes, the maximum")
+        raise InputError(f"it has more than {MAX_DOCUMENT_BYTES} bytes, the maximum")
     try:
         return kind.model_validate_json(content)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         field = ".".join(map(str, first["loc"]))[:80] or what
         shown = repr(first["input"])[:80]
-        raise InvalidInputError.of(field, f"is {shown}: {first['msg']}") from None
+        raise InputError.of(field, f"is {shown}: {first['msg']}") from None

@@ -35,7 +35,7 @@ from models.checkpoint.write import PARTS_FOLDER
 from models.errors import (
     CheckpointError,
     IncompatibleVersionError,
-    InvalidInputError,
+    InputError,
     ManifestError,
     require_package,
 )
@@ -126,7 +126,7 @@ def load_checkpoint(
         members: whether members of classes in training text are tokens.
 
     Raises:
-        InvalidInputError: unknown device or precision, or int8 is impossible on the device or of the version.
+        InputError: unknown device or precision, or int8 is impossible on the device or of the version.
         CheckpointError: a file, the format or a score differs from the published.
     """
     manifest = read_manifest(directory)
@@ -200,7 +200,7 @@ def load_tokenizer(directory: Path) -> Tokenizer:
     if path.exists():
         try:
             tokenizer.slots = check_slots(read_config(path), known=tokenizer.classes, parameter="slots")
-        except (TypeError, AttributeError, InvalidInputError) as error:
+        except (TypeError, AttributeError, InputError) as error:
             raise ManifestError(f"{path}: not members of classes: {error!s:.300}") from None
     return tokenizer
 
@@ -228,7 +228,7 @@ def _read_tokenizer(directory: Path) -> Tokenizer:
             return CharacterTokenizer(vocabulary, normalise=config.get("normalise", "none"))
         if kind == WordTokenizer.kind:
             return WordTokenizer(vocabulary, **{"unicode_spaces": True} | config)
-    except (OSError, ValueError, KeyError, TypeError, InvalidInputError, ManifestError) as error:
+    except (OSError, ValueError, KeyError, TypeError, InputError, ManifestError) as error:
         raise ManifestError(f"{path}: not a tokenizer: {error!s:.300}") from None
     raise ManifestError(f"{path}: unknown tokenizer kind {kind!r}")
 
@@ -261,7 +261,7 @@ def _uses_int8(
     ):
         return False
     if device != "cpu":
-        raise InvalidInputError.of("precision", f"is int8, which requires the CPU; the device is {device}")
+        raise InputError.of("precision", f"is int8, which requires the CPU; the device is {device}")
     if has_int8(directory):
         return True
     problems = metrics.get(INT8, {}).get("problems") or ["it was published without int8 scores"]

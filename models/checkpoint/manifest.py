@@ -21,8 +21,8 @@ from models.errors import (
     MALFORMED_DATA_ERRORS,
     CheckpointError,
     IncompatibleVersionError,
+    InputError,
     IntegrityError,
-    InvalidInputError,
     ManifestError,
     ModelNotFoundError,
 )
@@ -241,10 +241,10 @@ def check_name(name: str, *, parameter: str = "name") -> None:
     """Check the name of a model or an alias.
 
     Raises:
-        InvalidInputError: it has characters other than letters, digits, `.`, `_` and `-`, or is too long.
+        InputError: it has characters other than letters, digits, `.`, `_` and `-`, or is too long.
     """
     if not is_name(name):
-        raise InvalidInputError.of(
+        raise InputError.of(
             parameter,
             f"is {name[:120]!r}; it must start with a letter or digit, continue with letters, digits, "
             f"'.', '_' or '-', and have at most {MAX_NAME_LENGTH} characters",
@@ -252,10 +252,10 @@ def check_name(name: str, *, parameter: str = "name") -> None:
 
 
 def check_unaliased(version: Version, aliases: dict[str, int]) -> None:
-    """Raise InvalidInputError if an alias points to a version to be deleted."""
+    """Raise InputError if an alias points to a version to be deleted."""
     pointing = [alias for alias, target in aliases.items() if target == version.number]
     if pointing:
-        raise InvalidInputError(
+        raise InputError(
             f"{version.address} is {' and '.join(pointing)}: move the alias to another version first",
             parameter="version",
         )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from operator import is_
 from typing import Any, Literal, cast, get_args
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.language_model import LanguageModel
 from models.neural.config import CellName
 
@@ -28,11 +28,9 @@ MAX_INT8_COST = 0.005
 
 
 def check_precision(precision: str) -> Precision:
-    """Return the precision of a name, or raise InvalidInputError if it is unknown."""
+    """Return the precision of a name, or raise InputError if it is unknown."""
     if precision not in PRECISIONS:
-        raise InvalidInputError.of(
-            "precision", f"is {precision!r}; it must be one of {', '.join(PRECISIONS)}"
-        )
+        raise InputError.of("precision", f"is {precision!r}; it must be one of {', '.join(PRECISIONS)}")
     return precision
 
 

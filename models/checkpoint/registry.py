@@ -38,7 +38,7 @@ from models.checkpoint.manifest import (
 )
 from models.checkpoint.registry_interface import Registry
 from models.checkpoint.stores import FolderStore, ObjectStore, StoreTimeouts, require_writable
-from models.errors import InvalidInputError, ManifestError, RegistryError, require_package
+from models.errors import InputError, ManifestError, RegistryError, require_package
 
 Address: TypeAlias = str | Path
 """Address of a registry: a folder, or a URL such as `s3://bucket/prefix`."""
@@ -67,7 +67,7 @@ def open_registry(address: Address, *, create: bool = False, cache: Path | None 
 
     Raises:
         RegistryError: the registry is missing, needs a missing package, or is not writable.
-        InvalidInputError: the URL has credentials or is not valid for a registry.
+        InputError: the URL has credentials or is not valid for a registry.
     """
     store = open_store(address)
     if isinstance(store, FolderStore):
@@ -83,13 +83,13 @@ def local_registry_folder(address: Address) -> Path | None:
     """Return the folder of an address; None if it is a remote URL.
 
     Raises:
-        InvalidInputError: it is empty, a `file:` URL without an absolute path, or a URL with only one slash.
+        InputError: it is empty, a `file:` URL without an absolute path, or a URL with only one slash.
     """
     text = str(address)
     if not text:
-        raise InvalidInputError("the registry is empty: give a folder or a URL", parameter="registry")
+        raise InputError("the registry is empty: give a folder or a URL", parameter="registry")
     if isinstance(address, str) and _ONE_SLASH.match(text):
-        raise InvalidInputError(
+        raise InputError(
             f"the registry is {text!r}; a URL has two slashes after the colon", parameter="registry"
         )
     if isinstance(address, Path) or not _URL.match(text):
@@ -98,7 +98,7 @@ def local_registry_folder(address: Address) -> Path | None:
         return None
     path = text[len(_FILE_URL) :]
     if not path.startswith("/"):
-        raise InvalidInputError(
+        raise InputError(
             f"the registry is {text!r}; a file URL is file:///absolute/path", parameter="registry"
         )
     return Path(path)
@@ -222,7 +222,7 @@ def open_store(address: Address) -> ObjectStore:
     """Open the store of a registry, without a request yet.
 
     Raises:
-        InvalidInputError: the URL has credentials or a query, or no bucket or folder.
+        InputError: the URL has credentials or a query, or no bucket or folder.
         RegistryError: it needs a missing package, or fsspec lacks the protocol.
     """
     folder = local_registry_folder(address)
@@ -231,13 +231,13 @@ def open_store(address: Address) -> ObjectStore:
     url = str(address)
     protocol, _, rest = url.partition("://")
     if _FORBIDDEN.search(rest):  # not quoted in the message: it may have a password
-        raise InvalidInputError(
+        raise InputError(
             f"the registry's {protocol}:// URL contains @, ?, #, :: or a space; set credentials and options in "
             "the environment, such as AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL",
             parameter="registry",
         )
     if not rest.strip("/"):
-        raise InvalidInputError(f"the registry is {url!r}, without a bucket or folder", parameter="registry")
+        raise InputError(f"the registry is {url!r}, without a bucket or folder", parameter="registry")
     if protocol == "s3":
         require_package("s3fs", "a registry at s3://", parameter="registry")
         from models.checkpoint.s3_store import S3Store

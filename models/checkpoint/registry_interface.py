@@ -37,7 +37,7 @@ from models.checkpoint.stores import (
     list_models,
     require_writable,
 )
-from models.errors import InvalidInputError, ManifestError, ModelNotFoundError, RegistryError
+from models.errors import InputError, ManifestError, ModelNotFoundError, RegistryError
 
 _QUOTED_URL = re.compile(r""""[a-z][a-z0-9+.-]*://[^"]*"|'[a-z][a-z0-9+.-]*://[^']*'""", re.IGNORECASE)
 _ACCOUNT = re.compile(r"\barn:[^\s,;]+")
@@ -120,13 +120,13 @@ class Catalogue:
             seen: snapshot of the model; None reads the registry.
 
         Raises:
-            InvalidInputError: the part after the `@` is empty.
+            InputError: the part after the `@` is empty.
             ModelNotFoundError: no such model, version or alias; the message lists those that exist.
             ManifestError: aliases.json is needed and damaged.
         """
         name, at, which = address.partition("@")
         if at and not which and is_name(name):
-            raise InvalidInputError(
+            raise InputError(
                 f"the model is {address!r}; a version number or an alias must follow the @, as in {name}@7 or "
                 f"{name}@{CHAMPION}",
                 parameter="model",
@@ -254,7 +254,7 @@ class Registry(Catalogue, ABC):
             write: writes a complete checkpoint into a given folder, the manifest last.
 
         Raises:
-            InvalidInputError: the name cannot be a folder name.
+            InputError: the name cannot be a folder name.
             CheckpointError: the checkpoint does not verify; nothing is published.
             RegistryError: the registry cannot be written; nothing is published.
         """
@@ -276,11 +276,11 @@ class Registry(Catalogue, ABC):
 
         Raises:
             ModelNotFoundError: no such version.
-            InvalidInputError: the alias is not a name, or is a number.
+            InputError: the alias is not a name, or is a number.
             ManifestError: aliases.json is damaged (it is replaced if `alias` is the champion).
         """
         if alias.isdecimal():
-            raise InvalidInputError(f"the alias {alias!r} would read as a version number", parameter="alias")
+            raise InputError(f"the alias {alias!r} would read as a version number", parameter="alias")
         check_name(alias, parameter="alias")
         require_writable(self._store)
         self.resolve(f"{name}@{number}")
@@ -358,7 +358,7 @@ class Registry(Catalogue, ABC):
 
         Raises:
             ModelNotFoundError: no such version.
-            InvalidInputError: an alias points to it.
+            InputError: an alias points to it.
         """
 
     def _stored_models(self, names: Iterable[str] | None) -> dict[str, ModelEntries]:

@@ -31,7 +31,7 @@ from models.checkpoint.stores import (
     manifest_key,
     require_writable,
 )
-from models.errors import InvalidInputError, ManifestError, ModelNotFoundError, RegistryError
+from models.errors import InputError, ManifestError, ModelNotFoundError, RegistryError
 
 _CLOCK_KEY = f"{BLOBS_FOLDER}/.clock"
 """Empty object during a sweep; its timestamp is the store's current time."""
@@ -124,7 +124,7 @@ class RemoteRegistry(Registry):
             raise ModelNotFoundError(f"{version.address} was just deleted by another process")
         try:  # an alias set meanwhile is seen here, or `set_alias` sees no version
             check_unaliased(version, self._stored.aliases(name))
-        except InvalidInputError:
+        except InputError:
             tombstone = store.read(key)
             if tombstone is not None:
                 store.put_if_match(key, manifest.content, tombstone.tag)

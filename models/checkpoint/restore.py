@@ -29,7 +29,7 @@ from models.checkpoint.registry_interface import Registry
 from models.errors import (
     CheckpointError,
     IncompatibleVersionError,
-    InvalidInputError,
+    InputError,
     ManifestError,
     RegistryError,
 )
@@ -94,12 +94,12 @@ def restore_backup(
         progress: callback for progress.
 
     Raises:
-        InvalidInputError: the target is not a folder, or items differ and the policy is to refuse; nothing is changed.
+        InputError: the target is not a folder, or items differ and the policy is to refuse; nothing is changed.
         CheckpointError: the backup is damaged; nothing is changed.
         RegistryError: the backup is empty or cannot be read, or the target cannot be written.
     """
     if not isinstance(target, LocalRegistry):
-        raise InvalidInputError(
+        raise InputError(
             f"restore writes only to registries in folders, not to {target.location}: copy the backup unchanged, for "
             "example with `aws s3 sync`, and check it with `gramophone models verify`",
             parameter="registry",
@@ -121,7 +121,7 @@ def restore_backup(
     same = [item.name for item in items if item.here == item.wanted]
     changed = [item.name for item in items if item.here not in (None, item.wanted)]
     if changed and differing == "refuse":
-        raise InvalidInputError(
+        raise InputError(
             f"nothing was restored, because these differ from the backup: {', '.join(changed[:_MAX_NAMED])}"
             f"{f' and {len(changed) - _MAX_NAMED} more' * (len(changed) > _MAX_NAMED)}; --differing keep keeps them, "
             "--differing replace restores the backup's",

@@ -44,7 +44,7 @@ from models.completion.user_model import (
     previous_word,
     sentence_words,
 )
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.language_model import SCORES
 from models.phrases import PhraseAutomaton
 from models.prefix_cache import NextTokenEntry
@@ -508,7 +508,7 @@ def rank_completions(
 
     Raises:
         ContextLengthError: the text is too long.
-        InvalidInputError: the dictionary has too many words.
+        InputError: the dictionary has too many words.
         UnsupportedParameterError: a model reads backward.
     """
     limits.check_characters(text, parameter="text")
@@ -605,7 +605,7 @@ def _dictionary_models(
         for previous, word in pairwise(parts):
             followers[previous][word] += weight
         if count > MAX_DICTIONARY_WORDS:
-            raise InvalidInputError.of(
+            raise InputError.of(
                 "dictionary",
                 f"has {count} words in its first {number} entries; at most "
                 f"{MAX_DICTIONARY_WORDS} are accepted in all entries",

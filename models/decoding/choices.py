@@ -199,7 +199,7 @@ def encode_prompt(
         healing: true to take back the tokens of the prompt's last word.
 
     Raises:
-        InvalidInputError: an id is outside the vocabulary.
+        InputError: an id is outside the vocabulary.
         ContextLengthError: there are too many tokens.
         UnsupportedParameterError: a prompt of token ids is to be healed.
     """

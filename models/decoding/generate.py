@@ -13,7 +13,7 @@ from models.decoding.parameters import BEAM, DecodingParameters
 from models.decoding.rules import BannedSequences, TokenBias
 from models.decoding.stopping import spellings
 from models.decoding.top_k import TokenChoice
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.phrases import NO_TOKEN_PHRASES, Phrase, PhraseAutomaton
 from models.scoring.texts import Limits, check_reads_forward
 from models.text_model import TextModel
@@ -68,13 +68,13 @@ def continue_prompts(
         Beam search returns fewer if fewer than n distinct ones exist.
 
     Raises:
-        InvalidInputError: an id of `logit_bias` is outside the vocabulary, or a limit is exceeded.
+        InputError: an id of `logit_bias` is outside the vocabulary, or a limit is exceeded.
         UnsupportedParameterError: the model reads backward.
     """
     check_reads_forward(loaded)
     for token_id, _ in parameters.logit_bias:
         if not 0 <= token_id < loaded.vocab_size:
-            raise InvalidInputError(
+            raise InputError(
                 f"logit_bias has token id {token_id}, but this model's token ids are 0 to {loaded.vocab_size - 1}",
                 parameter=f"logit_bias.{token_id}",
             )

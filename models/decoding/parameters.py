@@ -16,7 +16,7 @@ generation and vLLM also apply bias and penalties, then the temperature, before 
 
 from dataclasses import dataclass
 
-from models.errors import InvalidInputError, check_range
+from models.errors import InputError, check_range
 from models.phrases import Phrase, PhraseList
 
 GREEDY, SAMPLE, BEAM = "greedy", "sample", "beam"
@@ -75,7 +75,7 @@ class DecodingParameters:
         stop: the text ends before the first of these strings.
 
     Raises:
-        InvalidInputError: a value is out of range; the message names the limit and the value.
+        InputError: a value is out of range; the message names the limit and the value.
     """
 
     max_tokens: int
@@ -121,7 +121,7 @@ class DecodingParameters:
             limit = f"must be from n, which is {self.n}, to {MAX_CHOICES}"
             self._require(self.n <= self.best_of <= MAX_CHOICES, "best_of", limit)
             if self.strategy == BEAM:
-                raise InvalidInputError.of(
+                raise InputError.of(
                     "best_of", f"is {self.best_of}, but strategy 'beam' does not sample; use num_beams"
                 )
         self._check_beams()
@@ -137,7 +137,7 @@ class DecodingParameters:
         for token_id, bias in self.logit_bias:
             check_range(f"logit_bias.{token_id}", bias, -MAX_BIAS, MAX_BIAS)
         if len({token_id for token_id, _ in self.logit_bias}) < count:
-            raise InvalidInputError.of("logit_bias", "contains a token twice")
+            raise InputError.of("logit_bias", "contains a token twice")
         PhraseList(self.phrases)
         self._check_texts("bad_words", MAX_BAD_WORDS, MAX_BAD_WORD_LENGTH)
         total = sum(map(len, self.bad_words))
@@ -169,7 +169,7 @@ class DecodingParameters:
     def _require(self, fits: bool, name: str, limit: str, value: object = None) -> None:
         if not fits:
             value = getattr(self, name) if value is None else value
-            raise InvalidInputError.of(name, f"is {value}; it {limit}")
+            raise InputError.of(name, f"is {value}; it {limit}")
 
     @property
     def greedy(self) -> bool:

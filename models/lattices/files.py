@@ -108,7 +108,7 @@ def write_lattices(
 
     Raises:
         FormatError: the file system reports an error.
-        InvalidInputError: a word has no number, or a lattice's name cannot be a file name.
+        InputError: a word has no number, or a lattice's name cannot be a file name.
     """
     if isinstance(target, Path) and form == "slf":
         write_folder(map(_slf_file, lattices), target)

@@ -28,7 +28,7 @@ from itertools import groupby
 
 import numpy as np
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.files import ASCII_WHITESPACE, count_words, split_words
 from models.lattices.lattice import (
     NO_VARIANT,
@@ -78,7 +78,7 @@ def parse_fields(line: str) -> dict[str, str]:
     """Parse the fields of a line, by name.
 
     Raises:
-        InvalidInputError: a part of the line is not a field.
+        InputError: a part of the line is not a field.
     """
     if "\\" in line or "='" in line or '="' in line:
         return _quoted_fields(line)
@@ -119,7 +119,7 @@ def _unescape(value: str) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError:
-        raise InvalidInputError(f"{value!r} is not UTF-8 after its escapes are decoded") from None
+        raise InputError(f"{value!r} is not UTF-8 after its escapes are decoded") from None
 
 
 def _character(escape: bytes) -> bytes:
@@ -127,8 +127,8 @@ def _character(escape: bytes) -> bytes:
     return bytes([code]) if code < 256 else escape
 
 
-def _field_error(text: str) -> InvalidInputError:
-    return InvalidInputError(f"{text[:40]!r} is not a field of the form name=value")
+def _field_error(text: str) -> InputError:
+    return InputError(f"{text[:40]!r} is not a field of the form name=value")
 
 
 class _SlfFile:
@@ -164,7 +164,7 @@ def read_slf(
                 _add_line(file, {_FIELD_ALIASES.get(name, name): value for name, value in fields.items()})
         file.line = 1
         return _slf_lattice(file, no_words)
-    except InvalidInputError as error:
+    except InputError as error:
         return BadLine(source, file.line, str(error), loses_list=True)
 
 
@@ -190,17 +190,17 @@ def _add_line(file: _SlfFile, fields: SlfFields) -> None:
     is_node, is_link = "I" in fields, "J" in fields
     is_header = not (is_node or is_link or file.links)
     if "SUBLAT" in fields or (is_node and "L" in fields) or (is_header and "S" in fields):
-        raise InvalidInputError("sub-lattices are not supported; expand them first")
+        raise InputError("sub-lattices are not supported; expand them first")
     if is_link:
         file.links.append((file.line, fields))
     elif is_node:
         node = _integer(fields, "I")
         if node in file.nodes:
-            raise InvalidInputError(f"node {node} occurs twice")
+            raise InputError(f"node {node} occurs twice")
         _number(fields, "t", 0.0)
         file.nodes[node] = file.line, fields
     elif file.links:
-        raise InvalidInputError(f"{next(iter(fields))}= follows the links; a file holds one lattice")
+        raise InputError(f"{next(iter(fields))}= follows the links; a file holds one lattice")
     else:
         file.header.update(fields)
 
@@ -209,11 +209,11 @@ def _slf_lattice(file: _SlfFile, no_words: Collection[str]) -> Lattice:
     header = file.header
     count, links = _integer(header, "N"), _integer(header, "L")
     if links != len(file.links):
-        raise InvalidInputError(f"L= is {links}, but the file has {len(file.links)} links")
+        raise InputError(f"L= is {links}, but the file has {len(file.links)} links")
     check_size(count, links)
     base, acoustic = _number(header, "base", math.e), _number(header, "acscale", 1.0)
     if base and base <= 1:
-        raise InvalidInputError(f"base={base} must be 0 or greater than 1")
+        raise InputError(f"base={base} must be 0 or greater than 1")
     log_base = math.log(base) if base else 0.0  # 0: scores are probabilities
     scale = _number(header, "prscale", 1.0) / acoustic if acoustic else 0.0
     arcs: list[Arc] = []
@@ -224,7 +224,7 @@ def _slf_lattice(file: _SlfFile, no_words: Collection[str]) -> Lattice:
     for node, (number, fields) in file.nodes.items():
         file.line = number
         if not 0 <= node < count:
-            raise InvalidInputError(f"node {node} is out of range; N= allows 0 to {count - 1}")
+            raise InputError(f"node {node} is out of range; N= allows 0 to {count - 1}")
         times[node] = _number(fields, "t", math.nan)
     file.line = 1
     start = _terminal(header, "start", {arc.target for arc in arcs}, count)
@@ -253,13 +253,13 @@ def _slf_arc(
     if label == _NULL:
         label = node.get("W", label)
     if "W" not in link and "W" not in node:
-        raise InvalidInputError("no word: neither the link nor its node has W=")
+        raise InputError("no word: neither the link nor its node has W=")
     fields = {name: node[name] for name in ("a", "r", "v") if name in node} | {**link}
     scores = {name: _log_score(fields, name, log_base) for name in ("a", "r", "l", "n")}
     old_lm = scores["n"] if scores["l"] is None else scores["l"]
     variant = _number(fields, "v", NO_VARIANT)
     if abs(variant) > _MAX_VARIANT:
-        raise InvalidInputError(f"v={variant:g} is not a pronunciation number; the maximum is {_MAX_VARIANT}")
+        raise InputError(f"v={variant:g} is not a pronunciation number; the maximum is {_MAX_VARIANT}")
     am = (scores["a"] or 0.0) + pronunciation * (scores["r"] or 0.0)
     return Arc(*ends, word_of_label(label, no_words), am, old_lm or 0.0, int(variant))
 
@@ -275,7 +275,7 @@ def _check_unused_word(file: _SlfFile, terminal: int, no_words: Collection[str])
     label = node.get("W", _NULL)
     if label not in {_NULL, *no_words} and not any("W" in link for _, link in file.links):
         file.line = line
-        raise InvalidInputError(f"the word {label!r} is on no path: no link uses it from node {terminal}")
+        raise InputError(f"the word {label!r} is on no path: no link uses it from node {terminal}")
 
 
 def _terminal(header: SlfFields, name: str, touched: Collection[int], num_nodes: int) -> int:
@@ -286,7 +286,7 @@ def _terminal(header: SlfFields, name: str, touched: Collection[int], num_nodes:
     if len(free) == 1:
         return free[0]
     examples = ", ".join(map(str, free[:3]))
-    raise InvalidInputError(
+    raise InputError(
         f"a lattice needs one {name} node, but {len(free)} nodes qualify ({examples}…); set {name}="
     )
 
@@ -299,9 +299,7 @@ def _log_score(fields: SlfFields, name: str, log_base: float) -> float | None:
     if log_base:
         return value * log_base
     if value <= 0:
-        raise InvalidInputError(
-            f"{name}={fields[name]} must be positive; with base=0, scores are probabilities"
-        )
+        raise InputError(f"{name}={fields[name]} must be positive; with base=0, scores are probabilities")
     return math.log(value)
 
 
@@ -309,15 +307,15 @@ def _integer(fields: SlfFields, name: str) -> int:
     try:
         return int(fields[name])
     except KeyError:
-        raise InvalidInputError(f"{name}= is missing") from None
+        raise InputError(f"{name}= is missing") from None
     except ValueError:
-        raise InvalidInputError(f"{name}={fields[name][:40]} is not an integer") from None
+        raise InputError(f"{name}={fields[name][:40]} is not an integer") from None
 
 
 def _node(fields: SlfFields, name: str, num_nodes: int) -> int:
     node = _integer(fields, name)
     if not 0 <= node < num_nodes:
-        raise InvalidInputError(f"{name}={node} is out of range; N= allows 0 to {num_nodes - 1}")
+        raise InputError(f"{name}={node} is out of range; N= allows 0 to {num_nodes - 1}")
     return node
 
 
@@ -327,9 +325,9 @@ def _number(fields: SlfFields, name: str, default: float) -> float:
     try:
         value = float(fields[name])
     except ValueError:
-        raise InvalidInputError(f"{name}={fields[name][:40]} is not a number") from None
+        raise InputError(f"{name}={fields[name][:40]} is not a number") from None
     if not math.isfinite(value):
-        raise InvalidInputError(f"{name}={value} is not finite")
+        raise InputError(f"{name}={value} is not finite")
     return value
 
 
@@ -353,7 +351,7 @@ def read_kaldi(
                 arcs.append(_kaldi_arc(split_words(decode_line(line)), symbols, no_words))
             number = first
             lattice = _kaldi_lattice(name, arcs)
-        except InvalidInputError as error:
+        except InputError as error:
             yield BadLine(source, number, str(error), loses_list=True)
         else:
             yield lattice
@@ -366,14 +364,14 @@ def format_kaldi(lattice: Lattice, symbols: SymbolTable | None = None) -> str:
     unchanged.
 
     Raises:
-        InvalidInputError: a word has no number, or the lattice's name has white space.
+        InputError: a word has no number, or the lattice's name has white space.
     """
     lines = [_utterance(lattice.name or "utterance")]
     labels = [word or _EPSILON for word in lattice.words]
     if symbols is not None:
         unknown = next((label for label in labels if label not in symbols.ids), None)
         if unknown is not None:
-            raise InvalidInputError(f"words.txt has no {unknown!r}", parameter="words")
+            raise InputError(f"words.txt has no {unknown!r}", parameter="words")
         labels = [str(symbols.ids[label]) for label in labels]
     end = lattice.num_nodes - 1
     final = (lattice.targets == end) & (lattice.labels == NO_WORD)
@@ -400,7 +398,7 @@ def _blocks(lines: Iterable[bytes]) -> Iterator[tuple[int, tuple[bytes, ...]]]:
 def _utterance(line: str) -> str:
     name = line.strip(ASCII_WHITESPACE)
     if count_words(name) > 1:
-        raise InvalidInputError(f"the utterance id {name[:40]!r} contains white space")
+        raise InputError(f"the utterance id {name[:40]!r} contains white space")
     return name
 
 
@@ -409,13 +407,13 @@ def _kaldi_arc(fields: Sequence[str], symbols: SymbolTable | None, no_words: Col
     costs = fields[-1] if len(fields) in {2, 4, 5} and "," in fields[-1] else ""
     states = fields[: len(fields) - 1] if costs else fields
     if len(states) not in {1, 3, 4}:
-        raise InvalidInputError(f"the line has {len(fields)} fields; it is not an arc or a final state")
+        raise InputError(f"the line has {len(fields)} fields; it is not an arc or a final state")
     graph, acoustic, alignment = _costs(costs)
     source = _state(states[0])
     if len(states) == 1:
         return Arc(source, _FINAL, "", 0.0 - acoustic, 0.0 - graph, alignment=alignment)  # not −0
     if not (math.isfinite(graph) and math.isfinite(acoustic)):
-        raise InvalidInputError(f"the cost of an arc is {costs[:40]}; it must be finite")
+        raise InputError(f"the cost of an arc is {costs[:40]}; it must be finite")
     if len(states) == 4:
         alignment = "" if states[2] == "0" else states[2]
     word = _word(states[-1], symbols, no_words)
@@ -432,32 +430,32 @@ def _costs(text: str) -> tuple[float, float, str]:
     except ValueError:
         graph = acoustic = math.nan
     if len(parts) > 3 or math.isnan(graph + acoustic):
-        raise InvalidInputError(f"the cost {text[:40]} is not of the form graph,acoustic,ids")
+        raise InputError(f"the cost {text[:40]} is not of the form graph,acoustic,ids")
     return graph, acoustic, parts[2] if len(parts) == 3 else ""
 
 
 def _state(text: str) -> int:
     if not is_whole_number(text):
-        raise InvalidInputError(f"the state {text[:40]!r} is not a number")
+        raise InputError(f"the state {text[:40]!r} is not a number")
     return int(text)
 
 
 def _word(label: str, symbols: SymbolTable | None, no_words: Collection[str]) -> str:
     if symbols is None:
         if label.isdecimal() and label != "0":
-            raise InvalidInputError(_NEEDS_SYMBOLS)
+            raise InputError(_NEEDS_SYMBOLS)
         return "" if label == "0" else word_of_label(label, no_words)
     if not is_whole_number(label) or int(label) not in symbols.words:
-        raise InvalidInputError(f"the word {label[:40]!r} is not a number in words.txt")
+        raise InputError(f"the word {label[:40]!r} is not a number in words.txt")
     return word_of_label(symbols.words[int(label)], no_words)
 
 
 def _kaldi_lattice(name: str, arcs: Sequence[Arc]) -> Lattice:
     """Build the lattice of an utterance; its final states lead to an added end node."""
     if not arcs:
-        raise InvalidInputError("the lattice has no arcs")
+        raise InputError("the lattice has no arcs")
     if all(arc.target != _FINAL for arc in arcs):
-        raise InvalidInputError("no state is final")
+        raise InputError("no state is final")
     states = {node for arc in arcs for node in arc[:2]} - {_FINAL}
     number_of = {state: number for number, state in enumerate(sorted(states))}
     start = number_of[arcs[0].source]

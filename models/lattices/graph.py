@@ -13,7 +13,7 @@ from typing import Self
 import numpy as np
 
 from models.arrays import TokenIds
-from models.errors import InvalidInputError, UnsupportedParameterError, check_range
+from models.errors import InputError, UnsupportedParameterError, check_range
 from models.language_model import pad_sequences
 from models.lattices.lattice import ArcLevels, Indices, Lattice, Scales, Scores, group_by_level, node_depths
 from models.phrases import DEFAULT_FEATURE_WEIGHT
@@ -115,7 +115,7 @@ class PathWeights:
         phrases: weights of the features of phrases, by name.
 
     Raises:
-        InvalidInputError: a weight is out of range.
+        InputError: a weight is out of range.
     """
 
     am: float = 1.0
@@ -143,12 +143,12 @@ class PathWeights:
             phrases: features of phrases.
 
         Raises:
-            InvalidInputError: a feature is unknown, or a weight is out of range.
+            InputError: a feature is unknown, or a weight is out of range.
         """
         names = (*PATH_FEATURES, *phrases)
         unknown = next((name for name in given if name not in names), None)
         if unknown is not None:
-            raise InvalidInputError.of(
+            raise InputError.of(
                 f"weights.{unknown}", f"is not a feature of a path; the features are {', '.join(names)}"
             )
         own = {name: weight for name, weight in given.items() if name not in phrases}

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from models.arrays import Bools, Float64s, Int64s, index_ranges
-from models.errors import FormatError, InvalidInputError
+from models.errors import FormatError, InputError
 from models.files import split_words
 
 Indices = Int64s
@@ -101,13 +101,13 @@ def check_size(num_nodes: int, num_arcs: int) -> None:
     """Refuse lattices without arcs or beyond the limits.
 
     Raises:
-        InvalidInputError: the message names the limit.
+        InputError: the message names the limit.
     """
     if num_arcs == 0:
-        raise InvalidInputError("the lattice has no arcs", parameter="lattice")
+        raise InputError("the lattice has no arcs", parameter="lattice")
     for what, count, limit in (("nodes", num_nodes, MAX_NODES), ("arcs", num_arcs, MAX_ARCS)):
         if count > limit:
-            raise InvalidInputError(
+            raise InputError(
                 f"the lattice has {count} {what}; at most {limit} are allowed", parameter="lattice"
             )
 
@@ -191,7 +191,7 @@ def build_lattice(
         scales: scales of the scores in the file.
 
     Raises:
-        InvalidInputError: a cycle, no path, a score out of range, or too many nodes or arcs.
+        InputError: a cycle, no path, a score out of range, or too many nodes or arcs.
     """
     check_size(len(times), len(arcs.sources if isinstance(arcs, ArcColumns) else arcs))
     given: Iterable[Any] = arcs if isinstance(arcs, ArcColumns) else zip(*arcs, strict=True)
@@ -200,14 +200,14 @@ def build_lattice(
     sources, targets = columns.sources, columns.targets
     depth = node_depths(sources, targets, len(times))
     if (depth < 0).any():
-        raise InvalidInputError(
+        raise InputError(
             f"node {_find_cycle_node(sources, targets, depth)} is on a cycle; a lattice must be acyclic",
             parameter="lattice",
         )
     used = _nodes_on_paths(sources, targets, depth, start=start, end=end)
     arc_ids = np.flatnonzero(used[sources] & used[targets])
     if not arc_ids.size:
-        raise InvalidInputError(f"no path leads from node {start} to node {end}", parameter="lattice")
+        raise InputError(f"no path leads from node {start} to node {end}", parameter="lattice")
     nodes = np.flatnonzero(used)
     if (sources > targets)[arc_ids].any():
         nodes = nodes[np.argsort(depth[nodes], kind="stable")]
@@ -234,7 +234,7 @@ def build_lattice(
 def _checked_scores(scores: Scores) -> Scores:
     wrong = scores[~(np.abs(scores) <= MAX_SCORE)]
     if wrong.size:
-        raise InvalidInputError(
+        raise InputError(
             f"a score is {wrong[0]:g}; it must be from {-MAX_SCORE:g} to {MAX_SCORE:g}", parameter="lattice"
         )
     return scores
@@ -288,7 +288,7 @@ def read_symbols(lines: Iterable[bytes], source: str) -> SymbolTable:
         location = f"{source}:{line_number}"
         try:
             fields = split_words(decode_line(line))
-        except InvalidInputError as error:
+        except InputError as error:
             raise FormatError(location, str(error)) from None
         if not fields:
             continue
@@ -305,12 +305,12 @@ def decode_line(line: bytes) -> str:
     """Decode a line of a text file.
 
     Raises:
-        InvalidInputError: it is not UTF-8.
+        InputError: it is not UTF-8.
     """
     try:
         return line.decode()
     except UnicodeDecodeError:
-        raise InvalidInputError("the line is not UTF-8; convert the file, for example with iconv") from None
+        raise InputError("the line is not UTF-8; convert the file, for example with iconv") from None
 
 
 def is_whole_number(text: str) -> bool:
@@ -322,14 +322,14 @@ def word_of_label(label: str, no_words: Collection[str]) -> str:
     """Return the word of a label in a file; empty for `no_words`, labels that are not words.
 
     Raises:
-        InvalidInputError: it cannot be a word.
+        InputError: it cannot be a word.
     """
     if label in no_words:
         return ""
     if split_words(label) != [label]:
-        raise InvalidInputError(f"the word {label!r} is empty or contains white space")
+        raise InputError(f"the word {label!r} is empty or contains white space")
     if label == _BACKOFF_SYMBOL:
-        raise InvalidInputError(
+        raise InputError(
             f"{label} is a back-off symbol of the decoding graph; remove it from the lattices first"
         )
     return label

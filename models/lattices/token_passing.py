@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import index_ranges
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.language_model import (
     LanguageModel,
     is_lookup,
@@ -349,7 +349,7 @@ class LatticeSearchSettings:
             state at a level. None compares all words. For n-gram models the states decide, exactly.
 
     Raises:
-        InvalidInputError: a value is out of range.
+        InputError: a value is out of range.
     """
 
     max_tokens_per_node: int = 64
@@ -360,9 +360,9 @@ class LatticeSearchSettings:
         for name in ("max_tokens_per_node", "recombination_order"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise InvalidInputError.of(name, f"is {value}; it must be at least 1")
+                raise InputError.of(name, f"is {value}; it must be at least 1")
         if self.beam is not None and not self.beam >= 0:
-            raise InvalidInputError.of("beam", f"is {self.beam}; it must be at least 0")
+            raise InputError.of("beam", f"is {self.beam}; it must be at least 0")
 
 
 class TokenPassing:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.neural.config import cluster_shapes, cutoffs_problem
 from models.neural.softmax import INITIAL_RANGE, OutputLayer, scale_by_counts
 from models.vocabulary import BOS, EOS
@@ -38,14 +38,14 @@ class ClusteredEmbedding(nn.Module):
         cutoffs: ranks at which a new cluster begins.
 
     Raises:
-        InvalidInputError: the cutoffs do not ascend from 3 to below V.
+        InputError: the cutoffs do not ascend from 3 to below V.
     """
 
     def __init__(self, vocab_size: int, width: int, *, cutoffs: Sequence[int]) -> None:
         super().__init__()
         problem = cutoffs_problem(cutoffs, vocab_size=vocab_size)
         if problem is not None:
-            raise InvalidInputError(f"neural.cutoffs: {problem}", parameter="neural.cutoffs")
+            raise InputError(f"neural.cutoffs: {problem}", parameter="neural.cutoffs")
         self.bounds = (0, *cutoffs, vocab_size)
         shapes = cluster_shapes(cutoffs, vocab_size=vocab_size, width=width)
         self.tables = nn.ParameterList(

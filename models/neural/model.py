@@ -134,7 +134,7 @@ class NeuralModel(NetworkModel):
         network: the network, in evaluation mode; only a trainer may change its parameters.
 
     Raises:
-        InvalidInputError: network and vocabulary differ in size, or the device does not exist.
+        InputError: network and vocabulary differ in size, or the device does not exist.
     """
 
     def __init__(self, network: Network, vocabulary: Vocabulary, *, device: str = "cpu") -> None:
@@ -280,7 +280,7 @@ class NeuralModel(NetworkModel):
 
         Raises:
             ManifestError: a file was not written by `save`, or does not match the vocabulary.
-            InvalidInputError: the device does not exist.
+            InputError: the device does not exist.
         """
         model = cls(read_network(directory, vocab_size=len(vocabulary)), vocabulary, device=device)
         model._is_mapped = True

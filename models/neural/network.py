@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from models.errors import InvalidInputError, ManifestError
+from models.errors import InputError, ManifestError
 from models.files import CONFIG_FILE, write_config
 from models.neural.adaptive_softmax import AdaptiveSoftmax, ClusteredEmbedding
 from models.neural.cells import Body, Dropout, Hidden, drop_tokens
@@ -31,7 +31,7 @@ class Network(nn.Module):
         vocab_size: V.
 
     Raises:
-        InvalidInputError: the configured cutoffs do not match the vocabulary.
+        InputError: the configured cutoffs do not match the vocabulary.
     """
 
     def __init__(self, config: NetworkConfig, vocab_size: int) -> None:
@@ -168,15 +168,15 @@ def resolve_device(name: str) -> torch.device:
         name: `cpu`, `cuda`, `cuda:1`, …, or `auto`: a CUDA device if there is one, else the CPU.
 
     Raises:
-        InvalidInputError: the name is invalid, or this machine has no such device.
+        InputError: the name is invalid, or this machine has no such device.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     kind, _, index = name.partition(":")
     if kind not in {"cpu", "cuda"} or (":" in name and not (kind == "cuda" and index.isdecimal())):
-        raise InvalidInputError.of("device", f"is {name!r}, it can be auto, cpu, cuda or cuda:<number>")
+        raise InputError.of("device", f"is {name!r}, it can be auto, cpu, cuda or cuda:<number>")
     if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
-        raise InvalidInputError.of(
+        raise InputError.of(
             "device", f"is {name!r}, but torch sees {torch.cuda.device_count()} CUDA devices here"
         )
     if kind == "cuda":

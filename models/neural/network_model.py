@@ -10,7 +10,7 @@ import numpy as np
 from typing_extensions import override
 
 from models.arrays import AnyArray, FloatArray, TokenIds
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.kernels.threads import run_parts
 from models.language_model import (
     ChoiceScorer,
@@ -85,7 +85,7 @@ class NetworkModel(
         segment_steps: tokens of each sequence per pass of the body and the output layer.
 
     Raises:
-        InvalidInputError: network and vocabulary differ in size.
+        InputError: network and vocabulary differ in size.
     """
 
     normalised = True
@@ -94,7 +94,7 @@ class NetworkModel(
 
     def __init__(self, config: NetworkConfig, vocab_size: int, vocabulary: Vocabulary) -> None:
         if vocab_size != len(vocabulary):
-            raise InvalidInputError(
+            raise InputError(
                 f"the network predicts {vocab_size} tokens, the vocabulary has {len(vocabulary)}",
                 parameter="vocabulary",
             )

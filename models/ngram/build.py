@@ -22,7 +22,7 @@ import numpy as np
 from numba import types
 
 from models.arrays import Float32s, Int32s, Int64s, UInt8s, UInt32s, index_ranges
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.kernels.compilation import kernel
 from models.ngram.access import (
     U,
@@ -132,10 +132,10 @@ def quantise_automaton(automaton: Automaton) -> Automaton:
     """Return the automaton with eight-bit codes of values and three bytes per word.
 
     Raises:
-        InvalidInputError: the vocabulary has more words than fit three bytes.
+        InputError: the vocabulary has more words than fit three bytes.
     """
     if automaton.vocab_size > MAX_QUANTISED_WORDS:
-        raise InvalidInputError(
+        raise InputError(
             f"the vocabulary has {automaton.vocab_size} words; the limit of a quantised model is {MAX_QUANTISED_WORDS}",
             parameter="ngram.quantize_bits",
         )
@@ -261,7 +261,7 @@ def build_automaton(orders: Sequence[tuple[NGrams, NGramWeights]]) -> Automaton:
         orders: n-grams and weights of the orders 1, 2, …; the prefix of every n-gram is listed.
 
     Raises:
-        InvalidInputError: there are more n-grams than the format can number.
+        InputError: there are more n-grams than the format can number.
     """
     check_ngram_counts([len(ngrams.words) for ngrams, _ in orders])
     every_order = [ngrams for ngrams, _ in orders]
@@ -298,14 +298,14 @@ def check_ngram_counts(sizes: Sequence[int]) -> None:
     """Check that the file format can number the n-grams, given their counts by order.
 
     Raises:
-        InvalidInputError: there are too many.
+        InputError: there are too many.
     """
     for count, most, what in (
         (sum(sizes), MAX_NGRAMS, "n-grams"),
         (1 + sum(sizes[:-1]), MAX_STATES, "n-grams below the highest order"),
     ):
         if count > most:
-            raise InvalidInputError(
+            raise InputError(
                 f"the model would have {count:,} {what}; the limit is {most:,}: lower the order, or prune",
                 parameter="ngram.order",
             )

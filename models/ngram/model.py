@@ -19,7 +19,7 @@ from models.arrays import (
     UInt8s,
     array_bytes,
 )
-from models.errors import InvalidInputError, ManifestError
+from models.errors import InputError, ManifestError
 from models.files import CONFIG_FILE, read_config, write_config
 from models.kernels.threads import run_slices
 from models.language_model import (
@@ -43,48 +43,46 @@ _NO_ORDERS, _NO_BACKOFFS = np.zeros(0, np.uint8), np.zeros(0, np.float32)
 
 
 def check_one_per_row(shape: tuple[int, ...], rows: int) -> None:
-    """Raise InvalidInputError unless a shape has one token per row of a state."""
+    """Raise InputError unless a shape has one token per row of a state."""
     if shape != (rows,):
-        raise InvalidInputError.of("tokens", f"have the shape {list(shape)}, the state has {rows} rows")
+        raise InputError.of("tokens", f"have the shape {list(shape)}, the state has {rows} rows")
 
 
 def check_shapes(tokens: TokenIds, lengths: TokenIds, rows: int) -> None:
-    """Raise InvalidInputError unless tokens are [B, T], and lengths [B] and at most T."""
+    """Raise InputError unless tokens are [B, T], and lengths [B] and at most T."""
     if tokens.ndim != 2 or len(tokens) != rows or lengths.shape != (rows,):
-        raise InvalidInputError.of(
+        raise InputError.of(
             "tokens",
             f"have the shape {list(tokens.shape)} and lengths {list(lengths.shape)}; "
             f"for a state of {rows} rows they must be [{rows}, T] and [{rows}]",
         )
     if lengths.max(initial=0) > tokens.shape[1]:
-        raise InvalidInputError.of(
-            "lengths", f"go up to {lengths.max()}, tokens have {tokens.shape[1]} columns"
-        )
+        raise InputError.of("lengths", f"go up to {lengths.max()}, tokens have {tokens.shape[1]} columns")
 
 
 def check_offsets(tokens: TokenIds, offsets: TokenIds, rows: int) -> None:
-    """Raise InvalidInputError unless tokens are [N], and offsets [B + 1] ascend from 0 to N."""
+    """Raise InputError unless tokens are [N], and offsets [B + 1] ascend from 0 to N."""
     if tokens.ndim != 1 or offsets.shape != (rows + 1,):
-        raise InvalidInputError(
+        raise InputError(
             f"tokens have the shape {list(tokens.shape)} and offsets {list(offsets.shape)}; "
             f"for {rows} rows they must be [N] and [{rows + 1}]",
             parameter="offsets",
         )
     ascends = offsets[0] == 0 and offsets[-1] == len(tokens)
     if not ascends or (rows > 1 and (offsets[1:] < offsets[:-1]).any()):  # one row's offsets are 0 and N
-        raise InvalidInputError.of("offsets", f"do not ascend from 0 to {len(tokens)}")
+        raise InputError.of("offsets", f"do not ascend from 0 to {len(tokens)}")
 
 
 def check_k(k: int, vocab_size: int) -> None:
-    """Raise InvalidInputError unless k is in [1, V]."""
+    """Raise InputError unless k is in [1, V]."""
     if not 1 <= k <= vocab_size:
-        raise InvalidInputError.of("k", f"is {k}, it can be 1 to {vocab_size}, the size of the vocabulary")
+        raise InputError.of("k", f"is {k}, it can be 1 to {vocab_size}, the size of the vocabulary")
 
 
 def check_known(tokens: TokenIds, bad: int, vocab_size: int) -> None:
-    """Raise InvalidInputError for the token at index `bad` of a batch, unless it is negative."""
+    """Raise InputError for the token at index `bad` of a batch, unless it is negative."""
     if bad >= 0:
-        raise InvalidInputError(
+        raise InputError(
             f"token {bad} of the batch is {tokens.flat[bad]}, but token ids are 0 to {vocab_size - 1}",
             parameter="tokens",
         )
@@ -147,14 +145,14 @@ class NGramModel(
         num_parameters: one probability per n-gram and one back-off weight per context.
 
     Raises:
-        InvalidInputError: automaton and vocabulary differ in size.
+        InputError: automaton and vocabulary differ in size.
     """
 
     family, is_lookup = "ngram", True
 
     def __init__(self, automaton: Automaton, vocabulary: Vocabulary, *, normalised: bool = True) -> None:
         if automaton.vocab_size != len(vocabulary):
-            raise InvalidInputError(
+            raise InputError(
                 f"the n-gram automaton has {automaton.vocab_size} unigrams, the vocabulary {len(vocabulary)} tokens",
                 parameter="vocabulary",
             )
@@ -218,7 +216,7 @@ class NGramModel(
         """Score tokens, with the length of each probability's n-gram.
 
         Raises:
-            InvalidInputError: see `read`.
+            InputError: see `read`.
         """
         kinds = np.float32, np.uint8, np.float32
         scores = NGramScores(*(np.zeros(tokens.shape, kind) for kind in kinds))
@@ -285,7 +283,7 @@ class NGramModel(
         try:
             order, normalised = config["order"], config["normalised"]
             model = cls(automaton, vocabulary, normalised=bool(normalised))
-        except (KeyError, InvalidInputError) as error:
+        except (KeyError, InputError) as error:
             raise ManifestError(f"{path}: not an n-gram model's configuration: {error}") from None
         if order != automaton.order:
             raise ManifestError(f"{path}: order is {order}, {AUTOMATON_FILE} has {automaton.order}")
@@ -317,7 +315,7 @@ def score_lines(
     Also tokenises in `threads` threads, without effect on the result.
 
     Raises:
-        InvalidInputError: the tokenizer has ids outside the model's vocabulary.
+        InputError: the tokenizer has ids outside the model's vocabulary.
     """
 
     def score(share: slice) -> SentenceScores:

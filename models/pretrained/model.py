@@ -93,7 +93,7 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
 
     Raises:
         ManifestError: the folder is no such model, or predicts fewer tokens than the vocabulary has.
-        InvalidInputError: the device does not exist.
+        InputError: the device does not exist.
     """
 
     family = "pretrained"

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from models.arrays import Int64s
-from models.errors import FormatError, InvalidInputError, check_range
+from models.errors import FormatError, InputError, check_range
 from models.files import collapse_whitespace, count_words, split_words
 from models.reranking.candidates import Candidate, CandidateList
 
@@ -126,12 +126,12 @@ class CorrectionTable:
         corrections: the corrections, at most `MAX_CORRECTIONS`.
 
     Raises:
-        InvalidInputError: there are too many corrections, or one is outside the limits or given twice.
+        InputError: there are too many corrections, or one is outside the limits or given twice.
     """
 
     def __init__(self, corrections: Sequence[PhraseCorrection] = ()) -> None:
         if len(corrections) > MAX_CORRECTIONS:
-            raise InvalidInputError.of(
+            raise InputError.of(
                 "corrections", f"has {len(corrections)} entries; at most {MAX_CORRECTIONS} are accepted"
             )
         self._by_phrase: dict[str, list[PhraseCorrection]] = {}
@@ -141,7 +141,7 @@ class CorrectionTable:
             _check_correction(one, f"corrections[{number}]")
             pair = one.heard, one.written
             if pair in seen:
-                raise InvalidInputError.of(
+                raise InputError.of(
                     f"corrections[{number}]", f"replaces {pair[0]!r} by {pair[1]!r}, as an earlier one"
                 )
             seen.add(pair)
@@ -191,13 +191,13 @@ def _check_correction(correction: PhraseCorrection, place: str) -> None:
     for name, phrase, least in (("heard", correction.heard, 1), ("written", correction.written, 0)):
         num_words, where = count_words(phrase), f"{place}.{name}"
         if not least <= num_words <= MAX_PHRASE_WORDS or len(phrase) > MAX_PHRASE_CHARACTERS:
-            raise InvalidInputError.of(
+            raise InputError.of(
                 where,
                 f"has {num_words} words and {len(phrase)} characters; it must have from {least} to "
                 f"{MAX_PHRASE_WORDS} words, and at most {MAX_PHRASE_CHARACTERS} characters",
             )
     if correction.heard == correction.written:
-        raise InvalidInputError.of(f"{place}.written", f"is {correction.written!r}, the same as heard")
+        raise InputError.of(f"{place}.written", f"is {correction.written!r}, the same as heard")
     check_range(f"{place}.log_odds", correction.log_odds, -MAX_LOG_ODDS, MAX_LOG_ODDS)
 
 
@@ -274,6 +274,6 @@ def read_table(path: Path) -> list[PhraseCorrection]:
             raise FormatError(path, f"{problem}, separated by tabs") from None
     try:
         CorrectionTable(rows)
-    except InvalidInputError as error:
+    except InputError as error:
         raise FormatError(path, str(error)) from None
     return rows

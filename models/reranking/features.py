@@ -28,7 +28,7 @@ import numpy as np
 
 from models.arrays import Float64s, Int64s
 from models.calls import Steps
-from models.errors import InvalidInputError, check_range
+from models.errors import InputError, check_range
 from models.files import count_words
 from models.phrases import is_phrase_feature
 from models.reranking.candidates import Candidate, CandidateList
@@ -85,7 +85,7 @@ def check_derived(name: str) -> None:
     """Check a name that has the form of a derived feature.
 
     Raises:
-        InvalidInputError: there is no such feature; the message lists the choices.
+        InputError: there is no such feature; the message lists the choices.
     """
     kind, colon, which = name.partition(":")
     if base_feature(name) is not None:
@@ -93,7 +93,7 @@ def check_derived(name: str) -> None:
     choices = {RANK: ("", "log"), CONSENSUS: UTILITIES, CORRECTION: ("",)}[kind]
     if which not in choices or (colon and not which):
         known = ", ".join(f"{kind}:{choice}" if choice else kind for choice in choices)
-        raise InvalidInputError(f"there is no feature {name!r}; features: {known}", parameter="weights")
+        raise InputError(f"there is no feature {name!r}; features: {known}", parameter="weights")
 
 
 def derive(
@@ -113,7 +113,7 @@ def derive(
         tokens: the language model's token counts [C]; None without a model.
 
     Raises:
-        InvalidInputError: the feature is unknown, or needs a model and there is none.
+        InputError: the feature is unknown, or needs a model and there is none.
     """
     check_derived(name)
     texts = [one.text for one in candidates]
@@ -123,7 +123,7 @@ def derive(
             count = count_words if name.endswith("words") else len
             return given(base) * np.array([count(text) for text in texts], dtype=np.float64)
         if tokens is None:
-            raise InvalidInputError(f"{name} needs a language model, but none is used", parameter="weights")
+            raise InputError(f"{name} needs a language model, but none is used", parameter="weights")
         return given(base) * tokens
     if name == CORRECTION:
         return np.array([sum_log_odds(corrections_of(one)) for one in candidates])
@@ -167,16 +167,16 @@ def check_model_names(names: Sequence[str], *, parameter: str) -> None:
     """Check that further models' names can be part of feature names.
 
     Raises:
-        InvalidInputError: a name has characters besides letters, digits and `_.-`, is too long or not unique.
+        InputError: a name has characters besides letters, digits and `_.-`, is too long or not unique.
     """
     for index, name in enumerate(names):
         where = f"{parameter}[{index}].name"
         if _MODEL_NAME.fullmatch(name) is None:
-            raise InvalidInputError.of(
+            raise InputError.of(
                 where, f"is {name[:80]!r}; a name has 1 to 64 letters, digits, '_', '.' or '-'"
             )
         if name in names[:index]:
-            raise InvalidInputError.of(where, f"is {name!r}, the name of an earlier model")
+            raise InputError.of(where, f"is {name!r}, the name of an earlier model")
 
 
 class ListFeatures(NamedTuple):
@@ -238,7 +238,7 @@ def with_derived(
     """Add those named features that derive from each list's texts, order and given features.
 
     Raises:
-        InvalidInputError: a feature is unknown, or a feature that it needs is missing.
+        InputError: a feature is unknown, or a feature that it needs is missing.
     """
     made = tuple(name for name in names if is_derived(name))
     if not made:
@@ -267,13 +267,13 @@ def given_column(
     """Collect a given feature of all candidates [N], at least `least`.
 
     Raises:
-        InvalidInputError: a candidate lacks it, or it is out of range.
+        InputError: a candidate lacks it, or it is out of range.
     """
     try:
         values = np.array([c.features[name] for one in lists for c in one.candidates], dtype=np.float64)
     except KeyError:
         where = next(w for w, features in _feature_locations(lists, place) if name not in features)
-        raise InvalidInputError.of(where, f"has no {name!r}, which has a weight") from None
+        raise InputError.of(where, f"has no {name!r}, which has a weight") from None
     if not ((values >= least) & (values <= MAX_FEATURE)).all():
         for where, features in _feature_locations(lists, place):
             check_range(f"{where}.{name}", features[name], least, MAX_FEATURE)
@@ -286,13 +286,13 @@ def check_given(
     """Refuse given features with the name of a computed one.
 
     Raises:
-        InvalidInputError: a given feature has a reserved name.
+        InputError: a given feature has a reserved name.
     """
     names: set[str] = set().union(*(c.features for one in lists for c in one.candidates))
     for name in sorted(names):
         if is_reserved(name, models):
             where = next(w for w, features in _feature_locations(lists, place) if name in features)
-            raise InvalidInputError.of(f"{where}.{name}", f"is given, but {name} is computed by the service")
+            raise InputError.of(f"{where}.{name}", f"is given, but {name} is computed by the service")
 
 
 def _feature_locations(

@@ -20,7 +20,7 @@ from rapidfuzz.distance import Levenshtein
 
 from models.arrays import Float64s, Int64s, runs_by_cost
 from models.calls import Steps, map_in_steps
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.files import WORD, split_words
 from models.reranking.metrics.metric import pairwise_distances, words_as_characters
 
@@ -93,7 +93,7 @@ def expected_utilities(texts: Sequence[str], posteriors: npt.ArrayLike, utility:
         Expected utility of each candidate, itself included [C]; larger is better.
 
     Raises:
-        InvalidInputError: a text has too many words.
+        InputError: a text has too many words.
     """
     first, of_candidate, mass = merge_equal_candidates(texts, posteriors)
     distinct_texts = [texts[index] for index in first]
@@ -112,7 +112,7 @@ def _wer_utilities(texts: Sequence[str]) -> Steps[_Comparison]:
     spelled = yield from words_as_characters(map(split_words, texts))
     longest = max(map(len, spelled))
     if longest > MAX_COMPARED_WORDS:
-        raise InvalidInputError(
+        raise InputError(
             f"a candidate has {longest} words; comparing the words of all pairs of candidates accepts at most "
             f"{MAX_COMPARED_WORDS}",
             parameter="candidates",
@@ -173,7 +173,7 @@ def word_confidences(
         chosen: index of the candidate.
 
     Raises:
-        InvalidInputError: too many distinct words.
+        InputError: too many distinct words.
     """
     spans = yield from map_in_steps(texts, lambda text: [*WORD.finditer(text)], size=len)
     strings = yield from words_as_characters([match[0] for match in words] for words in spans)

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from models.arrays import Float64s, Int64s
 from models.checkpoint.documents import DocumentStore
 from models.checkpoint.manifest import check_name
-from models.errors import InvalidInputError, check_range
+from models.errors import InputError, check_range
 from models.language_model import weighted
 from models.normaliser import Writing
 from models.phrases import MAX_PHRASES, Phrase, is_phrase_feature
@@ -69,7 +69,7 @@ class LogLinearModel:
             log-probabilities, 1 their mean.
 
     Raises:
-        InvalidInputError: a weight or the exponent is out of range.
+        InputError: a weight or the exponent is out of range.
     """
 
     weights: Mapping[str, float] = field(default_factory=lambda: {LM: 1.0})
@@ -87,18 +87,16 @@ class LogLinearModel:
             models: names of the further models.
 
         Raises:
-            InvalidInputError: a weight is for an unknown model, an unknown derived feature, or an undivided sum
+            InputError: a weight is for an unknown model, an unknown derived feature, or an undivided sum
                 without a length exponent.
         """
         for name in self.weights:
             model, where = feature_model(name), f"weights.{name}"
             if model is not None and model not in models:
                 called = ", ".join(sorted(models)) or "none"
-                raise InvalidInputError.of(
-                    where, f"is given, but there is no model {model!r}; models: {called}"
-                )
+                raise InputError.of(where, f"is given, but there is no model {model!r}; models: {called}")
             if name.partition(":")[0] == LM_SUM and not self.length_exponent:
-                raise InvalidInputError.of(
+                raise InputError.of(
                     where, f"requires length_exponent; without it, the sum is the feature {LM}"
                 )
             if features.is_derived(name):
@@ -224,7 +222,7 @@ class ProfileStore(DocumentStore[Profile]):
         """Read a profile.
 
         Raises:
-            InvalidInputError: it does not exist; the message lists the existing profiles.
+            InputError: it does not exist; the message lists the existing profiles.
         """
         check_name(name, parameter="profile")
         profile = self._find(name)
@@ -236,7 +234,7 @@ class ProfileStore(DocumentStore[Profile]):
         """Store a profile, replacing one with the same name; return its path or URL.
 
         Raises:
-            InvalidInputError: its name cannot be a file name, or it is too large.
+            InputError: its name cannot be a file name, or it is too large.
         """
         check_name(profile.name, parameter="profile")
         return self._put(profile.name, profile)
@@ -245,12 +243,12 @@ class ProfileStore(DocumentStore[Profile]):
         """Remove a profile.
 
         Raises:
-            InvalidInputError: it does not exist.
+            InputError: it does not exist.
         """
         check_name(name, parameter="profile")
         if not self._delete(name):
             raise self._unknown(name)
 
-    def _unknown(self, name: str) -> InvalidInputError:
+    def _unknown(self, name: str) -> InputError:
         known = ", ".join(self.names()) or "none"
-        return InvalidInputError(f"there is no profile {name!r}; profiles: {known}", parameter="profile")
+        return InputError(f"there is no profile {name!r}; profiles: {known}", parameter="profile")

@@ -15,7 +15,7 @@ from typing_extensions import TypeVar
 
 from models.arrays import Float64s, Int64s, TokenIds
 from models.calls import Work, map_in_steps
-from models.errors import InvalidInputError, UnsupportedParameterError
+from models.errors import InputError, UnsupportedParameterError
 from models.files import count_words
 from models.language_model import (
     is_self_normalised,
@@ -107,17 +107,17 @@ def scoring_models(
         form: form of the texts for pretrained models.
 
     Raises:
-        InvalidInputError: there are too many models, the weights are no distribution over the parts, the
+        InputError: there are too many models, the weights are no distribution over the parts, the
             parts tokenise differently, or a name is invalid.
     """
     for parameter, count in (("mixture", len(main)), ("models", len(extra))):
         if count > MAX_MODELS:
-            raise InvalidInputError.of(parameter, f"has {count} models; at most {MAX_MODELS} are accepted")
+            raise InputError.of(parameter, f"has {count} models; at most {MAX_MODELS} are accepted")
     check_model_names([name for name, _ in extra], parameter="models")
     weights = tuple(weight for _, weight in main)
     is_distribution = all(weight > 0 for weight in weights) and math.isclose(sum(weights), 1.0, abs_tol=1e-6)
     if main and not is_distribution:
-        raise InvalidInputError(
+        raise InputError(
             f"the weights of mixture are {list(weights)}; they must be positive and sum to 1",
             parameter="mixture",
         )
@@ -138,7 +138,7 @@ def _check_compatible(first: TextModel, part: TextModel, index: int) -> None:
     elif part.reads_backward != first.reads_backward:
         why = "reads in another direction than"
     if why is not None:
-        raise InvalidInputError(
+        raise InputError(
             f"mixture[{index}].model is {part.address}, which {why} {first.address}: their probabilities cannot be "
             "mixed at every token; give it in models, with its own weight",
             parameter=f"mixture[{index}].model",

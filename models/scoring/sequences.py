@@ -16,7 +16,7 @@ import numpy as np
 
 from models.arrays import Float64s, FloatArray, Int64s, TokenIds
 from models.calls import Predict, Read, ScoreChoices, ScoreRagged, Work, map_in_steps
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.language_model import (
     SCORES,
     STATE,
@@ -93,10 +93,10 @@ class ScoreItem(NamedTuple):
         """Return the sequence.
 
         Raises:
-            InvalidInputError: there is nothing to score.
+            InputError: there is nothing to score.
         """
         if not self.given:
-            raise InvalidInputError.of(self.parameter, "is empty; there is nothing to score")
+            raise InputError.of(self.parameter, "is empty; there is nothing to score")
         return self
 
     def size(self) -> int:
@@ -119,7 +119,7 @@ def score_pairs(
         Each pair's ids, and the natural-log probability of each text [N].
 
     Raises:
-        InvalidInputError: a text has no token, or a context of ids.
+        InputError: a text has no token, or a context of ids.
         ContextLengthError: a text with its context is too long.
     """
     encoder = ContextEncoder(loaded)
@@ -130,7 +130,7 @@ def score_pairs(
         encoded = encoder.encode(context, text, parameter=parameter)
         limits.check_length(len(encoded.context) + len(encoded.text), parameter=parameter)
         if not len(encoded.text):
-            raise InvalidInputError(
+            raise InputError(
                 f"{text!r} has no token, so it cannot be scored after a context", parameter=parameter
             )
         return encoded

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from models.arrays import TokenIds
 from models.calls import Work, map_in_steps
 from models.completion.token_trie import NO_TOKENS
-from models.errors import ContextLengthError, InvalidInputError, UnsupportedParameterError
+from models.errors import ContextLengthError, InputError, UnsupportedParameterError
 from models.text_model import TextModel
 from models.tokenizers import Tokenizer
 
@@ -52,14 +52,14 @@ class Limits:
     max_reply_entries: int = 131_072
 
     def check_count(self, count: int, parameter: str) -> None:
-        """Raise InvalidInputError for more texts than the limit."""
+        """Raise InputError for more texts than the limit."""
         if count > self.max_texts:
-            raise InvalidInputError.of(
+            raise InputError.of(
                 parameter, f"has {count} entries; at most {self.max_texts} are accepted in one request"
             )
 
     def check_entries(self, count: int, parameter: str, *, description: str, instead: str) -> None:
-        """Raise InvalidInputError for a reply of more entries than the limit.
+        """Raise InputError for a reply of more entries than the limit.
 
         Args:
             count: entries of the reply.
@@ -68,7 +68,7 @@ class Limits:
             instead: an alternative for large requests.
         """
         if count > self.max_reply_entries:
-            raise InvalidInputError(
+            raise InputError(
                 f"{description}: {count} entries; a reply has at most {self.max_reply_entries} ({instead})",
                 parameter=parameter,
             )
@@ -112,7 +112,7 @@ def encode(loaded: TextModel, given: TextOrIds, *, parameter: str) -> TokenIds:
     """Tokenise a text [T], or check given ids.
 
     Raises:
-        InvalidInputError: an id is outside the vocabulary.
+        InputError: an id is outside the vocabulary.
     """
     if isinstance(given, str):
         return np.asarray(loaded.tokenizer.encode(given), dtype=np.int64)
@@ -123,7 +123,7 @@ def encode_within(loaded: TextModel, given: TextOrIds, limits: Limits, *, parame
     """Tokenise a text [T], or check given ids, within the limits.
 
     Raises:
-        InvalidInputError: an id is outside the vocabulary.
+        InputError: an id is outside the vocabulary.
         ContextLengthError: there are too many tokens.
     """
     limits.check_characters(given, parameter=parameter)
@@ -155,14 +155,14 @@ def encode_after(loaded: TextModel, context: TextOrIds, given: TextOrIds, *, par
         parameter: name of the continuation, for messages.
 
     Raises:
-        InvalidInputError: an id is outside the vocabulary, or text and ids are mixed.
+        InputError: an id is outside the vocabulary, or text and ids are mixed.
     """
     if isinstance(context, str) and isinstance(given, str):
         joint, border = loaded.tokenizer.encode_after(context, given)
         return EncodedText(np.array(joint[:border], dtype=np.int64), np.array(joint[border:], dtype=np.int64))
     if isinstance(context, str) != isinstance(given, str) and context:
         kinds = ("text", "token ids") if isinstance(context, str) else ("token ids", "text")
-        raise InvalidInputError.of(
+        raise InputError.of(
             "context", f"is {kinds[0]} but {parameter} is {kinds[1]}; both must be of one kind"
         )
     before = encode(loaded, context, parameter="context") if context else NO_TOKENS

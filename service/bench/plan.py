@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, Self
 from urllib.parse import quote, urlsplit
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 
 _MAX_RATE_PER_S = 1e6
 _PORTS = {"http": 80, "https": 443}
@@ -30,7 +30,7 @@ class OpenLoop:
     """Requests at a rate whatever the replies; measures the latency that users see.
 
     Raises:
-        InvalidInputError: the rate is out of range.
+        InputError: the rate is out of range.
     """
 
     rate_per_s: float
@@ -39,7 +39,7 @@ class OpenLoop:
 
     def __post_init__(self) -> None:
         if not 0 < self.rate_per_s <= _MAX_RATE_PER_S:
-            raise InvalidInputError.of(
+            raise InputError.of(
                 "rate",
                 f"is {self.rate_per_s:g}; it must be above 0 and at most {_MAX_RATE_PER_S:g} per second",
             )
@@ -57,14 +57,14 @@ class ClosedLoop:
     """Clients that each send the next request after a reply; measures throughput.
 
     Raises:
-        InvalidInputError: the number of clients is below 1.
+        InputError: the number of clients is below 1.
     """
 
     clients: int
 
     def __post_init__(self) -> None:
         if self.clients < 1:
-            raise InvalidInputError.of("clients", f"is {self.clients}; it must be at least 1")
+            raise InputError.of("clients", f"is {self.clients}; it must be at least 1")
 
 
 Load = OpenLoop | ClosedLoop
@@ -82,7 +82,7 @@ class LoadSettings:
         timeout_s: time after which a request counts as failed.
 
     Raises:
-        InvalidInputError: not exactly one of the first two is given, or a value is out of range.
+        InputError: not exactly one of the first two is given, or a value is out of range.
     """
 
     duration_s: float | None = None
@@ -93,11 +93,11 @@ class LoadSettings:
 
     def __post_init__(self) -> None:
         if (self.duration_s is None) == (self.num_requests is None):
-            raise InvalidInputError("give either a duration or a number of requests", parameter="duration")
+            raise InputError("give either a duration or a number of requests", parameter="duration")
         for name in ("duration_s", "num_requests", "max_connections", "timeout_s"):
             value = getattr(self, name)
             if value is not None and value <= 0:
-                raise InvalidInputError.of(name, f"is {value:g}; it must be above 0")
+                raise InputError.of(name, f"is {value:g}; it must be above 0")
 
 
 class Request(NamedTuple):
@@ -137,21 +137,21 @@ class Target:
         """Parse a URL.
 
         Raises:
-            InvalidInputError: the URL is not http or https, or the key does not fit a header.
+            InputError: the URL is not http or https, or the key does not fit a header.
         """
         try:
             parts = urlsplit(url)
             port = parts.port
             host = (parts.hostname or "").encode("idna").decode()
         except ValueError as error:
-            raise InvalidInputError(f"URL is {url!r}: {error}", parameter="url") from None
+            raise InputError(f"URL is {url!r}: {error}", parameter="url") from None
         if parts.scheme not in _PORTS or not host or parts.username is not None:
-            raise InvalidInputError(
+            raise InputError(
                 f"URL is {url!r}; it must be http://HOST[:PORT][/PATH], or https, without a user",
                 parameter="url",
             )
         if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
-            raise InvalidInputError("the API key has characters that headers do not allow", parameter="key")
+            raise InputError("the API key has characters that headers do not allow", parameter="key")
         return cls(
             host=host,
             port=_PORTS[parts.scheme] if port is None else port,
@@ -190,13 +190,13 @@ def parse_duration_s(text: str, parameter: str) -> float:
     """Parse a number with its unit, `us`, `ms`, `s` or `min`, into seconds; `0` needs no unit.
 
     Raises:
-        InvalidInputError: the text is not a time.
+        InputError: the text is not a time.
     """
     if text == "0":
         return 0.0
     found = _TIME.fullmatch(text)
     if found is None or math.isinf(float(found[1])):
-        raise InvalidInputError.of(
+        raise InputError.of(
             parameter, f"is {text!r}; it must be a number followed by us, ms, s or min, such as 200ms"
         )
     return float(found[1]) * _SECONDS[found[2]]

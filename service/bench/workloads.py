@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from models.errors import FormatError, InvalidInputError
+from models.errors import FormatError, InputError
 from service.bench.plan import Request
 
 _WORD_COUNTS = range(8, 41)
@@ -128,12 +128,12 @@ def workload_requests(
         count: number of requests; default 100 to 2,048, fewer of large ones.
 
     Raises:
-        InvalidInputError: the workload is unknown, or does not accept `num_items`.
+        InputError: the workload is unknown, or does not accept `num_items`.
     """
     if name not in WORKLOADS:
-        raise InvalidInputError.of("workload", f"is {name!r}; it must be one of {', '.join(WORKLOADS)}")
+        raise InputError.of("workload", f"is {name!r}; it must be one of {', '.join(WORKLOADS)}")
     if num_items is not None and name not in _DEFAULT_ITEMS:
-        raise InvalidInputError.of("items", f"is {num_items}; {name} has one prompt per request")
+        raise InputError.of("items", f"is {num_items}; {name} has one prompt per request")
     num_items = num_items or _DEFAULT_ITEMS.get(name, 1)
     if count is None:
         count = min(max(_NUM_ITEMS // num_items, _NUM_REQUESTS[0]), _NUM_REQUESTS[-1])
@@ -172,15 +172,13 @@ def parse_fields(assignments: Sequence[str]) -> dict[str, Any]:
     """Parse `NAME=JSON` fields of a body; a value that is not JSON is text.
 
     Raises:
-        InvalidInputError: an assignment has no name or no `=`.
+        InputError: an assignment has no name or no `=`.
     """
     fields: dict[str, Any] = {}
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
         if not name or not equals:
-            raise InvalidInputError.of(
-                "field", f"is {assignment!r}; it must be NAME=JSON, such as temperature=0"
-            )
+            raise InputError.of("field", f"is {assignment!r}; it must be NAME=JSON, such as temperature=0")
         fields[name] = json.loads(value) if _is_json(value.encode()) else value
     return fields
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 
-from models.errors import FormatError, InvalidInputError
+from models.errors import FormatError, InputError
 from models.files import DECOMPRESSION_ERRORS, check_text, decompressed
 from service.cli.options import (
     MIXTURE_HELP,
@@ -81,7 +81,7 @@ def score(
     # None if standard input is closed
     lines = texts or [line.rstrip("\n") for line in sys.stdin or () if line.strip()]
     if not lines:
-        raise InvalidInputError(
+        raise InputError(
             "there is no text: give texts as arguments or as lines of standard input", parameter="texts"
         )
     request = {"texts": lines, "context": context, "bos": bos, "eos": eos, "detail": detail}
@@ -136,9 +136,9 @@ def generate(
     from service.local.ask import ask, sample_lines, stream_text
 
     if (lines is None) != (out is None):
-        raise InvalidInputError("--lines and --out are given together", parameter="lines")
+        raise InputError("--lines and --out are given together", parameter="lines")
     if lines is not None and options.strategy != "sample":
-        raise InvalidInputError(
+        raise InputError(
             f"--lines requires the strategy sample, given {options.strategy}", parameter="strategy"
         )
     request = {**options._asdict(), "bad_words": options.bad_words or [], "stop": options.stop or []}
@@ -326,7 +326,7 @@ def check(
     from service.local.ask import ask
 
     if threshold is not None and min_precision is not None:
-        raise InvalidInputError("give either --threshold or --min-precision, not both", parameter="threshold")
+        raise InputError("give either --threshold or --min-precision, not both", parameter="threshold")
     text = _read_source(source)
     lists, word_lists = split_dictionaries(dictionary or ())
     request: dict[str, Any] = {
@@ -354,7 +354,7 @@ def _read_source(source: str) -> str:
     else:
         text = source
     if not text.strip():
-        raise InvalidInputError(
+        raise InputError(
             "there is no text: give a text, a file, or - and lines of standard input", parameter="source"
         )
     return text

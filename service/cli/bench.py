@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from service.bench.plan import Arrivals, ClosedLoop, LoadSettings, OpenLoop, Target, parse_duration_s
 from service.cli.options import EXIT_FAILED, JsonOption, print_json
 
@@ -101,13 +101,13 @@ def bench(
         unused = {"workload": workload, "model": model, "text": text, "items": items, "field": fields}
         for name, value in {**unused, "max-tokens": max_tokens}.items():
             if value is not None:
-                raise InvalidInputError(
+                raise InputError(
                     f"--{name} shapes requests of a workload, but --body is sent unchanged: give only one of them",
                     parameter=name,
                 )
         requests = read_bodies(body)
     if (rate is None) == (clients is None):
-        raise InvalidInputError(
+        raise InputError(
             "give either --rate (requests per second) or --clients (each waits for its replies)",
             parameter="rate",
         )

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from service.cli.options import (
     CORPUS_HELP,
     DEFAULT_REGISTRY,
@@ -130,12 +130,12 @@ def evaluate(
     given = {name for name, value in values.items() if value not in (options._field_defaults.get(name), [])}
     for name in sorted(given - _TASK_OPTIONS[task]):
         fitting = [owner for owner, own in _TASK_OPTIONS.items() if name in own]
-        raise InvalidInputError(
+        raise InputError(
             f"--{name.replace('_', '-')} requires --task {' or '.join(fitting)}; the task is {task}",
             parameter=name,
         )
     if task == "perplexity" and "sample" in given and not given & {"detail", "against"}:
-        raise InvalidInputError("--sample requires --detail or --against", parameter="sample")
+        raise InputError("--sample requires --detail or --against", parameter="sample")
     values |= {**published._asdict(), "slots": published.members(), "corpus": corpus or ()}
     used = {"registry", "device", "precision", "corpus", *_TASK_OPTIONS[task]}
     arguments = {name: values[name] for name in used if values[name] not in (None, [])}
@@ -148,7 +148,7 @@ def evaluate(
         result = commands.run_evaluate_autocomplete(model, **arguments)
     else:
         if options.dynamic and (options.context == "document" or given & {"window", "against"}):
-            raise InvalidInputError(
+            raise InputError(
                 "--dynamic reads the text as one stream, so it cannot be combined with --context document, --window "
                 "or --against",
                 parameter="dynamic",
@@ -185,7 +185,7 @@ def fit_errors(
     from training.evaluation.spelling import read_misspellings
 
     if (model is None) == (out is None):
-        raise InvalidInputError("give either --model or --out", parameter="model")
+        raise InputError("give either --model or --out", parameter="model")
     digest = hashlib.sha256()
     misspellings = read_misspellings(pairs, digest)
     table = fit_error_table(misspellings, digest.hexdigest())

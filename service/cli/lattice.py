@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
-from models.errors import FormatError, InvalidInputError
+from models.errors import FormatError, InputError
 from service.cli.ask import read_dictionary
 from service.cli.options import (
     ModelArgument,
@@ -58,7 +58,7 @@ class LatticeOptions(NamedTuple):
         """Return the settings of the search.
 
         Raises:
-            InvalidInputError: a setting is out of range.
+            InputError: a setting is out of range.
         """
         from models.lattices.token_passing import LatticeSearchSettings
 
@@ -180,11 +180,9 @@ def lattice(
     if output_format not in {TEXT, *LATTICE_FORMATS}:
         format_by_name(output_format, to_write=True)  # refuses other formats
     if output_format in LATTICE_FORMATS and references:
-        raise InvalidInputError(
-            "--references applies to n-best lists, not to lattices", parameter="references"
-        )
+        raise InputError("--references applies to n-best lists, not to lattices", parameter="references")
     if profile and weights:
-        raise InvalidInputError("give either --weights or --profile, not both", parameter="weights")
+        raise InputError("give either --weights or --profile, not both", parameter="weights")
     saved = ProfileStore(published.registry).read(profile) if profile else None
     entries = saved.phrases if saved else []
     if phrases is not None:

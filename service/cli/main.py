@@ -20,7 +20,7 @@ from typer.core import TyperArgument, TyperOption
 from models.checkpoint import folders
 from models.errors import (
     FormatError,
-    InvalidInputError,
+    InputError,
     LanguageModelError,
     ModelNotFoundError,
     RegistryError,
@@ -89,7 +89,7 @@ def main() -> None:
     _tolerate_encodings()
     try:
         _build_command()()
-    except (InvalidInputError, FormatError, ModelNotFoundError, RegistryError) as error:
+    except (InputError, FormatError, ModelNotFoundError, RegistryError) as error:
         _fail(error, EXIT_BAD_INPUT)
     except LanguageModelError as error:
         _fail(error, EXIT_FAILED)

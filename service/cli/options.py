@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
-from models.errors import FormatError, InvalidInputError
+from models.errors import FormatError, InputError
 from models.reranking.candidates import CandidateList, ScoreRanges
 from models.reranking.formats.format import BadLine, ReferenceLayout
 from models.reranking.formats.reader import FORMAT_NAMES, WRITTEN_FORMAT_NAMES, read_lists
@@ -122,7 +122,7 @@ class ListSource(NamedTuple):
 
         Raises:
             FormatError: a file is missing or damaged, its format is unknown, it has no lists, or references differ.
-            InvalidInputError: an option is invalid, or does not apply to the format.
+            InputError: an option is invalid, or does not apply to the format.
         """
         items = read_lists(
             open_source(self.file),
@@ -152,7 +152,7 @@ class PublishedModels(NamedTuple):
         """Read the lists of `--slots`.
 
         Raises:
-            InvalidInputError: an option is not `CLASS=FILE`.
+            InputError: an option is not `CLASS=FILE`.
             FormatError: a file cannot be read as text.
         """
         files = _named_files("slots", "CLASS", self.slots)
@@ -213,7 +213,7 @@ def _named_files(option: str, kind: str, given: Iterable[str] | None) -> dict[st
     for one in given or ():
         name, _, path = one.partition("=")
         if not (name and path):
-            raise InvalidInputError(f"--{option} takes {kind}=FILE, given {one!r:.80}", parameter=option)
+            raise InputError(f"--{option} takes {kind}=FILE, given {one!r:.80}", parameter=option)
         files[name] = Path(path)
     return files
 

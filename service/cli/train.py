@@ -101,7 +101,7 @@ def train(
     mixture, ngram-mixture, quickstart, cpu-30min, cpu-100min, gpu-20min, finetune (continues from the network
     train.from).
     """
-    from models.errors import InvalidInputError
+    from models.errors import InputError
     from service.console.evaluation import show_training
     from training.commands import run_train
     from training.scale.options import scale_options
@@ -110,7 +110,7 @@ def train(
         from training.purpose import choose_recipe
 
         if recipe is not None:
-            raise InvalidInputError(
+            raise InputError(
                 f"RECIPE is {recipe}, and --for chooses one; give one of the two", parameter="for"
             )
         choice = choose_recipe(purpose, corpus or (), engine=engine, assignments=assignments or ())
@@ -118,9 +118,7 @@ def train(
         recipe = choice.recipe
         assignments = [*(f"{key}={value}" for key, value in choice.settings.items()), *(assignments or ())]
     if recipe is None:
-        raise InvalidInputError(
-            "no recipe: give a RECIPE, or a use of the model with --for", parameter="recipe"
-        )
+        raise InputError("no recipe: give a RECIPE, or a use of the model with --for", parameter="recipe")
     result = run_train(
         recipe,
         name=name,

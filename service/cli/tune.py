@@ -11,7 +11,7 @@ from typing import Annotated, Literal, NamedTuple
 
 import typer
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from service.cli.ask import read_dictionary
 from service.cli.lattice import LatticeOptions
 from service.cli.options import (
@@ -150,13 +150,13 @@ def tune(
     form = None if source.format_name is not None else detect_lattice_format(open_source(source.file))
     if form is None and (more or nbest is not None or lattices != LatticeOptions()):
         options = ", ".join(["nbest", *lattices._fields])
-        raise InvalidInputError(f"{source.file} has no lattices; several files, {options} need them")
+        raise InputError(f"{source.file} has no lattices; several files, {options} need them")
     if form is not None and (source.beam_size is not None or source.scores or settings.corrections):
-        raise InvalidInputError(
+        raise InputError(
             f"{source.file} has lattices; beam_size, scores and corrections are for n-best lists only"
         )
     if form is not None and not source.references:
-        raise InvalidInputError.of("references", "is missing; lattices need --references")
+        raise InputError.of("references", "is missing; lattices need --references")
     search = lattices.search()
     job = tune.prepare_tuning(
         {**settings._asdict(), "models": models, "phrases": phrases and read_dictionary(phrases)},
@@ -168,7 +168,7 @@ def tune(
     if form is None:
         lists = list(source.lists(reserved=lambda name: is_reserved(name, job.models.extra)))
         if not lists:
-            raise InvalidInputError(f"{source.file} has no lists", parameter="file")
+            raise InputError(f"{source.file} has no lists", parameter="file")
         with TuningProgress() as progress:
             tuned, reply = tune.tune_lists(job, lists, progress)
     else:
@@ -201,7 +201,7 @@ def _check_profile(
     from service.local import ask
 
     for name in filter(unused.get, unused):
-        raise InvalidInputError(f"--check tunes nothing, so {name} has no effect", parameter=name)
+        raise InputError(f"--check tunes nothing, so {name} has no effect", parameter=name)
     operation = ask.prepare_rerank(given, published.registry, published.load)
     lists = source.lists(reserved=lambda name: is_reserved(name, operation.job.models.extra))
     settings = {name: getattr(options, name) for name in ("seed", "max_p_value", "bootstrap_samples")}
@@ -273,7 +273,7 @@ def add_corrections(
         given = {"heard": heard, "written": written, "log_odds": log_odds}
         added = [parse_values(PhraseCorrection, given)]
     else:
-        raise InvalidInputError("give either HEARD and WRITTEN, or --file", parameter="file")
+        raise InputError("give either HEARD and WRITTEN, or --file", parameter="file")
     change_corrections(registry, profile, add=added)
 
 

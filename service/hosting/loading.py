@@ -21,7 +21,7 @@ from models.checkpoint.manifest import Version
 from models.checkpoint.precision import FLOAT32, INT8, Precision, check_precision
 from models.checkpoint.registry import LocalRegistry
 from models.checkpoint.registry_interface import Registry
-from models.errors import CheckpointError, InvalidInputError, LanguageModelError, ModelNotFoundError
+from models.errors import CheckpointError, InputError, LanguageModelError, ModelNotFoundError
 from models.kernels.threads import THREADS
 from models.language_model import (
     BlockSampler,
@@ -66,14 +66,14 @@ def read_precisions(text: str) -> dict[str, Precision]:
         Precisions by model name or `name@number`; that of all others, by default `auto`, by the empty name.
 
     Raises:
-        InvalidInputError: a part is not a precision, or two parts apply to the same models.
+        InputError: a part is not a precision, or two parts apply to the same models.
     """
     precisions: dict[str, Precision] = {}
     for part in text.split(","):
         name, equals, value = (piece.strip() for piece in part.rpartition("="))
         precision = check_precision(value)
         if name in precisions or (equals and not name):
-            raise InvalidInputError.of(
+            raise InputError.of(
                 "precision", f"is {text!r}: {part.strip()!r} is a duplicate or names no model"
             )
         precisions[name] = precision
@@ -115,7 +115,7 @@ class Loader:
         clock: monotonic clock in seconds.
 
     Raises:
-        InvalidInputError: the precision is invalid, or names an alias or a model not in the registry.
+        InputError: the precision is invalid, or names an alias or a model not in the registry.
         RegistryError: the registry cannot be read.
     """
 
@@ -135,11 +135,11 @@ class Loader:
             try:
                 version = self.registry.resolve(address)
             except ModelNotFoundError as error:
-                raise InvalidInputError.of("precision", f"names {address!r}: {error}") from None
+                raise InputError.of("precision", f"names {address!r}: {error}") from None
             except CheckpointError:
                 continue  # the model exists; loading it reports the error
             if address not in {version.name, version.address}:  # an alias; `_precision_of` ignores it
-                raise InvalidInputError.of(
+                raise InputError.of(
                     "precision",
                     f"names {address!r}; name the model, {version.name}, or a version with its number, "
                     f"such as {version.address}",

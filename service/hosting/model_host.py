@@ -20,7 +20,7 @@ import structlog
 
 from models.checkpoint.manifest import DefaultChoice, choose_default
 from models.errors import (
-    InvalidInputError,
+    InputError,
     LanguageModelError,
     MemoryBudgetError,
     ModelNotFoundError,
@@ -235,11 +235,11 @@ class ModelHost:
 
         Raises:
             ModelNotFoundError: the model is not hosted.
-            InvalidInputError: the model is the default, or an address is about to move to it.
+            InputError: the model is the default, or an address is about to move to it.
         """
         model = self.find(address)
         if model.address == self.default.address:
-            raise InvalidInputError(
+            raise InputError(
                 f"{model.address} is the default model: point its alias to another version, or set another default "
                 "with `gramophone models default` or GRAMOPHONE_DEFAULT_MODEL",
                 parameter="model",
@@ -248,7 +248,7 @@ class ModelHost:
         if not ending:
             watched = self._watcher.watched.values()
             moving = next((item.address for item in watched if item.target == model.address), address)
-            raise InvalidInputError(
+            raise InputError(
                 f"{moving} is about to move to {model.address}: point the alias elsewhere, or unload {moving}",
                 parameter="model",
             )

@@ -27,7 +27,7 @@ from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import Address, open_registry
 from models.completion.user_model import UserModelLimits
 from models.decoding.parameters import MAX_CHOICES
-from models.errors import InvalidInputError, LanguageModelError, ModelNotFoundError
+from models.errors import InputError, LanguageModelError, ModelNotFoundError
 from models.files import atomic_writer
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.writer import write_lists
@@ -122,7 +122,7 @@ def ask(call: LocalCall, path: str, request: Mapping[str, Any]) -> Json:
     """Return the reply of an endpoint, as the service sends it.
 
     Raises:
-        InvalidInputError: the request is invalid, also for the model.
+        InputError: the request is invalid, also for the model.
     """
     reply: Json = json.loads(run_to_completion(write_reply(_operation(call, path, request))))
     return reply
@@ -137,12 +137,12 @@ def parse_values(kind: type[W], values: Mapping[str, Any]) -> W:
     """Validate values of a command like the fields of a request.
 
     Raises:
-        InvalidInputError: a value is invalid, or not UTF-8.
+        InputError: a value is invalid, or not UTF-8.
     """
     try:
         _check_utf8(values)
     except UnicodeEncodeError:
-        raise InvalidInputError("the text is not UTF-8: convert it first, for example with iconv") from None
+        raise InputError("the text is not UTF-8: convert it first, for example with iconv") from None
     return parse_object(kind, values)
 
 
@@ -167,7 +167,7 @@ def sample_lines(call: LocalCall, request: Mapping[str, Any], count: int) -> Ite
     With a seed in the request, the lines are the same each time.
 
     Raises:
-        InvalidInputError: the request is invalid, or some hundred lines in a row are empty.
+        InputError: the request is invalid, or some hundred lines in a row are empty.
     """
     seeds = random.Random(request.get("seed"))
     fields = {**request, "stop": [*request.get("stop", ()), "\n"], "n": MAX_CHOICES}
@@ -179,7 +179,7 @@ def sample_lines(call: LocalCall, request: Mapping[str, Any], count: int) -> Ite
         lines = [line for choice in choices if (line := f"{request['prompt']}{choice.text}".strip())]
         if not lines and number:
             message = f"{operation.models[0].address} generates empty lines only"
-            raise InvalidInputError(message, parameter="lines")
+            raise InputError(message, parameter="lines")
         yield from lines[: count - num_lines]
         num_lines += len(lines)
         if num_lines >= count:
@@ -190,7 +190,7 @@ def stream_text(call: LocalCall, request: Mapping[str, Any]) -> Iterator[str]:
     """Stream the text of a continuation.
 
     Raises:
-        InvalidInputError: the request is invalid, also for this model; raised before iteration.
+        InputError: the request is invalid, also for this model; raised before iteration.
     """
     operation = _operation(call, "/v1/generate", {**request, "stream": True})
     outputs = iter_outputs(operation.run())
@@ -207,14 +207,14 @@ def model_loader(
     If `any_version`, one not in the registry is replaced like in a service.
 
     Raises:
-        InvalidInputError: the address is None and there is no default; raised by the function.
+        InputError: the address is None and there is no default; raised by the function.
     """
 
     @cache
     def loaded(address: str | None, *, any_version: bool = False) -> LoadedModel:
         address = default if address is None else address
         if address is None:
-            raise InvalidInputError.of("model", "is missing; give its name")
+            raise InputError.of("model", "is missing; give its name")
         try:
             return load(address)
         except ModelNotFoundError:
@@ -236,7 +236,7 @@ def prepare_rerank(
     """Parse settings of POST /v1/rerank's query string (None: unset); load the models.
 
     Raises:
-        InvalidInputError: a setting is invalid, also for the models, or the profile does not exist.
+        InputError: a setting is invalid, also for the models, or the profile does not exist.
         LanguageModelError: the registry or model is missing or damaged.
     """
     read = Rerank.parse_settings({name: value for name, value in settings.items() if value is not None})
@@ -271,7 +271,7 @@ def rerank_file(
         output_format: `jsonl` or None for the lines that POST /v1/rerank replies.
 
     Raises:
-        InvalidInputError: no list can be re-ranked.
+        InputError: no list can be re-ranked.
         FormatError: the target cannot be written.
     """
     metric = metric_of_profile(operation.job.profile)
@@ -295,7 +295,7 @@ def rerank_file(
         new = (reorder_list(ranked_list, cut) for ranked_list in ranked)
         write_lists(new, open_target(target), output_format)
     elif target != "-" and output_format is None:
-        raise InvalidInputError("--output needs --output-format", parameter="output")
+        raise InputError("--output needs --output-format", parameter="output")
     else:
         printed = nullcontext(partial(typer.echo, nl=False))
         with printed if target == "-" else atomic_writer(Path(target)) as write:
@@ -336,7 +336,7 @@ def check_profile(
         their `significance`, and `holds`: true if they improve, or if the profile keeps the first pass.
 
     Raises:
-        InvalidInputError: no list can be re-ranked, or none has a reference.
+        InputError: no list can be re-ranked, or none has a reference.
     """
     job, counts = operation.job, []
     profile, metric = job.profile, metric_of_profile(job.profile)
@@ -387,5 +387,5 @@ def _rerank_lists(operation: Rerank, lists: Iterable[CandidateList], file: str) 
                 else:
                     yield outcome
 
-    none_good = InvalidInputError(f"{file}: no list can be re-ranked")
+    none_good = InputError(f"{file}: no list can be re-ranked")
     return good_items(outcomes(), file, rest="more lists failed", none_good=none_good)

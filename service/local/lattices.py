@@ -10,7 +10,7 @@ from typing import BinaryIO, TypeAlias
 import numpy as np
 
 from models.arrays import Int64s
-from models.errors import InvalidInputError, UnsupportedParameterError
+from models.errors import InputError, UnsupportedParameterError
 from models.files import atomic_writer, split_words
 from models.lattices.files import LatticeFormat
 from models.lattices.graph import PATH_FEATURES, LabelTokenizer, PathWeights
@@ -52,10 +52,10 @@ def tuned_weights(
     `phrases` are the features of phrases; weights of others do not count.
 
     Raises:
-        InvalidInputError: there is a length exponent.
+        InputError: there is a length exponent.
     """
     if length_exponent:
-        raise InvalidInputError.of("length_exponent", f"is {length_exponent:g}; for lattices it must be 0")
+        raise InputError.of("length_exponent", f"is {length_exponent:g}; for lattices it must be 0")
     if weights == {RANK: 1.0}:
         return partial(PathWeights.first_pass, phrases=phrases)
     zeros = dict.fromkeys((*PATH_FEATURES, *phrases), 0.0)

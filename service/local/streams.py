@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, TextIO, TypeVar
 
 import typer
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 
 MAX_SHOWN = 20
 """Maximum printed messages; further ones are only counted."""
@@ -63,8 +63,8 @@ def binary_stream(stream: TextIO | None, name: str) -> BinaryIO:
     """Return a standard stream as a binary stream.
 
     Raises:
-        InvalidInputError: the stream is closed.
+        InputError: the stream is closed.
     """
     if stream is None:
-        raise InvalidInputError(f"standard {name} is closed; name a file instead of -")
+        raise InputError(f"standard {name} is closed; name a file instead of -")
     return stream.buffer

@@ -13,7 +13,7 @@ import numpy as np
 from models.arrays import Int64s
 from models.calls import Work, run_to_completion
 from models.checkpoint.registry import Address
-from models.errors import FormatError, InvalidInputError
+from models.errors import FormatError, InputError
 from models.files import atomic_writer
 from models.lattices.graph import PATH_FEATURES, PathWeights
 from models.lattices.lattice import Lattice
@@ -65,7 +65,7 @@ def prepare_tuning(
     """Parse options (comma-separated values; None if unset) and load the models.
 
     Raises:
-        InvalidInputError: an option is invalid, or not one of lattices.
+        InputError: an option is invalid, or not one of lattices.
         LanguageModelError: the registry or model is missing or damaged.
     """
     given = {name: value for name, value in options.items() if value is not None}
@@ -73,7 +73,7 @@ def prepare_tuning(
     load_once = model_loader(load)
     models = settings.resolve_models(load_once)
     if fold_models and len(fold_models) != settings.folds:
-        raise InvalidInputError(
+        raise InputError(
             f"--fold-models names {len(fold_models)} models; {settings.folds} folds need one each",
             parameter="fold_models",
         )
@@ -89,7 +89,7 @@ def tune_lists(
     If `is_scored`, the candidates have the features of the models already.
 
     Raises:
-        InvalidInputError: no list has a reference, a feature is missing, or the lists are too few.
+        InputError: no list has a reference, a feature is missing, or the lists are too few.
     """
     search, searches = job.settings.search, itertools.count()
 
@@ -128,7 +128,7 @@ def tune_lattices(
     The results are those of `tune_lists`, and a line about the rounds.
 
     Raises:
-        InvalidInputError: the lattices are too few.
+        InputError: the lattices are too few.
         UnsupportedParameterError: a model reads backward, or its tokenizer does not separate words.
     """
     settings = job.settings.search
@@ -205,14 +205,14 @@ def change_corrections(
     `remove` is the phrase, and its replacement or None for all of them.
 
     Raises:
-        InvalidInputError: the profile does not exist or was tuned without corrections, a correction is outside its
+        InputError: the profile does not exist or was tuned without corrections, a correction is outside its
             limits, or there is none to remove.
         RegistryError: the registry cannot be read or written.
     """
     store = ProfileStore(registry)
     profile = store.read(name)
     if not profile.corrections and CORRECTION not in profile.weights:
-        raise InvalidInputError.of(
+        raise InputError.of(
             "profile",
             f"{name!r} has neither corrections nor a weight of {CORRECTION!r}: tune it with --corrections",
         )
@@ -221,7 +221,7 @@ def change_corrections(
         removed = [pair for pair in kept if pair[0] == remove[0] and remove[1] in {None, pair[1]}]
         if not removed:
             phrase = " → ".join(one for one in remove if one is not None)
-            raise InvalidInputError(f"profile {name!r} has no correction of {phrase!r}", parameter="heard")
+            raise InputError(f"profile {name!r} has no correction of {phrase!r}", parameter="heard")
         for pair in removed:
             del kept[pair]
     store.write(Profile(**profile.model_dump(exclude={"corrections"}), corrections=list(kept.values())))
@@ -233,7 +233,7 @@ def write_fold_texts(lists: Sequence[CandidateList], folder: Path, *, folds: int
     A model trained on it has not seen the fold's references, as `--fold-models` requires.
 
     Raises:
-        InvalidInputError: no list has a reference, or the lists are too few; or folds or seed are out of range.
+        InputError: no list has a reference, or the lists are too few; or folds or seed are out of range.
     """
     TuningSettings(folds=folds, seed=seed)  # refuses values out of range, as tuning does
     _, referenced = select_with_references(lists)
@@ -269,7 +269,7 @@ def _lattice_settings(given: Mapping[str, Any], model: str) -> TuneSettings:
         "length_exponents": any(settings.length_exponents),
     }
     for name in filter(wrong.__getitem__, wrong):
-        raise InvalidInputError.of(
+        raise InputError.of(
             name,
             f"is {getattr(settings, name)}; lattices are tuned on with one model, features of "
             f"{', '.join(features)}, and the length exponent 0",

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from service.middleware.guarded_request import GuardedRequest
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def make_tracer_provider(endpoint: str | None, variables: Mapping[str, str]) -> 
         The provider; None if there is no endpoint, or the variables disable traces.
 
     Raises:
-        InvalidInputError: the extra is not installed.
+        InputError: the extra is not installed.
     """
     names = ("GRAMOPHONE_OTLP_ENDPOINT",) if endpoint else [n for n in _OTEL_ENDPOINTS if n in variables]
     exporters = "otlp" if endpoint else variables.get("OTEL_TRACES_EXPORTER", "otlp")
@@ -53,7 +53,7 @@ def make_tracer_provider(endpoint: str | None, variables: Mapping[str, str]) -> 
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
-        raise InvalidInputError(
+        raise InputError(
             f"{names[0]} is set, but OpenTelemetry is not installed: "
             "pip install 'gramophone-lm[otel]', or unset it",
             parameter=names[0],

@@ -7,7 +7,7 @@ from typing import Annotated, TypeVar
 from pydantic import Field, StringConstraints
 
 from models.completion.user_model import UserModel, UserModelLimits, user_model_from_counts
-from models.errors import InvalidInputError
+from models.errors import InputError
 from service.schemas import with_examples
 from service.schemas.wire import WireModel
 
@@ -77,15 +77,13 @@ class ImportRequest(WireModel):
         """Return the user model of these counts.
 
         Raises:
-            InvalidInputError: there are too many words or pairs, one occurs twice, or a pair's word
+            InputError: there are too many words or pairs, one occurs twice, or a pair's word
                 is not among the words.
         """
         given = ("words", self.words, bounds.max_words), ("pairs", self.pairs, bounds.max_pairs)
         for name, entries, most in given:
             if len(entries) > most:
-                raise InvalidInputError.of(
-                    name, f"has {len(entries)} entries; at most {most} are stored per user"
-                )
+                raise InputError.of(name, f"has {len(entries)} entries; at most {most} are stored per user")
         words = _unique_counts([(word.text, word.count) for word in self.words], parameter="words")
         pairs = _unique_counts(
             [((pair.previous, pair.text), pair.count) for pair in self.pairs], parameter="pairs"
@@ -93,7 +91,7 @@ class ImportRequest(WireModel):
         for index, pair in enumerate(self.pairs):
             if pair.text not in words:
                 parameter = f"pairs[{index}].text"
-                raise InvalidInputError.of(parameter, f"is {pair.text!r}, which is not among the words")
+                raise InputError.of(parameter, f"is {pair.text!r}, which is not among the words")
         return user_model_from_counts(words.items(), ((*pair, n) for pair, n in pairs.items()))
 
 
@@ -101,10 +99,10 @@ def check_user_name(user: str) -> str:
     """Return the user name from a path.
 
     Raises:
-        InvalidInputError: the name is invalid.
+        InputError: the name is invalid.
     """
     if re.fullmatch(NAME_PATTERN, user) is None:
-        raise InvalidInputError.of(
+        raise InputError.of(
             "user",
             f"is {user[:200]!r}; it must be 1 to 128 letters, digits or . _ @ : + = - and not begin with a dot",
         )
@@ -116,6 +114,6 @@ def _unique_counts(items: Iterable[tuple[K, float]], *, parameter: str) -> dict[
     counts: dict[K, float] = {}
     for index, (item, count) in enumerate(items):
         if item in counts:
-            raise InvalidInputError.of(f"{parameter}[{index}]", f"is {item!r}, which occurs twice")
+            raise InputError.of(f"{parameter}[{index}]", f"is {item!r}, which occurs twice")
         counts[item] = count
     return counts

@@ -16,7 +16,7 @@ from models.checking.check import check_text
 from models.checking.error_model import CheckSettings, ErrorTable, GivenSpan
 from models.checking.lexicon import UserDictionary
 from models.checking.sentences import Word
-from models.errors import InvalidInputError, LanguageModelError, UnsupportedParameterError
+from models.errors import InputError, LanguageModelError, UnsupportedParameterError
 from models.files import count_words
 from models.language_model import LOG_ZERO
 from models.scoring.model_weights import WeightedModel, shares
@@ -126,7 +126,7 @@ class CheckRequest(ModelsRequest):
             calibration: precision by threshold, if measured.
 
         Raises:
-            InvalidInputError: no threshold reaches the precision.
+            InputError: no threshold reaches the precision.
             UnsupportedParameterError: a precision is given for an uncalibrated model, or for several.
         """
         if self.precision is None:
@@ -147,7 +147,7 @@ class CheckRequest(ModelsRequest):
         """Return the settings of the search for errors.
 
         Raises:
-            InvalidInputError: there are too many suggestions, or spans overlap or end after the text.
+            InputError: there are too many suggestions, or spans overlap or end after the text.
         """
         limits.check_count(
             sum(len(c.suggestions) for c in self.candidates), parameter="candidates[].suggestions"
@@ -155,7 +155,7 @@ class CheckRequest(ModelsRequest):
         ordered = sorted(enumerate(self.candidates), key=lambda one: one[1].start)
         for (first, before), (second, span) in pairwise(ordered):
             if span.start < before.end:
-                raise InvalidInputError(
+                raise InputError(
                     f"candidates[{second}] begins at {span.start}, before the end of candidates[{first}] at "
                     f"{before.end}; spans must not overlap",
                     parameter=f"candidates[{second}].start",
@@ -163,7 +163,7 @@ class CheckRequest(ModelsRequest):
         given = []
         for index, span in enumerate(self.candidates):
             if span.end > len(self.text):
-                raise InvalidInputError.of(
+                raise InputError.of(
                     f"candidates[{index}].end", f"is {span.end}; the text has {len(self.text)} characters"
                 )
             suggestions = tuple(
@@ -195,7 +195,7 @@ def check(
         errors: edits in misspellings, by model address.
 
     Raises:
-        InvalidInputError: spans overlap or are outside the text, or no threshold reaches the precision.
+        InputError: spans overlap or are outside the text, or no threshold reaches the precision.
         UnsupportedParameterError: a precision is given for an uncalibrated model or for several.
     """
     threshold = request.threshold_for(models, calibration)

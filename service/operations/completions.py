@@ -34,7 +34,7 @@ from models.decoding.choices import (
 )
 from models.decoding.generate import continue_prompts
 from models.decoding.parameters import DecodingParameters
-from models.errors import InvalidInputError, UnsupportedParameterError
+from models.errors import InputError, UnsupportedParameterError
 from models.language_model import TopTokens
 from models.scoring.texts import MAX_CHARACTERS_PER_TOKEN, Limits, TextOrIds, check_reads_forward
 from models.text_model import TextModel
@@ -221,7 +221,7 @@ class CompletionRequest(ModelRequest):
         """Return the decoding parameters; None to only echo the prompts.
 
         Raises:
-            InvalidInputError: a value is outside its limits.
+            InputError: a value is outside its limits.
             UnsupportedParameterError: a valid value is not supported.
         """
         limits.check_count(len(self.prompts), "prompt")
@@ -231,22 +231,22 @@ class CompletionRequest(ModelRequest):
             )
         if self.logprob_token_ids and (self.logprobs is None or self.max_tokens == 0):
             required = "logprobs" if self.logprobs is None else "max_tokens of at least 1"
-            raise InvalidInputError.of(
+            raise InputError.of(
                 "logprob_token_ids", f"has {len(self.logprob_token_ids)} entries, which requires {required}"
             )
         if self.stream_options is not None and not self.stream:
-            raise InvalidInputError.of("stream_options", "requires stream")
+            raise InputError.of("stream_options", "requires stream")
         most = max(self.num_choices, self.best_of or 0)
         rows = len(self.prompts) * most
         if rows > limits.max_texts:
-            raise InvalidInputError(
+            raise InputError(
                 f"{len(self.prompts)} prompts with {most} choices each are {rows} choices; at most "
                 f"{limits.max_texts} are accepted in one request",
                 parameter="n" if self.best_of is None else "best_of",
             )
         max_tokens = DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
         if max_tokens == 0 and not self.echo:
-            raise InvalidInputError.of("max_tokens", "is 0, which requires echo")
+            raise InputError.of("max_tokens", "is 0, which requires echo")
         parameters = decoding_parameters(
             self,
             limits,
@@ -415,7 +415,7 @@ def complete_prompts(
     Without parameters, prompts are only echoed.
 
     Raises:
-        InvalidInputError: a prompt has an invalid id or too many tokens, or the reply is too long.
+        InputError: a prompt has an invalid id or too many tokens, or the reply is too long.
         UnsupportedParameterError: the model reads backward.
     """
     check_reads_forward(loaded)
@@ -475,9 +475,7 @@ def _encode_prompts(
             return EncodedPrompt(given, prompt, no_entries())
         ids = prompt.ids
         if not len(ids):
-            raise InvalidInputError.of(
-                parameter, f'is an empty list; use "" or [{BOS}] for the start of a sentence'
-            )
+            raise InputError.of(parameter, f'is an empty list; use "" or [{BOS}] for the start of a sentence')
         text = loaded.tokenizer.decode(ids.tolist())
         spells = any(loaded.tokenizer.token_bytes[token] for token in ids[-PROMPT_TOKENS_PER_STEP:].tolist())
         return EncodedPrompt(text, Prompt(index, ids, bos=False, continues=spells), no_entries())
@@ -497,7 +495,7 @@ def _check_entries(
     characters = n * sum(len(prompt.text) for prompt in prompts)
     limit = MAX_CHARACTERS_PER_TOKEN * limits.max_reply_entries
     if request.echo and n > 1 and characters > limit:
-        raise InvalidInputError.of(
+        raise InputError.of(
             "n",
             f"is {n}, so with echo the choices repeat {characters} characters of prompts; at most {limit} are "
             "accepted in one reply",

@@ -15,7 +15,7 @@ from models.calls import Work
 from models.decoding.choices import Continuation, Piece, encode_prompt
 from models.decoding.generate import continue_prompts
 from models.decoding.parameters import BEAM, SAMPLE, STRATEGIES, DecodingParameters
-from models.errors import InvalidInputError, UnsupportedParameterError
+from models.errors import InputError, UnsupportedParameterError
 from models.language_model import TopTokens
 from models.phrases import MAX_TOKEN_PHRASES, Phrase
 from models.scoring.texts import Limits
@@ -175,25 +175,25 @@ def decoding_parameters(
         converted: values that override the request's.
 
     Raises:
-        InvalidInputError: a value is outside its limits, or parameters do not allow streaming.
+        InputError: a value is outside its limits, or parameters do not allow streaming.
     """
     given = shared_fields(request, DecodingParameters) | converted
     if "max_tokens" not in request.model_fields_set or vars(request)["max_tokens"] is None:
         given["max_tokens"] = min(given["max_tokens"], limits.max_new_tokens)  # a default never fails
     if given["max_tokens"] > limits.max_new_tokens:
-        raise InvalidInputError.of(
+        raise InputError.of(
             "max_tokens", f"is {given['max_tokens']}; this service generates at most {limits.max_new_tokens}"
         )
     biases: dict[str, float] = given.get("logit_bias", {})
     for name in biases:
         if not (name.isascii() and name.isdigit() and len(name) <= 10):
-            raise InvalidInputError.of("logit_bias", f"has the key {name[:20]!r}; keys must be token ids")
+            raise InputError.of("logit_bias", f"has the key {name[:20]!r}; keys must be token ids")
     given["logit_bias"] = tuple((int(name), bias) for name, bias in biases.items())
     stop = given.get("stop", ())
     given["stop"] = (stop,) if isinstance(stop, str) else stop
     parameters = DecodingParameters(**given)
     if stream and parameters.num_samples > parameters.n:
-        raise InvalidInputError.of(
+        raise InputError.of(
             "best_of",
             f"is {parameters.best_of} and n is {parameters.n}: the best are known only at the end, so they "
             "cannot be streamed",

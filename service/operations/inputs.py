@@ -8,7 +8,7 @@ from pydantic_core import PydanticCustomError
 
 from models.calls import Work
 from models.checking.lexicon import HunspellDictionary
-from models.errors import FormatError, InvalidInputError, LanguageModelError, StatesFullError
+from models.errors import FormatError, InputError, LanguageModelError, StatesFullError
 from service.operations.constants import CANDIDATES_PER_BATCH, CANDIDATES_PER_STEP, LINES_PER_BATCH
 from service.schemas.wire import ModelRequest, WireModel
 
@@ -72,7 +72,7 @@ def answer_each(
     """
     try:
         return [*(yield from answer(batch))]
-    except (InvalidInputError, StatesFullError) as error:
+    except (InputError, StatesFullError) as error:
         if len(batch) == 1:
             return [error]
         size = 1 if isinstance(error, StatesFullError) else -(-len(batch) // 2)

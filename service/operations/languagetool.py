@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field, StringConstraints, ValidationError
 from typing_extensions import override
 
 from models.calls import Work, map_in_steps
-from models.errors import FormatError, InvalidInputError
+from models.errors import FormatError, InputError
 from models.scoring.model_weights import WeightedModel
 from models.text_model import TextModel
 from service.operations.check import DEFAULT_THRESHOLD, CheckRequest, TextCheck, check
@@ -110,7 +110,7 @@ class LanguageToolRequest(_Lenient):
         """Return the text to check.
 
         Raises:
-            InvalidInputError: the text with markup is not of LanguageTool's form.
+            InputError: the text with markup is not of LanguageTool's form.
         """
         if self.data is None:
             return AnnotatedText([Annotation(text=self.text)])
@@ -120,14 +120,14 @@ class LanguageToolRequest(_Lenient):
             try:
                 document.add(Annotation.model_validate(part[1]))
             except ValidationError as error:
-                raise InvalidInputError(f"annotation[{part[0]}]: {invalid_input(error)}") from None
+                raise InputError(f"annotation[{part[0]}]: {invalid_input(error)}") from None
 
         try:
             body = parse_json(_AnnotatedBody, self.data.encode())
             parts = [{"text": body.text}] if body.annotation is None else body.annotation
             yield from map_in_steps(enumerate(parts), add, size=lambda _: 0)
-        except InvalidInputError as error:
-            raise InvalidInputError(f"data: {error}", parameter="data") from None
+        except InputError as error:
+            raise InputError(f"data: {error}", parameter="data") from None
         return document
 
     def allows(self, rule: str, category: str) -> bool:
@@ -247,7 +247,7 @@ class LanguageToolCheck(TextCheck[LanguageToolReply]):
                     break
             else:
                 known = ", ".join(languages)
-                raise InvalidInputError.of("language", f"is {code[:80]!r}; this service checks {known}")
+                raise InputError.of("language", f"is {code[:80]!r}; this service checks {known}")
         super().__init__(call, *(call.resolve(languages[code]) for code in self._codes))
 
     @override

@@ -18,7 +18,7 @@ from models.calls import Predict, Rank, Work
 from models.completion.prefix import split_prefix
 from models.completion.search import CompletionSearch, CompletionSettings, run_searches
 from models.decoding.top_k import top_tokens
-from models.errors import InvalidInputError, UnsupportedParameterError
+from models.errors import InputError, UnsupportedParameterError
 from models.language_model import TopKPredictor, TopTokens, entropy_bits, supports
 from models.scoring.constants import MAX_SEARCH_STEPS
 from models.scoring.prefill import predict_next, prefill, token_runs
@@ -204,7 +204,7 @@ class NextToken(_AfterContexts[list[RankedTokens]], RowsOperation[list[RankedTok
             bound = (
                 "the model's vocabulary has" if largest == loaded.vocab_size else "this service ranks at most"
             )
-            raise InvalidInputError.of("top_k", f"is {request.top_k}; {bound} {largest} tokens")
+            raise InputError.of("top_k", f"is {request.top_k}; {bound} {largest} tokens")
         _check_entries(request, limits, "accept application/octet-stream for complete distributions")
         check_reads_forward(loaded)
         contexts = yield from encode_each(loaded, request.contexts, limits)
@@ -259,7 +259,7 @@ class _NextTexts(_AfterContexts[list[NextTextResult]]):
         check_reads_forward(loaded)
         texts = self.given.candidates or []
         if (num_pairs := len(texts) * self._count) > limits.max_texts:
-            raise InvalidInputError.of(
+            raise InputError.of(
                 "candidates",
                 f"has {len(texts)} entries for {self._count} contexts: {num_pairs} texts; at most "
                 f"{limits.max_texts} are accepted in one request",

@@ -15,7 +15,7 @@ from models.arrays import FloatArray
 from models.calls import Work
 from models.checking.calibration import CalibrationStore
 from models.checking.error_model import ErrorTableStore
-from models.errors import FormatError, InvalidInputError, LanguageModelError
+from models.errors import FormatError, InputError, LanguageModelError
 from models.language_model import is_lookup
 from models.reranking.ranking import ProfileStore
 from models.scoring.model_weights import WeightedModel
@@ -178,7 +178,7 @@ class Call:
         """Return the Hunspell dictionaries that a request names.
 
         Raises:
-            InvalidInputError: there is none of that name.
+            InputError: there is none of that name.
             FormatError: one is damaged.
         """
         dictionaries, found = self.resources.dictionaries, []
@@ -186,7 +186,7 @@ class Call:
             if name not in dictionaries:
                 known = ", ".join(dictionaries) or "none: GRAMOPHONE_DICTIONARIES names them"
                 parameter = f"dictionaries[{index}]"
-                raise InvalidInputError.of(parameter, f"is {name!r}; this service has {known}")
+                raise InputError.of(parameter, f"is {name!r}; this service has {known}")
             if isinstance(one := dictionaries[name], FormatError):
                 raise one.with_traceback(None)  # it would grow
             found.append(one)
@@ -241,7 +241,7 @@ class Operation(ABC, Generic[R]):
         """Validate a body.
 
         Raises:
-            InvalidInputError: it is invalid.
+            InputError: it is invalid.
         """
         return parse_json(cls.request, body)
 
@@ -321,12 +321,12 @@ class LinesOperation(Operation[Sequence[T]], Generic[L, T]):
         """Validate the settings of a stream.
 
         Raises:
-            InvalidInputError: a setting is unknown or invalid.
+            InputError: a setting is unknown or invalid.
         """
         return parse_object(cls.settings, query, strict=False)
 
     @abstractmethod
-    def parse_lines(self, body: bytes, form: str) -> Iterator[L | InvalidInputError]:
+    def parse_lines(self, body: bytes, form: str) -> Iterator[L | InputError]:
         """Yield the items of a stream in a format, lazily, or the errors of unparsable ones."""
 
     @abstractmethod

@@ -21,7 +21,7 @@ from typing_extensions import override
 from models.arrays import Float64s, Int64s, TokenIds
 from models.calls import Work, map_in_steps
 from models.completion.token_trie import NO_TOKENS
-from models.errors import InvalidInputError, LanguageModelError
+from models.errors import InputError, LanguageModelError
 from models.language_model import STATE
 from models.normaliser import written
 from models.phrases import is_phrase_feature
@@ -131,7 +131,7 @@ def resume_sessions(
         states = state_store.store.find(state_store.owner, handles, parameter=f"{name}session")
         found = [state.loaded for state in states]
         if len(found) != len(models) or any(a is not b for a, b in zip(found, models, strict=True)):
-            raise InvalidInputError.of(
+            raise InputError.of(
                 f"{name}session",
                 f"was started with {', '.join(m.address for m in found)}, but this request uses "
                 f"{', '.join(m.address for m in models)} (other models, or reloaded since); start a new session, and "
@@ -228,7 +228,7 @@ def rerank(
         name: of `candidates` in a message about list i.
 
     Raises:
-        InvalidInputError: a weight has no feature, a feature is invalid, a list is too long to compare
+        InputError: a weight has no feature, a feature is invalid, a list is too long to compare
             pairwise, or a session began with other models than the request's.
         UnknownStateError: a session was freed or expired.
         StateElsewhereError: another process has the session.
@@ -313,14 +313,14 @@ def _checked_columns(
     job.weighting.check(models.extra)
     for feature in job.weighting.weights if not models.parts else ():
         if needs_main_model(feature):  # a profile without models can have such weights
-            raise InvalidInputError.of(
+            raise InputError.of(
                 f"weights.{feature}", "is given, but no model scores the candidates; name one in `model`"
             )
     check_given(lists, models=models.extra, place=name)
     longest = max(range(len(lists)), key=lambda i: len(lists[i].candidates))
     count = len(lists[longest].candidates)
     if job.is_pairwise and count > MAX_COMPARED:
-        raise InvalidInputError.of(
+        raise InputError.of(
             f"{name(longest)}candidates",
             f"has {count} entries; for pairwise comparison (mbr, confidences, consensus), "
             f"at most {MAX_COMPARED} are accepted in a list",
@@ -454,7 +454,7 @@ class Rerank(LinesOperation[RerankItem, RankedList]):
         return Cost(self.call.num_tokens, reread=reread, compared=count * compared)
 
     @override
-    def parse_lines(self, body: bytes, form: str) -> Iterator[RerankItem | InvalidInputError]:
+    def parse_lines(self, body: bytes, form: str) -> Iterator[RerankItem | InputError]:
         extra = self.job.models.extra
         return rerank_items(body, form, self.call.limits, reserved=lambda name: is_reserved(name, extra))
 

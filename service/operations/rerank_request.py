@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple, Self
 from pydantic import ConfigDict, Field, JsonValue, model_validator, with_config
 from pydantic_core import PydanticCustomError
 
-from models.errors import InvalidInputError, check_range
+from models.errors import InputError, check_range
 from models.normaliser import Writing
 from models.phrases import DEFAULT_FEATURE_WEIGHT, MAX_PHRASES, NO_PHRASES, Phrase, PhraseList
 from models.reranking.candidates import Candidate, CandidateList
@@ -164,12 +164,12 @@ def main_models(model: str | None, mixture: Sequence[MixturePart] | None) -> lis
     """Return addresses and weights of the models of `lm`; None for the default model.
 
     Raises:
-        InvalidInputError: both a mixture and a model are given.
+        InputError: both a mixture and a model are given.
     """
     if mixture is None:
         return [(model, 1.0)]
     if model is not None:
-        raise InvalidInputError("give either model or mixture", parameter="mixture")
+        raise InputError("give either model or mixture", parameter="mixture")
     return [(part.model, part.weight) for part in mixture]
 
 
@@ -245,7 +245,7 @@ class RerankSettings(ModelRequest):
             resolve: finds a model by address; with `any_version`, else the served version.
 
         Raises:
-            InvalidInputError: a weight, exponent or scale is outside its limits, a mixture is invalid or given
+            InputError: a weight, exponent or scale is outside its limits, a mixture is invalid or given
                 with a model, there are too many models, or a phrase is invalid.
         """
         given = self.phrases if self.phrases is not None or profile is None else profile.phrases
@@ -280,7 +280,7 @@ class RerankSettings(ModelRequest):
         given = {feature_name(LM, m.name): m.weight for m in self.models if m.weight is not None}
         duplicate = next((name for name in given if name in (self.weights or {})), None)
         if duplicate is not None:
-            raise InvalidInputError(
+            raise InputError(
                 f"the weight of {duplicate} is given twice, in models and in weights", parameter="models"
             )
         return given
@@ -367,7 +367,7 @@ class DocumentsRequest(TimedRequest):
 
 def rerank_items(
     body: bytes, format_name: str, limits: Limits, *, reserved: Callable[[str], bool]
-) -> Iterator[RerankItem | InvalidInputError]:
+) -> Iterator[RerankItem | InputError]:
     """Parse lists lazily; yield an error for an invalid line.
 
     Args:
@@ -376,44 +376,44 @@ def rerank_items(
         limits: of one list.
         reserved: true for names of computed features; another program's `lm` becomes `old_lm`.
     """
-    items: Iterator[RerankItem | InvalidInputError]
+    items: Iterator[RerankItem | InputError]
     if format_name == "jsonl":
         items = parse_lines(body, lambda line: parse_json(CandidateListIn, line).item())
     else:
         items = _items_of(read_bytes(body, format_name, reserved=reserved))
-    first = next(items, InvalidInputError("the body has no lists"))
+    first = next(items, InputError("the body has no lists"))
     for item in chain([first], items):
         try:
             if isinstance(item, RerankItem):
                 limits.check_count(len(item.given.candidates), "candidates")
             yield item
-        except InvalidInputError as error:
+        except InputError as error:
             yield error
 
 
-def _items_of(parsed: Iterable[ListOrBadLine]) -> Iterator[RerankItem | InvalidInputError]:
+def _items_of(parsed: Iterable[ListOrBadLine]) -> Iterator[RerankItem | InputError]:
     """Yield an item per list, whose problems are its candidates' errors, which precede it."""
     problems: list[str] = []
     for one in parsed:
         if not isinstance(one, BadLine):
             yield RerankItem(replace(one, problems=tuple(problems)))
         elif one.loses_list:
-            yield InvalidInputError(str(one))
+            yield InputError(str(one))
         elif len(problems) < _MAX_PROBLEMS:
             problems.append(str(one))
             continue
         else:
-            yield InvalidInputError(str(one))
+            yield InputError(str(one))
             continue
         problems = []
-    yield from map(InvalidInputError, problems)
+    yield from map(InputError, problems)
 
 
 def parse_models(query: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings as in a body: the pairs of `weights`, `mixture` and `models` become objects.
 
     Raises:
-        InvalidInputError: one of these is not pairs.
+        InputError: one of these is not pairs.
     """
     fields = dict(query)
     if "weights" in fields:
@@ -437,14 +437,14 @@ def parse_phrases(text: str) -> list[Phrase]:
     """Parse phrases like `[{"text": "Jaan Tamm", "weight": 2}]`.
 
     Raises:
-        InvalidInputError: it is not a JSON array of phrases.
+        InputError: it is not a JSON array of phrases.
     """
     try:
         return parse_json(_PhrasesIn, b'{"phrases":%b}' % text.encode()).phrases
-    except InvalidInputError as error:
+    except InputError as error:
         if error.parameter is not None:
             raise
-        raise InvalidInputError.of(
+        raise InputError.of(
             "phrases", f"takes a JSON array of objects with text, given {text[:80]!r}"
         ) from None
 
@@ -453,16 +453,14 @@ def parse_weights(text: str, *, parameter: str) -> dict[str, float]:
     """Parse pairs like `lm=0.7,am=1`.
 
     Raises:
-        InvalidInputError: a part is not NAME=NUMBER.
+        InputError: a part is not NAME=NUMBER.
     """
     weights = {}
     for name, value in parse_names(text, parameter=parameter).items():
         try:
             weights[name] = float(value)
         except ValueError:
-            raise InvalidInputError.of(
-                parameter, f"takes NAME=NUMBER,…, given {f'{name}={value}'!r}"
-            ) from None
+            raise InputError.of(parameter, f"takes NAME=NUMBER,…, given {f'{name}={value}'!r}") from None
     return weights
 
 
@@ -470,15 +468,15 @@ def parse_names(text: str, *, parameter: str) -> dict[str, str]:
     """Parse pairs like `old=small@3,new=lstm`.
 
     Raises:
-        InvalidInputError: a part is not NAME=VALUE, or a name occurs twice.
+        InputError: a part is not NAME=VALUE, or a name occurs twice.
     """
     values: dict[str, str] = {}
     for part in text.split(","):
         name, equals, value = part.rpartition("=")
         name, value = name.strip(), value.strip()
         if not equals or not name or not value:
-            raise InvalidInputError.of(parameter, f"takes NAME=VALUE,…, given {part.strip()[:80]!r}")
+            raise InputError.of(parameter, f"takes NAME=VALUE,…, given {part.strip()[:80]!r}")
         if name in values:
-            raise InvalidInputError.of(parameter, f"has {name[:80]!r} twice")
+            raise InputError.of(parameter, f"has {name[:80]!r} twice")
         values[name] = value
     return values

@@ -18,7 +18,7 @@ from typing_extensions import override
 from models.arrays import FloatArray, TokenIds
 from models.calls import Work, map_in_steps
 from models.completion.token_trie import NO_TOKENS
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.files import count_words
 from models.language_model import Want, bits_per_unit, ngram_order, perplexity
 from models.scoring.sequences import ScoreItem, score_sequence_list
@@ -129,7 +129,7 @@ class ScoreLine(WireModel):
         """Return the sequence.
 
         Raises:
-            InvalidInputError: it is empty.
+            InputError: it is empty.
         """
         name = "token_ids" if self.text is None else "text"
         return ScoreItem(name, self.text or self.token_ids or "", self.context).checked()
@@ -168,7 +168,7 @@ def score(
     """Score each sequence given its context.
 
     Raises:
-        InvalidInputError: a sequence has nothing to score, is too long, or has an invalid id.
+        InputError: a sequence has nothing to score, is too long, or has an invalid id.
     """
     in_one_call = _score_lines(loaded, items, settings, limits)
     if in_one_call is not None:
@@ -228,8 +228,8 @@ def _sequence_score(
     return SequenceScore(item, num_bytes, ids, log_probs, logprob, num_oov, *lengths)
 
 
-def _nothing_error(parameter: str) -> InvalidInputError:
-    return InvalidInputError(f"{parameter} has no token to score", parameter=parameter)
+def _nothing_error(parameter: str) -> InputError:
+    return InputError(f"{parameter} has no token to score", parameter=parameter)
 
 
 def _prepare(
@@ -345,7 +345,7 @@ class QualityLine(WireModel):
         """Return the text, with its name in the request.
 
         Raises:
-            InvalidInputError: it is empty.
+            InputError: it is empty.
         """
         return ScoreItem(parameter, self.text, name=self.id).checked()
 
@@ -425,7 +425,7 @@ class Score(LinesOperation[ScoreItem, SequenceScore], ModelOperation[Sequence[Se
         return Cost(read, reread=count * self._context, entries=entries)
 
     @override
-    def parse_lines(self, body: bytes, form: str) -> Iterator[ScoreItem | InvalidInputError]:
+    def parse_lines(self, body: bytes, form: str) -> Iterator[ScoreItem | InputError]:
         return parse_lines(body, lambda line: parse_json(ScoreLine, line).item())
 
     @override
@@ -481,7 +481,7 @@ class Quality(LinesOperation[ScoreItem, QualityOutcome]):
         return super().cost()._replace(entries=len(self.items))
 
     @override
-    def parse_lines(self, body: bytes, form: str) -> Iterator[ScoreItem | InvalidInputError]:
+    def parse_lines(self, body: bytes, form: str) -> Iterator[ScoreItem | InputError]:
         return parse_lines(body, lambda line: parse_json(QualityLine, line).item())
 
     @override

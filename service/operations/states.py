@@ -16,7 +16,7 @@ from typing_extensions import override
 from models.arrays import FloatArray, Int64s, TokenIds
 from models.calls import Predict, Read, Work, map_in_steps
 from models.decoding.generate import phrase_automaton
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.language_model import (
     SCORES,
     STATE,
@@ -277,12 +277,12 @@ def requested_token_ids(loaded: TextModel, ids: Sequence[int] | None) -> TokenId
     """Check a request's token ids [K]; None for all.
 
     Raises:
-        InvalidInputError: an id is outside the vocabulary, or there are more ids than tokens.
+        InputError: an id is outside the vocabulary, or there are more ids than tokens.
     """
     if ids is None:
         return None
     if len(ids) > loaded.vocab_size:
-        raise InvalidInputError.of(
+        raise InputError.of(
             "token_ids", f"has {len(ids)} entries; the model's vocabulary has {loaded.vocab_size} tokens"
         )
     return loaded.model.vocabulary.check_ids(ids, parameter="token_ids")
@@ -360,14 +360,14 @@ class _OnStates(Operation[R]):
         """Find the states of handles, and use their model.
 
         Raises:
-            InvalidInputError: the states are of several versions.
+            InputError: the states are of several versions.
         """
         self.stored: list[StoredState]
         self.stored = call.resources.states.find(call.owner, handles, parameter=parameter)
         loaded = self.stored[0].loaded
         for index, state in enumerate(self.stored):
             if state.loaded is not loaded:
-                raise InvalidInputError.of(
+                raise InputError.of(
                     parameter.replace("[]", f"[{index}]", 1),
                     f"was computed by {state.loaded.address} and the first state by {loaded.address}; all "
                     "states of a request must come from one load of one version",

@@ -10,7 +10,7 @@ from pydantic import Field, JsonValue
 from typing_extensions import override
 
 from models.calls import Work, map_in_steps
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.normaliser import Writing
 from models.phrases import MAX_PHRASES, Phrase, PhraseList, is_phrase_feature
 from models.reranking.candidates import CandidateList
@@ -168,7 +168,7 @@ class TuneSettings(TimedRequest):
         """Settings of the search.
 
         Raises:
-            InvalidInputError: a value is outside its limits.
+            InputError: a value is outside its limits.
         """
         return TuningSettings(**shared_fields(self, TuningSettings))
 
@@ -176,7 +176,7 @@ class TuneSettings(TimedRequest):
         """Return the objective; some of the lists may have no references.
 
         Raises:
-            InvalidInputError: the metric does not support the normaliser.
+            InputError: the metric does not support the normaliser.
         """
         counts = {len(given.references) for given in lists if given.references}
         return make_metric(
@@ -192,10 +192,10 @@ class TuneSettings(TimedRequest):
             resolve: finds a model by address.
 
         Raises:
-            InvalidInputError: a mixture is invalid or given with a model, or models with `given_only`.
+            InputError: a mixture is invalid or given with a model, or models with `given_only`.
         """
         if self.given_only and (self.model is not None or self.mixture is not None or self.models):
-            raise InvalidInputError.of("given_only", "is true, but models are given")
+            raise InputError.of("given_only", "is true, but models are given")
         main = [] if self.given_only else main_models(self.model, self.mixture)
         extra = [(model.name, model.model) for model in self.models]
         return scoring_models(main, extra, resolve, self.form)
@@ -325,7 +325,7 @@ def tune_and_evaluate(
         searched: called after each resample, at most `settings.search.num_resamples` times.
 
     Raises:
-        InvalidInputError: no list has references, a feature is missing, or lists are too few.
+        InputError: no list has references, a feature is missing, or lists are too few.
     """
     metric, search = settings.metric_of(lists), settings.search
     numbers, referenced = select_with_references(lists)
@@ -357,7 +357,7 @@ def _check(
     compares = any(name.startswith(CONSENSUS) and is_derived(name) for name in features)
     longest = max(len(item.candidates) for item in lists)
     if compares and longest > MAX_COMPARED:
-        raise InvalidInputError(
+        raise InputError(
             f"a list has {longest} candidates; at most {MAX_COMPARED} are accepted for {CONSENSUS} features",
             parameter="features",
         )
@@ -386,7 +386,7 @@ class Tune(Operation[TuneReply]):
         models, request, limits = self._scoring, self.given, self.call.limits
         count = sum(len(wire.candidates) for wire in request.lists)
         if count > MAX_CANDIDATES:
-            raise InvalidInputError(
+            raise InputError(
                 f"lists[].candidates has {count} entries; at most {MAX_CANDIDATES} are accepted in one request: "
                 "use `gramophone tune` for more",
                 parameter="lists",
@@ -397,7 +397,7 @@ class Tune(Operation[TuneReply]):
         search = request.search
         searches = (search.folds + 1) * len(search.length_exponents) * (search.restarts + search.resamples)
         if searches > MAX_SEARCHES:
-            raise InvalidInputError(
+            raise InputError(
                 f"(folds + 1) · length_exponents · (restarts + resamples) is {searches}; at most {MAX_SEARCHES} "
                 "searches are accepted in one request",
                 parameter="restarts",

@@ -27,7 +27,7 @@ from starlette.responses import Response
 
 from models.errors import (
     DeadlineExceededError,
-    InvalidInputError,
+    InputError,
     ModelNotFoundError,
     NotReadyError,
     OverloadedError,
@@ -111,7 +111,7 @@ _EXAMPLE_ERRORS = (
     *map(
         error_body,
         (
-            InvalidInputError.of("top_k", "is 0: input should be greater than or equal to 1"),
+            InputError.of("top_k", "is 0: input should be greater than or equal to 1"),
             UnsupportedParameterError.of(
                 "model",
                 "backward@1 reads from right to left; it can score and re-rank, but not predict next tokens",

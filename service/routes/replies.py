@@ -15,7 +15,7 @@ from starlette.responses import Response
 from typing_extensions import override
 
 from models.calls import run_to_completion
-from models.errors import InvalidInputError, LanguageModelError
+from models.errors import InputError, LanguageModelError
 from models.reranking.formats.reader import format_name_of_media_type
 from models.text_model import TextModel
 from service.engine.job import RequestOptions
@@ -100,7 +100,7 @@ async def answer(endpoint: Endpoint, services: Services, request: GuardedRequest
         elif query and (
             name := next(filter(kind.settings.model_fields.__contains__, QueryParams(query)), "")
         ):
-            raise InvalidInputError.of(
+            raise InputError.of(
                 name,
                 "is in the query string, which is for options of JSON lines; put options of JSON into the body",
             )

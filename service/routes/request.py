@@ -130,7 +130,7 @@ async def parse_body(services: Services, owner: str, body: bytes, parse: Callabl
     """Parse an owner's body; a long one on a thread, and one at a time.
 
     Raises:
-        InvalidInputError: the body is invalid.
+        InputError: the body is invalid.
         OverloadedError, DrainingError: a long body's work would not be admitted.
     """
     if len(body) <= _SHORT_BODY_BYTES:

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import Message, Send
 
 from models.calls import Work
-from models.errors import InvalidInputError, LanguageModelError
+from models.errors import InputError, LanguageModelError
 from models.language_model import LOG_ZERO
 from service.api_errors import error_body, error_json
 from service.engine.engine import Engine
@@ -89,7 +89,7 @@ async def _events(payloads: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes
 async def lines_response(
     request: GuardedRequest,
     engine: Engine,
-    lines: Iterator[L | InvalidInputError],
+    lines: Iterator[L | InputError],
     operation: LinesOperation[L, T],
     terms: RequestOptions,
 ) -> Response:
@@ -109,21 +109,21 @@ async def lines_response(
     return ClosingStream(_lines(pieces), media_type=LINES_TYPE, headers=headers)
 
 
-def write_lines(lines: Iterator[L | InvalidInputError], operation: LinesOperation[L, T]) -> Work[bytes, None]:
+def write_lines(lines: Iterator[L | InputError], operation: LinesOperation[L, T]) -> Work[bytes, None]:
     """Process lines in batches.
 
     Each event has complete lines, so a later error gets its own line.
     """
 
-    def size_of(line: L | InvalidInputError) -> int:
-        return 1 if isinstance(line, InvalidInputError) else operation.size(line)
+    def size_of(line: L | InputError) -> int:
+        return 1 if isinstance(line, InputError) else operation.size(line)
 
     while batch := (yield from read_batch(lines, size_of)):
-        valid = [line for line in batch if not isinstance(line, InvalidInputError)]
+        valid = [line for line in batch if not isinstance(line, InputError)]
         answers = iter((yield from answer_each(operation.answer, valid)) if valid else ())
         written = bytearray()
         for line in batch:
-            outcome = line if isinstance(line, InvalidInputError) else next(answers)
+            outcome = line if isinstance(line, InputError) else next(answers)
             if isinstance(outcome, LanguageModelError):
                 written += error_json(error_body(outcome))
             else:

@@ -280,7 +280,7 @@ class ProfileBody(WireModel):
         """Return the profile with a name.
 
         Raises:
-            InvalidInputError: a weight, a phrase or a correction is outside its limits.
+            InputError: a weight, a phrase or a correction is outside its limits.
         """
         PhraseList(self.phrases)
         return Profile(name=name, **{field: getattr(self, field) for field in type(self).model_fields})

@@ -28,7 +28,7 @@ from pydantic_core.core_schema import no_info_after_validator_function
 
 from models.checkpoint.manifest import MAX_NAME_LENGTH
 from models.decoding import parameters as decoding
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.reranking.ranking import MAX_LENGTH_EXPONENT, MAX_WEIGHT
 from models.scoring.texts import TextOrIds
 from service.schemas import schema_objects
@@ -200,7 +200,7 @@ def parse_object(kind: type[W], fields: Mapping[str, Any], *, strict: bool | Non
     """Validate the fields of a request in memory; unless `strict`, numbers and flags may be strings.
 
     Raises:
-        InvalidInputError: a field is unknown or invalid.
+        InputError: a field is unknown or invalid.
     """
     try:
         return kind.model_validate(dict(fields), strict=strict)
@@ -212,11 +212,11 @@ def parse_form(kind: type[W], body: bytes) -> W:
     """Parse a body of form fields; fields that `kind` lacks are not decoded.
 
     Raises:
-        InvalidInputError: the body is no form in UTF-8, or a field is invalid.
+        InputError: the body is no form in UTF-8, or a field is invalid.
     """
     num_fields = body.count(b"&") + 1
     if num_fields > _MAX_FORM_FIELDS:
-        raise InvalidInputError(f"the form has {num_fields} fields; at most {_MAX_FORM_FIELDS} are accepted")
+        raise InputError(f"the form has {num_fields} fields; at most {_MAX_FORM_FIELDS} are accepted")
     given = {}
     try:
         for field in body.split(b"&"):
@@ -225,7 +225,7 @@ def parse_form(kind: type[W], body: bytes) -> W:
             if name in kind.model_fields:
                 given[name] = _unquoted(value).decode()
     except ValueError as error:
-        raise InvalidInputError(f"not form fields in UTF-8: {error}") from None
+        raise InputError(f"not form fields in UTF-8: {error}") from None
     return parse_object(kind, given, strict=False)
 
 
@@ -245,7 +245,7 @@ def check_json_size(body: bytes) -> None:
     """Reject a JSON body of too many values before objects are made of them.
 
     Raises:
-        InvalidInputError: the body has more.
+        InputError: the body has more.
     """
     if len(body) <= 2 * MAX_CONTAINERS:  # each takes two bytes and more
         return
@@ -266,7 +266,7 @@ def check_json_size(body: bytes) -> None:
             (num_values, MAX_VALUES, "values"),
         ):
             if count > limit:
-                raise InvalidInputError(
+                raise InputError(
                     f"the JSON body has {count} {what} or more; at most {limit} are accepted. Send JSON lines where "
                     "the endpoint accepts them, or several requests"
                 )
@@ -276,48 +276,48 @@ def parse_json(kind: type[W], body: bytes) -> W:
     """Parse the body of a request.
 
     Raises:
-        InvalidInputError: the body is not UTF-8, JSON or a valid `kind`, or nested too deeply or too large.
+        InputError: the body is not UTF-8, JSON or a valid `kind`, or nested too deeply or too large.
     """
     check_json_size(body)
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
         if body.startswith(codecs.BOM_UTF8):
-            raise InvalidInputError(
+            raise InputError(
                 "the JSON begins with a byte-order mark (U+FEFF), which RFC 8259 does not allow"
             ) from None
         raise invalid_input(error) from None
 
 
-def parse_lines(body: bytes, parse: Callable[[bytes], T]) -> Iterator[T | InvalidInputError]:
+def parse_lines(body: bytes, parse: Callable[[bytes], T]) -> Iterator[T | InputError]:
     """Parse a body's lines lazily; yield an invalid line's error. A final line feed starts none."""
     for line in io.BytesIO(body or b"\n"):
         try:
             yield parse(line.removesuffix(b"\n"))
-        except InvalidInputError as error:
+        except InputError as error:
             yield error
 
 
-def invalid_input(error: ValidationError) -> InvalidInputError:
+def invalid_input(error: ValidationError) -> InputError:
     """Convert the first error of a failed validation."""
     if error.error_count() > _MANY_ERRORS:
-        return InvalidInputError(f"{error.error_count()} values in the request body are invalid")
+        return InputError(f"{error.error_count()} values in the request body are invalid")
     first = error.errors(include_url=False, include_context=False)[0]
     if first["type"] == "json_invalid":
         reason = first["msg"].partition(": ")[2] or first["msg"]
-        return InvalidInputError(f"not JSON in UTF-8: {reason}")
+        return InputError(f"not JSON in UTF-8: {reason}")
     parameter = _path(first["loc"])
     if first["type"] == "missing":
-        return InvalidInputError.of(parameter, "is required")
+        return InputError.of(parameter, "is required")
     if first["type"] == "extra_forbidden":
-        return InvalidInputError(f"unknown parameter {parameter!r}", parameter=parameter)
+        return InputError(f"unknown parameter {parameter!r}", parameter=parameter)
     if not parameter and isinstance(first["input"], dict):
         # mutually exclusive fields: quoting the object would not help
-        return InvalidInputError(_constraint_text(first["msg"]))
+        return InputError(_constraint_text(first["msg"]))
     shown = repr(_truncate(first["input"]))
     if len(shown) > _MAX_SHOWN_CHARACTERS:
         shown = shown[:_MAX_SHOWN_CHARACTERS] + "…"
-    return InvalidInputError(
+    return InputError(
         f"{parameter or 'the request body'} is {shown}: {_constraint_text(first['msg'])}",
         parameter=parameter or None,
     )

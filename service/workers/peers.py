@@ -31,7 +31,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from typing_extensions import override
 
-from models.errors import InvalidInputError, NotReadyError
+from models.errors import InputError, NotReadyError
 from service.api_errors import error_body, error_response, error_status, not_found
 from service.api_keys import KeyStore
 from service.engine.metrics import Metrics
@@ -311,7 +311,7 @@ def _session_name(body: bytes) -> str | None:
     try:
         check_json_size(body)
         fields = json.loads(body)
-    except (InvalidInputError, ValueError, RecursionError):
+    except (InputError, ValueError, RecursionError):
         return None  # the worker that handles the request rejects it
     name = fields.get("session") if isinstance(fields, dict) else None
     return name if isinstance(name, str) else None

@@ -28,7 +28,7 @@ from pathlib import Path
 import structlog
 
 from models.checkpoint.folders import locked_folder
-from models.errors import InvalidInputError, LanguageModelError
+from models.errors import InputError, LanguageModelError
 from service.api_keys import file_stamp
 from service.hosting.model_host import ModelHost
 from service.workers.pool import HEARTBEAT_INTERVAL_S, SharedStatus, WorkerPool
@@ -125,7 +125,7 @@ class Supervisor:
             five of their intervals; 0 for never.
 
     Raises:
-        InvalidInputError: the name is too long to append a worker's number.
+        InputError: the name is too long to append a worker's number.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Supervisor:
         self._size = size
         self._name = name or secrets.token_hex(4)
         if len(self._name) > _MAX_NAME_LENGTH:
-            raise InvalidInputError.of(
+            raise InputError.of(
                 "GRAMOPHONE_PROCESS_NAME",
                 f"has {len(self._name)} characters; with several workers the maximum is "
                 f"{_MAX_NAME_LENGTH}, since each appends its number",
@@ -163,7 +163,7 @@ class Supervisor:
             that stopped them, or with the exit code of a worker that failed to start.
 
         Raises:
-            InvalidInputError: the path of the temporary folder is too long.
+            InputError: the path of the temporary folder is too long.
         """
         self._listening = listening
         self._folder = _socket_folder()
@@ -327,7 +327,7 @@ def _socket_folder() -> LockedFolder:
     folder = LockedFolder("sockets")
     if len(os.fsencode(folder.path)) > _MAX_FOLDER_BYTES:
         folder.remove()
-        raise InvalidInputError(
+        raise InputError(
             f"the path of the folder of temporary files, {folder.path.parent}, is too long for sockets: "
             "set TMPDIR to a shorter path",
             parameter="TMPDIR",

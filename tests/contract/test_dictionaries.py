@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from service.app import create_app
 from service.settings import Settings
 from tests.support.services import running
@@ -114,7 +114,5 @@ def test_entries_that_are_too_long_are_left_out(registry, tmp_path):
 
 def test_without_the_extra_a_service_with_dictionaries_does_not_start(monkeypatch, registry):
     monkeypatch.setattr("models.errors.find_spec", lambda _: None)
-    with pytest.raises(
-        InvalidInputError, match=r"the dictionary en\.dic needs .*gramophone-lm\[dictionary\]"
-    ):
+    with pytest.raises(InputError, match=r"the dictionary en\.dic needs .*gramophone-lm\[dictionary\]"):
         create_app(Settings(registry=registry.root, dictionaries=("en=en.dic",)))

@@ -4,7 +4,7 @@ import httpx
 import pytest
 
 from gramophone_client import AccessError, Client
-from models.errors import FormatError, InvalidInputError
+from models.errors import FormatError, InputError
 from service.api_keys import KeyScope, create_key
 from service.app import ENDPOINTS, access_table, create_app
 from service.settings import Settings
@@ -183,7 +183,7 @@ def test_keys_change_while_the_service_runs(registry, tmp_path):
 def test_a_service_does_not_start_with_keys_it_cannot_read(registry, tmp_path):
     with pytest.raises(FormatError, match="cannot be read"):
         create_app(settings(registry, api_keys_file=tmp_path / "none"))
-    with pytest.raises(InvalidInputError, match=r"^GRAMOPHONE_API_KEYS, entry 1: a key has 3 fields"):
+    with pytest.raises(InputError, match=r"^GRAMOPHONE_API_KEYS, entry 1: a key has 3 fields"):
         create_app(settings(registry, api_keys=("gm_pasted-by-mistake",)))
 
 

@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from models.checkpoint.registry import LocalRegistry
-from models.errors import InvalidInputError, ModelNotFoundError, RegistryError
+from models.errors import InputError, ModelNotFoundError, RegistryError
 from service import app as composition
 from service import http_server
 from service.api_keys import create_key
@@ -45,7 +45,7 @@ def test_settings_that_name_an_unknown_model_stop_the_start(registry):
 
 
 def test_settings_that_name_no_version_after_the_at_sign_stop_the_start(registry):
-    with pytest.raises(InvalidInputError, match="'mixture@'; a version number or an alias must follow the @"):
+    with pytest.raises(InputError, match="'mixture@'; a version number or an alias must follow the @"):
         create_app(Settings(registry=registry.root, models=("mixture@",)))
 
 
@@ -473,7 +473,7 @@ def test_without_an_endpoint_or_disabled_there_are_no_traces(monkeypatch, variab
 def test_set_but_not_installed_stops_the_start(monkeypatch, name):
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     ours, variables = ("http://c:4318", {}) if name.startswith("G") else (None, {name: "http://c:4318"})
-    with pytest.raises(InvalidInputError, match=rf"^{name} is set.*gramophone-lm\[otel\]"):
+    with pytest.raises(InputError, match=rf"^{name} is set.*gramophone-lm\[otel\]"):
         tracing.make_tracer_provider(ours, variables)
 
 

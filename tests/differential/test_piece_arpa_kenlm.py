@@ -10,7 +10,7 @@ import pytest
 import sentencepiece
 
 from models.checkpoint.load import load_checkpoint
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.language_model import score_sequences
 from models.vocabulary import EOS, UNK
 from tests.reference.backoff import random_arpa
@@ -165,7 +165,7 @@ def test_pieces_of_another_tokenizer_are_refused_and_nothing_is_published(
     tmp_path, piece_model, words, options, message
 ):
     file = write_arpa(tmp_path / "m.arpa", words)
-    with pytest.raises(InvalidInputError, match=message):
+    with pytest.raises(InputError, match=message):
         imported(tmp_path, file, piece_model[0], **options)
     assert not list((tmp_path / "registry").glob("m/versions/*"))
 
@@ -175,11 +175,11 @@ def test_a_file_that_is_no_sentencepiece_model_is_named(tmp_path, content):
     file, model = write_arpa(tmp_path / "m.arpa", ["a", "b"]), tmp_path / "p.model"
     if content is not None:
         model.write_bytes(content)
-    with pytest.raises(InvalidInputError, match=r"--tokenizer .*p\.model"):
+    with pytest.raises(InputError, match=r"--tokenizer .*p\.model"):
         imported(tmp_path, file, model)
 
 
 def test_an_encoding_without_a_tokenizer_is_refused(tmp_path):
     file = write_arpa(tmp_path / "m.arpa", ["a", "b"])
-    with pytest.raises(InvalidInputError, match="with --tokenizer"):
+    with pytest.raises(InputError, match="with --tokenizer"):
         imported(tmp_path, file, None, encoding="nemo")

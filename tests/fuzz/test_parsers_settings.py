@@ -15,7 +15,7 @@ from models.checking.error_model import ErrorTableStore
 from models.checking.sentences import one_edit_strings
 from models.checkpoint.manifest import is_name
 from models.checkpoint.registry import LocalRegistry
-from models.errors import InvalidInputError, LanguageModelError
+from models.errors import InputError, LanguageModelError
 from models.reranking.corrections import CorrectionTable, read_table
 from models.reranking.ranking import ProfileStore
 from service.api_keys import KeyStore, create_key
@@ -94,7 +94,7 @@ def read_calibration(path: Path) -> None:
     assert calibration is not None
     assert 0 <= calibration.points[0].threshold <= 1
     calibration.precision_at(0.3)
-    with contextlib.suppress(InvalidInputError):
+    with contextlib.suppress(InputError):
         calibration.threshold_for(0.9)
 
 

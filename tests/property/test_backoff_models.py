@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.ngram.build import build_automaton
 from models.ngram.model import NGramModel
 from models.tokenizers import WordTokenizer
@@ -155,7 +155,7 @@ def test_a_huge_threshold_leaves_the_unigrams():
 
 @pytest.mark.parametrize("threshold", [-1e-9, math.nan, math.inf])
 def test_a_threshold_must_be_a_share(threshold):
-    with pytest.raises(InvalidInputError, match=r"ngram\.prune_entropy is"):
+    with pytest.raises(InputError, match=r"ngram\.prune_entropy is"):
         prune_by_entropy(backoff.to_orders(backoff.random_model(1)), threshold)
 
 

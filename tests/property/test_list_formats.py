@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.errors import FormatError, InvalidInputError
+from models.errors import FormatError, InputError
 from models.files import collapse_whitespace
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.format import BadLine, SourceLines
@@ -200,7 +200,7 @@ def test_damage_between_replies_loses_no_reply(parts):
 @given(garbage)
 def test_any_file_gives_lists_or_a_format_error(body):
     stream = io.BytesIO(body)
-    with contextlib.suppress(FormatError, InvalidInputError):
+    with contextlib.suppress(FormatError, InputError):
         list(read_lists(stream))
     assert not stream.closed
 

@@ -22,7 +22,7 @@ from models.errors import (
     DeadlineExceededError,
     DrainingError,
     EngineFailedError,
-    InvalidInputError,
+    InputError,
     OverloadedError,
 )
 from models.language_model import STATE
@@ -80,7 +80,7 @@ def work(chunks, end, number, log):
         else:
             yield chunk
     if end == "invalid":
-        raise InvalidInputError("wrong")
+        raise InputError("wrong")
     if end == "fault":
         raise ZeroDivisionError
     return "done"
@@ -245,7 +245,7 @@ def check_outcome(recorder, chunks, end):
     if poisoned:
         assert isinstance(outcome, EngineFailedError)
         return
-    expected = {"result": str, "invalid": InvalidInputError, "fault": EngineFailedError}[end]
+    expected = {"result": str, "invalid": InputError, "fault": EngineFailedError}[end]
     assert isinstance(outcome, expected)
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.errors import InvalidInputError, RegistryError
+from models.errors import InputError, RegistryError
 from tests.support.relational import assert_same, in_memory, relational
 from training.progress import SILENT
 from training.scale.plan import Stage
@@ -82,7 +82,7 @@ def test_failure_of_spark_has_its_first_cause_in_one_line(engine, tmp_path):
 
 
 def test_too_small_a_driver_is_refused(tmp_path):
-    with pytest.raises(InvalidInputError, match="--memory-limit is 100 MB; Spark needs at least 524 MB"):
+    with pytest.raises(InputError, match="--memory-limit is 100 MB; Spark needs at least 524 MB"):
         SparkEngine(10**8, tmp_path)
 
 

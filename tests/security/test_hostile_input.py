@@ -12,7 +12,7 @@ from models.checkpoint.fsspec_store import MemoryStore
 from models.checkpoint.registry import LocalRegistry
 from models.checkpoint.remote_registry import RemoteRegistry
 from models.checkpoint.stores import StoreTimeouts
-from models.errors import FormatError, InvalidInputError, LanguageModelError
+from models.errors import FormatError, InputError, LanguageModelError
 from models.ngram.arpa_reader import read_arpa
 from models.reranking.formats.format import read_blocks
 from models.reranking.ranking import ProfileStore
@@ -143,7 +143,7 @@ def test_no_registry_takes_such_a_name(tmp_path):
     before = None
     for registry, name in product(registries(tmp_path), NAMES):
         before = before or everything_under(tmp_path)
-        with pytest.raises(InvalidInputError):
+        with pytest.raises(InputError):
             registry.publish(name, lambda _: None)
         for ask in (registry.resolve, lambda bad, by=registry: by.set_alias(bad, "a", 1)):
             with pytest.raises(LanguageModelError):
@@ -156,7 +156,7 @@ def test_no_registry_takes_such_a_name(tmp_path):
 def test_no_profile_has_such_a_name(tmp_path, where, name):
     store = ProfileStore(tmp_path / "registry" if where == "folder" else where)
     for ask in (store.read, store.delete):
-        with pytest.raises(InvalidInputError, match="profile is"):
+        with pytest.raises(InputError, match="profile is"):
             ask(name)
     assert not list(tmp_path.rglob("*"))
 

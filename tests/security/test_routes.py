@@ -10,7 +10,7 @@ import httpx
 import pytest
 from starlette.routing import Mount, Route
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from service.api_keys import KeyScope, create_key
 from service.app import create_app
 from service.settings import Settings, read_settings
@@ -377,7 +377,7 @@ def test_no_address_in_a_request_is_connected_to(client, locked, connections, pl
 
 def test_settings_that_may_hold_a_password_are_not_repeated(monkeypatch):
     monkeypatch.setenv("GRAMOPHONE_OTLP_ENDPOINT", "https://user:hunter2@collector:4318")
-    with pytest.raises(InvalidInputError) as refused:
+    with pytest.raises(InputError) as refused:
         read_settings()
     assert "hunter2" not in str(refused.value)
     assert "OTEL_EXPORTER_OTLP_HEADERS" in str(refused.value)

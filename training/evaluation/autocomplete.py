@@ -23,7 +23,7 @@ from models.checkpoint.manifest import version_address
 from models.completion.prefix import split_prefix
 from models.completion.ranking import Ranking, RankingSettings, rank_completions
 from models.completion.user_model import UserModel, UserModelLimits, split_word_sequences
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.language_model import LanguageModel, pad_sequences, prefill_sequences
 from models.prefix_cache import NextTokenEntry
 from models.scoring.model_weights import WeightedModel
@@ -315,17 +315,17 @@ def autocomplete_figures(
         progress: counts words.
 
     Raises:
-        InvalidInputError: a model reads backward, there is no word to type, or the context is `document`.
+        InputError: a model reads backward, there is no word to type, or the context is `document`.
     """
     if context == "document":
-        raise InvalidInputError(
+        raise InputError(
             "--context is 'document', but lines are typed one by one; it must be 'sentence' or 'stream'",
             parameter="context",
         )
     models = [model for model in (checkpoint, against) if model is not None]
     for model in models:
         if model.manifest.direction == "backward":
-            raise InvalidInputError(
+            raise InputError(
                 "--task autocomplete requires a model that reads left to right; this one reads right to left",
                 parameter="task",
             )
@@ -362,7 +362,7 @@ def _model_figures(
     lines = [typing_line(checkpoint.tokenizer, text) for text in texts]
     spelled = [line.text[word.begin : word.end] for line in lines for word in line.words]
     if not spelled:
-        raise InvalidInputError("the text has no word to type", parameter="corpus")
+        raise InputError("the text has no word to type", parameter="corpus")
     loaded = TextModel(version_address(checkpoint.path), checkpoint.model, checkpoint.tokenizer)
     typist = Typist(loaded, settings, **options)
     typed = typist.type_lines(lines, progress=progress)

@@ -20,7 +20,7 @@ from models.arrays import Float64s, Int64s, TokenIds, to_numpy
 from models.checkpoint.load import Checkpoint
 from models.checkpoint.manifest import version_address
 from models.checkpoint.precision import MAX_INT8_COST, int8_problems, to_int8
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.language_model import LanguageModel, pad_sequences, prefill_sequences
 from models.vocabulary import BOS, EOS, UNK
 from training.corpus import EncodedCorpus
@@ -355,7 +355,7 @@ def check_comparable(a: Checkpoint, b: Checkpoint) -> None:
     """Check that two models' predictions can be compared token by token.
 
     Raises:
-        InvalidInputError: their vocabularies, tokenizers or reading directions differ.
+        InputError: their vocabularies, tokenizers or reading directions differ.
     """
     (name_a, of_a), (name_b, of_b) = ((version_address(c.path), c.model.vocabulary) for c in (a, b))
     problem = None
@@ -370,7 +370,7 @@ def check_comparable(a: Checkpoint, b: Checkpoint) -> None:
     elif a.manifest.direction != b.manifest.direction:
         problem = f": {name_a} reads {a.manifest.direction}, but {name_b} reads {b.manifest.direction}"
     if problem is not None:
-        raise InvalidInputError(f"--against{problem}", parameter="against")
+        raise InputError(f"--against{problem}", parameter="against")
 
 
 def training_counts(directory: Path, vocab_size: int) -> Int64s | None:

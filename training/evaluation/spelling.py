@@ -34,7 +34,7 @@ from models.checking.lexicon import FuzzyLexicon
 from models.checking.sentences import Sentence, Word, one_edit_strings
 from models.checkpoint.load import Checkpoint, load_checkpoint
 from models.checkpoint.registry import Address, open_registry
-from models.errors import FormatError, InvalidInputError, UnsupportedParameterError
+from models.errors import FormatError, InputError, UnsupportedParameterError
 from models.tokenizers import WordTokenizer
 from models.words import is_alphabetic
 from training.console import console_progress
@@ -415,11 +415,11 @@ def _misspelling_rate(misspellings: Misspellings, checker: Checker, lines: Seque
 
 def _check_options(sample: int, kinds: Sequence[Kind], misspellings: Path | None) -> None:
     if sample < 1:
-        raise InvalidInputError(f"--sample is {sample}; it must be at least 1", parameter="sample")
+        raise InputError(f"--sample is {sample}; it must be at least 1", parameter="sample")
     unknown = [kind for kind in kinds if kind not in KINDS]
     if unknown or not (kinds or misspellings):
         problem = f"contains {unknown[0]!r}" if unknown else "is empty"
-        raise InvalidInputError(f"--kinds {problem}; the kinds are {', '.join(KINDS)}", parameter="kinds")
+        raise InputError(f"--kinds {problem}; the kinds are {', '.join(KINDS)}", parameter="kinds")
 
 
 def _sample_lines(sentences: Sequence[str], words: int, random: np.random.Generator) -> list[str]:
@@ -431,7 +431,7 @@ def _sample_lines(sentences: Sequence[str], words: int, random: np.random.Genera
         lines.append(sentences[index])
         words -= len(sentences[index].split())
     if len(lines) < _MIN_LINES:
-        raise InvalidInputError(
+        raise InputError(
             f"the text has {len(lines)} line; at least {_MIN_LINES} are needed, one to choose a threshold and "
             "one to measure it",
             parameter="corpus",
@@ -500,7 +500,7 @@ def _figures(chosen_on: LineDetections, measured_on: LineDetections) -> dict[str
 
 def _calibration(address: str, pooled: Detections, kinds: list[str], words: int, sha256: str) -> Calibration:
     if not len(pooled.errors):
-        raise InvalidInputError(
+        raise InputError(
             f"no error was injected into the text, where one in {1 / ERROR_RATE:.0f} eligible words is corrupted; "
             "give more lines to calibrate a model",
             parameter="corpus",

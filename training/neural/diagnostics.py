@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from models.arrays import TokenIds
-from models.errors import InvalidInputError, require_package
+from models.errors import InputError, require_package
 from models.language_model import SCORES, pad_sequences, read_sequences, score_sequences
 from models.neural.cells import Cell, CellState, MinGRU
 from models.neural.model import NeuralModel
@@ -194,7 +194,7 @@ def memory_advice(settings: TrainSettings) -> Iterator[None]:
     """Make out-of-memory errors name the settings to lower.
 
     Raises:
-        InvalidInputError: memory ran out.
+        InputError: memory ran out.
     """
     try:
         yield
@@ -202,7 +202,7 @@ def memory_advice(settings: TrainSettings) -> Iterator[None]:
         kinds = MemoryError, torch.cuda.OutOfMemoryError
         if not isinstance(error, kinds) and _CPU_ALLOCATOR not in str(error):
             raise
-        raise InvalidInputError(
+        raise InputError(
             f"the training ran out of memory: train.batch_size is {settings.batch_size}; try half of it, or lower "
             f"train.bptt_length ({settings.bptt_length}), neural.hidden_size or tokenizer.vocab_size",
             parameter="train.batch_size",
@@ -244,7 +244,7 @@ class TensorBoardWriter:
         failure: why writing stopped; empty if it did not.
 
     Raises:
-        InvalidInputError: the package is missing, or the folder cannot be written.
+        InputError: the package is missing, or the folder cannot be written.
     """
 
     def __init__(self, folder: str, *, step: int = 0) -> None:
@@ -260,7 +260,7 @@ class TensorBoardWriter:
             self._writer = SummaryWriter(folder, purge_step=step + 1)
         except OSError as error:
             problem = f"is {folder!r}, which cannot be written: {error.strerror}"
-            raise InvalidInputError.of("train.tensorboard", problem) from None
+            raise InputError.of("train.tensorboard", problem) from None
 
     def close(self) -> None:
         """Flush and close the writer."""

@@ -29,7 +29,7 @@ from torch import nn
 from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 
-from models.errors import InvalidInputError, LanguageModelError, ProcessLostError
+from models.errors import InputError, LanguageModelError, ProcessLostError
 from models.neural.cells import Dropout, Hidden
 from models.tokenizers import Tokenizer
 from training.recipe import Recipe
@@ -219,11 +219,11 @@ class Processes:
         """Return this process's rows of a batch.
 
         Raises:
-            InvalidInputError: the number of processes does not divide the batch.
+            InputError: the number of processes does not divide the batch.
         """
         if batch % self.count:
             problem = f"is {batch} for this text; it must be a multiple of the {self.count} processes"
-            raise InvalidInputError.of("train.batch_size", problem)
+            raise InputError.of("train.batch_size", problem)
         share = batch // self.count
         return slice(self.rank * share, (self.rank + 1) * share)
 
@@ -371,7 +371,7 @@ def check_same_command(
         Notes on permitted differences.
 
     Raises:
-        InvalidInputError: commands differ, with processes, setting and both
+        InputError: commands differ, with processes, setting and both
             values in the message; or a network of several processes has teachers.
         ProcessLostError: another process was lost.
     """
@@ -388,7 +388,7 @@ def check_same_command(
     check_agreement(facts_by_rank)
     if len(facts_by_rank) > 1 and any(part.train.teacher for part in parts.values()):
         problem = f"requires one process, but torchrun started {len(facts_by_rank)}"
-        raise InvalidInputError.of("train.teacher", problem)
+        raise InputError.of("train.teacher", problem)
     versions = sorted({str(process["torch"]) for process in facts_by_rank})
     note = f"the processes have different versions of torch: {', '.join(versions)}"
     return [note] if len(versions) > 1 else []
@@ -398,7 +398,7 @@ def check_same_text(texts: Texts, encoded: EncodedTexts, tokenizer: Tokenizer) -
     """Check that all processes train on the same text and tokens.
 
     Raises:
-        InvalidInputError: texts differ; the message names processes, text and both hashes.
+        InputError: texts differ; the message names processes, text and both hashes.
         ProcessLostError: another process was lost.
     """
     hashes = {
@@ -416,7 +416,7 @@ def check_agreement(facts_by_rank: Sequence[Mapping[str, Any]], *, shown: int = 
     """Compare the facts of each process, by rank, with those of rank 0.
 
     Raises:
-        InvalidInputError: facts differ; the message has the first `shown` differences.
+        InputError: facts differ; the message has the first `shown` differences.
     """
     first = facts_by_rank[0]
     for rank, process in enumerate(facts_by_rank):
@@ -429,7 +429,7 @@ def check_agreement(facts_by_rank: Sequence[Mapping[str, Any]], *, shown: int = 
         if differences:
             listed = "; ".join(differences[:shown])
             more = f"; and {len(differences) - shown} more" if len(differences) > shown else ""
-            raise InvalidInputError(
+            raise InputError(
                 f"process {rank} on {process['machine']} does not match process 0 on "
                 f"{first['machine']}: {listed}{more}; give all machines the same program, command and text"
             )

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from models.arrays import FloatArray, Int64s
-from models.errors import FormatError, InvalidInputError
+from models.errors import FormatError, InputError
 from models.neural.network import Network
 from models.vocabulary import Vocabulary
 from training.corpus import read_lines
@@ -82,10 +82,10 @@ def initialise_embeddings(network: Network, embeddings: Embeddings) -> None:
     ones: pre-trained ones are up to ten times as long, too long for a tied output.
 
     Raises:
-        InvalidInputError: the network's vectors have several widths.
+        InputError: the network's vectors have several widths.
     """
     if not isinstance(network.embedding, nn.Embedding):
-        raise InvalidInputError.of(
+        raise InputError.of(
             "train.embeddings",
             "cannot initialise a tied adaptive softmax, whose vectors have several widths; "
             "set neural.output=softmax or neural.tied=false",

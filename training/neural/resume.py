@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from models.checkpoint.folders import fsync_path
-from models.errors import FormatError, InvalidInputError, RegistryError
+from models.errors import FormatError, InputError, RegistryError
 from models.files import replace_file
 from training.neural.distributed import OWN_VERSION
 from training.neural.run import TrainingRun
@@ -74,7 +74,7 @@ def changed_bounds(state: Mapping[str, Any], identity: Mapping[str, Any], *, fol
     """Describe each changed limit of a resumed run.
 
     Raises:
-        InvalidInputError: anything else differs; the message lists the differences.
+        InputError: anything else differs; the message lists the differences.
     """
     refused, changed = list[str](), list[str]()
     for name in {**identity, **state["identity"]}:
@@ -86,7 +86,7 @@ def changed_bounds(state: Mapping[str, Any], identity: Mapping[str, Any], *, fol
             (changed if name.removeprefix("train.") in BOUNDS else refused).append(difference)
     if refused:
         problem = f"cannot resume the training in {folder}: {'; '.join(refused)}; {_RESTART_HINT}"
-        raise InvalidInputError(problem, parameter="resume")
+        raise InputError(problem, parameter="resume")
     return changed
 
 
@@ -167,7 +167,7 @@ class Saver:
             The seconds of the run before it was saved.
 
         Raises:
-            InvalidInputError: the state is another run's, with the differences
+            InputError: the state is another run's, with the differences
                 in the message; or another process has one and rank 0 none.
             FormatError: the file is damaged.
         """
@@ -180,7 +180,7 @@ class Saver:
             paths = processes.gather_texts(str(path.absolute()) if path.exists() else "")
             for rank, found in enumerate(paths):
                 if found:  # the machines were started in another order
-                    raise InvalidInputError(
+                    raise InputError(
                         f"process 0 has no saved training, but process {rank} has one, {found}; start its "
                         "machine with --node-rank 0, or omit --resume",
                         parameter="resume",

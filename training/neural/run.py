@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.language_model import perplexity, score_sequences
 from models.neural.cells import Dropout
 from models.neural.model import NeuralModel
@@ -280,7 +280,7 @@ def training_precision(settings: TrainSettings, device: torch.device) -> torch.d
     """Return the settings' type; for `auto`, bfloat16 if the device has instructions for it.
 
     Raises:
-        InvalidInputError: bfloat16 on a CPU without AVX-512, where torch has no bfloat16 LSTM.
+        InputError: bfloat16 on a CPU without AVX-512, where torch has no bfloat16 LSTM.
     """
     if settings.precision == "auto":
         if device.type == "cuda":
@@ -296,7 +296,7 @@ def training_precision(settings: TrainSettings, device: torch.device) -> torch.d
     onednn = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
     if device.type == "cpu" and onednn is not None and not onednn():
         problem = "is bfloat16, but this CPU lacks AVX-512; use auto or float32"
-        raise InvalidInputError.of("train.precision", problem)
+        raise InputError.of("train.precision", problem)
     return torch.bfloat16
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from models.arrays import Int64s, TokenIds
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.vocabulary import BOS, UNK
 from training.corpus import EncodedCorpus
 from training.neural.settings import TrainSettings
@@ -48,13 +48,13 @@ class Streams:
         seed: random seed of offsets, lengths and order.
 
     Raises:
-        InvalidInputError: the text has no tokens.
+        InputError: the text has no tokens.
     """
 
     def __init__(self, corpus: EncodedCorpus, settings: TrainSettings, *, seed: int) -> None:
         self._text = corpus.with_boundaries().astype(np.int64)
         if len(self._text) < 2:
-            raise InvalidInputError("the training text has no sentences", parameter="corpus")
+            raise InputError("the training text has no sentences", parameter="corpus")
         self.batch_size = max(1, min(settings.batch_size, len(self._text) // (settings.bptt_length + 1)))
         self._length = (len(self._text) - 1) // self.batch_size  # of each stream
         self.bptt_length = min(settings.bptt_length, self._length)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.neural.model import NeuralModel
 from models.neural.network import Network, resolve_device
 from models.vocabulary import BOS, Vocabulary
@@ -120,14 +120,14 @@ def train_network(
         resume: continue from `state_file`, if it exists.
 
     Raises:
-        InvalidInputError: an empty text, no such device, the training diverged or ran
+        InputError: an empty text, no such device, the training diverged or ran
             out of memory, or the saved state belongs to another run.
         FormatError: the saved state is damaged.
         ProcessLostError: another process was lost.
         Terminated: SIGTERM was received under `exit_on_sigterm`; the run is saved.
     """
     if not valid.num_sentences:
-        raise InvalidInputError("the validation text has no sentences", parameter="valid")
+        raise InputError("the validation text has no sentences", parameter="valid")
     torch_device = resolve_device(device)
     if sys.platform.startswith("linux") and (tune := getattr(ctypes.CDLL(None), "mallopt", None)):
         # else glibc returns each large freed block and gets it back page by page, zeroed:
@@ -234,7 +234,7 @@ def _update(
     norm = float(nn.utils.clip_grad_norm_(network.parameters(), settings.clip_norm))
     if not (math.isfinite(totals.loss) and math.isfinite(norm)):
         text = worst_row(network, outputs, targets, run.vocabulary)
-        raise InvalidInputError(
+        raise InputError(
             f"the training diverged at step {run.step + 1}: the loss is {totals.loss:g} and the gradient norm "
             f"{norm:g}; train.learning_rate is {settings.learning_rate:g}: try a third of it, or "
             f"train.precision=float32; the row of text with the highest loss is {text!r}",

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from models.arrays import Int32s, Int64s, UInt8s
-from models.errors import InvalidInputError, check_range
+from models.errors import InputError, check_range
 from models.kernels.compilation import kernel
 from models.kernels.threads import run_parts, run_slices
 from models.ngram.build import NGrams, count_smaller_keys, sort_by_key
@@ -143,15 +143,15 @@ def count_ngrams(
         progress: advanced after each pass over the text.
 
     Raises:
-        InvalidInputError: the order is out of range; the corpus is empty, too
+        InputError: the order is out of range; the corpus is empty, too
             large, or has an id beyond the vocabulary or of `<s>` or `</s>`.
     """
     check_range("ngram.order", order, 1, MAX_ORDER)
     if corpus.num_sentences == 0:
-        raise InvalidInputError("the corpus has no sentence; at least 1 is needed", parameter="corpus")
+        raise InputError("the corpus has no sentence; at least 1 is needed", parameter="corpus")
     positions = corpus.num_tokens + corpus.num_sentences
     if positions > MAX_POSITIONS:
-        raise InvalidInputError(
+        raise InputError(
             f"the corpus has {positions} tokens with <s> and </s>; --engine memory counts at most {MAX_POSITIONS}",
             parameter="corpus",
         )
@@ -176,17 +176,17 @@ def check_ids(corpus: EncodedCorpus, vocab_size: int, *, what: str, parameter: s
     """Check the ids of a text, called `what` in messages, before counting or matching.
 
     Raises:
-        InvalidInputError: an id is outside [0, V), or that of `<s>` or `</s>`.
+        InputError: an id is outside [0, V), or that of `<s>` or `</s>`.
     """
     if len(corpus.tokens) == 0:
         return
     low, high = int(corpus.tokens.min()), int(corpus.tokens.max())
     if low < 0 or high >= vocab_size:
         problem = f"{what} has ids from {low} to {high}; the vocabulary has ids from 0 to {vocab_size - 1}"
-        raise InvalidInputError(problem, parameter=parameter)
+        raise InputError(problem, parameter=parameter)
     if ((corpus.tokens == BOS) | (corpus.tokens == EOS)).any():
         problem = f"{what} has <s> or </s> (ids {BOS} and {EOS}) inside a sentence"
-        raise InvalidInputError(problem, parameter=parameter)
+        raise InputError(problem, parameter=parameter)
 
 
 def _count_order(parts: Sequence[SortedText], order: int, shorter: Int32s) -> tuple[CountedNGrams, Int32s]:
@@ -382,7 +382,7 @@ def match_counts(
         vocab_size: V.
 
     Raises:
-        InvalidInputError: the held-out text has ids beyond the vocabulary, or of `<s>` or `</s>`.
+        InputError: the held-out text has ids beyond the vocabulary, or of `<s>` or `</s>`.
     """
     check_ids(held_out, vocab_size, what="the held-out text", parameter="valid")
     text = held_out.with_boundaries()

@@ -114,7 +114,7 @@ def estimate(
         progress: display of the stages.
 
     Raises:
-        InvalidInputError: the order is out of range, a text is empty or does not
+        InputError: the order is out of range, a text is empty or does not
             match the vocabulary, or required held-out text is missing.
     """
     counted = count_ngrams(corpus, len(vocabulary), order=order, progress=progress)

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import Bools, Float32s, Float64s, Int32s, Int64s, UInt32s
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.kernels.compilation import kernel
 from models.ngram.build import (
     NGrams,
@@ -211,11 +211,11 @@ def prune_by_entropy(
         The kept n-grams and their weights, without empty orders; a removed suffix is −1.
 
     Raises:
-        InvalidInputError: the threshold is negative or not finite.
+        InputError: the threshold is negative or not finite.
     """
     if not 0 <= threshold < math.inf:
         problem = f"is {threshold}; it must be at least 0 and finite"
-        raise InvalidInputError.of("ngram.prune_entropy", problem)
+        raise InputError.of("ngram.prune_entropy", problem)
     if threshold == 0 or len(orders) == 1:
         return list(orders)
     if history_probs is None:
@@ -374,7 +374,7 @@ def compress(
         The model; the n-grams left by order from 1; facts: their numbers, also before pruning.
 
     Raises:
-        InvalidInputError: the threshold is out of range, or too many words for eight-bit models.
+        InputError: the threshold is out of range, or too many words for eight-bit models.
     """
     before = [len(ngrams.words) for ngrams, _ in orders]
     facts: dict[str, Any] = {"ngrams": before}

@@ -29,7 +29,7 @@ def assemble(tables: Sequence[Path], folder: Path, progress: Progress) -> None:
     """Write an automaton's arrays into an empty folder, from the sorted tables' folders, by order from 1.
 
     Raises:
-        InvalidInputError: more n-grams than the file format can index.
+        InputError: more n-grams than the file format can index.
         FormatError: a table is damaged.
     """
     import pyarrow.parquet as pq

@@ -31,7 +31,7 @@ class DuckDBEngine:
         spill: folder for data beyond the limit.
 
     Raises:
-        InvalidInputError: the memory limit is too small.
+        InputError: the memory limit is too small.
     """
 
     def __init__(self, memory_limit_bytes: int, spill: Path) -> None:

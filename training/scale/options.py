@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
-from models.errors import InvalidInputError, require_package
+from models.errors import InputError, require_package
 from training.ngram.estimate import WITH_DISCOUNTS
 from training.recipe import Recipe
 
@@ -50,26 +50,26 @@ def scale_options(engine: str, *, memory_limit: str | None, work_dir: Path | Non
     """Parse the three options; return None for the in-memory estimator.
 
     Raises:
-        InvalidInputError: unknown engine, the limit is no size, or an option has no effect.
+        InputError: unknown engine, the limit is no size, or an option has no effect.
     """
     if engine == "memory":
         for name, value in {"memory-limit": memory_limit, "work-dir": work_dir}.items():
             if value is not None:
                 problem = f"--{name} requires --engine duckdb or spark, given {value}"
-                raise InvalidInputError(problem, parameter=name)
+                raise InputError(problem, parameter=name)
         return None
     limit = DEFAULT_LIMIT_BYTES if memory_limit is None else _bytes_of(memory_limit)
     for known in get_args(EngineName):
         if engine == known:
             return ScaleOptions(known, limit, work_dir)
-    raise InvalidInputError(f"--engine is {engine!r}; use one of {', '.join(ENGINES)}", parameter="engine")
+    raise InputError(f"--engine is {engine!r}; use one of {', '.join(ENGINES)}", parameter="engine")
 
 
 def require_engine(engine: EngineName) -> None:
     """Check that an engine's packages are installed.
 
     Raises:
-        InvalidInputError: one is missing; the message gives the command that installs it.
+        InputError: one is missing; the message gives the command that installs it.
     """
     for package in ("duckdb" if engine == "duckdb" else "pyspark", "pyarrow"):
         require_package(package, f"--engine {engine}", parameter="engine")
@@ -79,7 +79,7 @@ def check_relational(recipe: Recipe, engine: EngineName, *, name: str) -> None:
     """Check that the relational plan, run by an engine, supports a recipe.
 
     Raises:
-        InvalidInputError: it does not; the message names the key, its possible values and its value.
+        InputError: it does not; the message names the key, its possible values and its value.
     """
     ngram, slots = recipe.ngram, recipe.tokenizer.slots
     *some, last = WITH_DISCOUNTS
@@ -94,7 +94,7 @@ def check_relational(recipe: Recipe, engine: EngineName, *, name: str) -> None:
         ("ngram.quantize_bits", ngram.quantize_bits, "not set", ngram.quantize_bits is None),
     ):
         if not is_possible:
-            raise InvalidInputError(
+            raise InputError(
                 f"recipe {name}: --engine {engine} estimates with {key} {possible} only, given {value}; "
                 "use --engine memory",
                 parameter=key,
@@ -109,7 +109,7 @@ def _bytes_of(size: str) -> int:
         count = float(number) * (1024 if binary else 1000) ** _POWERS[prefix.upper()]
     if not 1 <= count <= _MAX_BYTES:
         problem = f"--memory-limit is {size!r}; it must be a size such as 500MB or 1.5GiB, up to 1024TiB"
-        raise InvalidInputError(problem, parameter="memory-limit")
+        raise InputError(problem, parameter="memory-limit")
     return int(count)
 
 
@@ -125,13 +125,13 @@ def engine_memory_bytes(limit_bytes: int) -> int:
     """Compute an engine's memory budget to keep the process below a limit.
 
     Raises:
-        InvalidInputError: the remaining memory is too small.
+        InputError: the remaining memory is too small.
     """
     own = own_memory_bytes()
     share = int((limit_bytes - own - _RESERVE_BYTES) * _ENGINE_SHARE)
     if share < _MIN_ENGINE_BYTES:
         needed = own + _RESERVE_BYTES + int(_MIN_ENGINE_BYTES / _ENGINE_SHARE)
-        raise InvalidInputError(
+        raise InputError(
             f"--memory-limit is {megabytes(limit_bytes)}; text, vocabulary and program take {megabytes(own)}, "
             f"so at least {megabytes(needed)} are needed",
             parameter="memory-limit",
@@ -139,9 +139,9 @@ def engine_memory_bytes(limit_bytes: int) -> int:
     return share
 
 
-def out_of_memory_error(limit_bytes: int, purpose: str, engine: str) -> InvalidInputError:
+def out_of_memory_error(limit_bytes: int, purpose: str, engine: str) -> InputError:
     """Build an engine's out-of-memory error; `purpose` describes the stage."""
-    return InvalidInputError(
+    return InputError(
         f"--memory-limit {limit_bytes // 10**6} MB is too little for {purpose} with {engine}; "
         "raise it: the same command continues after the last finished stage",
         parameter="memory-limit",

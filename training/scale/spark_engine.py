@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from models.errors import FormatError, InvalidInputError, RegistryError
+from models.errors import FormatError, InputError, RegistryError
 from training.progress import Progress
 from training.scale.options import out_of_memory_error
 from training.scale.plan import Stage
@@ -34,7 +34,7 @@ class SparkEngine:
         spill: folder for data beyond the limit.
 
     Raises:
-        InvalidInputError: the memory limit is too small, or Spark does not start.
+        InputError: the memory limit is too small, or Spark does not start.
     """
 
     def __init__(self, memory_limit_bytes: int, spill: Path) -> None:
@@ -42,7 +42,7 @@ class SparkEngine:
         if memory_limit_bytes < _MIN_BYTES:
             given, needed = memory_limit_bytes // 10**6, _MIN_BYTES // 10**6
             problem = f"--memory-limit is {given} MB; Spark needs at least {needed} MB"
-            raise InvalidInputError(problem, parameter="memory-limit")
+            raise InputError(problem, parameter="memory-limit")
         logging.getLogger("py4j").setLevel(logging.ERROR)
         try:
             self._session = (
@@ -56,7 +56,7 @@ class SparkEngine:
             )
         except (PySparkException, RuntimeError) as error:
             problem = f"Spark does not start: {_first_line(error)}"
-            raise InvalidInputError(problem, parameter="engine") from None
+            raise InputError(problem, parameter="engine") from None
 
     def read(self, name: str, folder: Path) -> None:
         """Register the table in a folder under a name."""

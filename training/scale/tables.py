@@ -26,7 +26,7 @@ import numpy as np
 
 from models.arrays import Int32s
 from models.checkpoint.folders import fsync_tree, report_write_errors
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.files import TEMPORARY_PREFIX
 from models.tokenizers import Tokenizer
 from models.vocabulary import BOS, EOS
@@ -142,16 +142,16 @@ def workspace(folder: Path) -> Iterator[Workspace]:
     """Open or create a folder of stages, locked against other processes.
 
     Raises:
-        InvalidInputError: another process uses the folder, or it has other contents.
+        InputError: another process uses the folder, or it has other contents.
         RegistryError: a file operation failed.
     """
     problem = f"another process is estimating in {folder}; wait until it ends, or give another --work-dir"
-    with locked_folder(folder, busy=InvalidInputError(problem, parameter="work-dir")):
+    with locked_folder(folder, busy=InputError(problem, parameter="work-dir")):
         with report_write_errors(folder):
             if not (folder / _MARKER_FILE).exists():
                 if any(folder.iterdir()):
                     what = "is not empty and contains no stages of an estimation; give an empty folder"
-                    raise InvalidInputError(f"{folder} {what}", parameter="work-dir")
+                    raise InputError(f"{folder} {what}", parameter="work-dir")
                 (folder / _MARKER_FILE).touch()
             for left in folder.glob(f"{TEMPORARY_PREFIX}*"):  # left by a killed process
                 shutil.rmtree(left)

@@ -42,7 +42,7 @@ class QueryEngine(Protocol):
         """Write a stage's table into an empty folder; sorted tables in order of file names.
 
         Raises:
-            InvalidInputError: the memory limit is too small.
+            InputError: the memory limit is too small.
             RegistryError: a file operation failed, or the disk is full.
         """
 
@@ -57,7 +57,7 @@ def start_engine(options: ScaleOptions, spill: Path) -> QueryEngine:
     """Start the options' engine, which is installed; `spill` is for data beyond the limit.
 
     Raises:
-        InvalidInputError: the memory limit is too small.
+        InputError: the memory limit is too small.
     """
     if options.engine == "duckdb":
         from training.scale.duckdb_engine import DuckDBEngine
@@ -97,7 +97,7 @@ class PlanRunner(NamedTuple):
             discounts; and orders with constant discounts, as counts allow no estimate.
 
         Raises:
-            InvalidInputError: the memory limit is too small.
+            InputError: the memory limit is too small.
             RegistryError: a file operation failed, or the disk is full.
         """
         order = settings.order
@@ -176,7 +176,7 @@ def train_out_of_core(
 
     Raises:
         FormatError: a file cannot be read as text.
-        InvalidInputError: too little text, or the memory limit is too small.
+        InputError: too little text, or the memory limit is too small.
         RegistryError: a file operation failed, or the disk is full.
     """
     texts = read_texts(*files, unit=recipe.corpus.unit, stream=True, progress=progress)

@@ -6,7 +6,7 @@ import numpy as np
 from typing_extensions import override
 
 from models.arrays import FloatArray, ModelBytes, TokenIds, array_bytes
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.kernels.threads import THREADS, run_row_slices
 from models.language_model import BlockSampler, BlockSums
 from models.neural.config import NetworkConfig
@@ -55,7 +55,7 @@ class Int8Model(NetworkModel, BlockSampler[NeuralState]):
         weight_cache: cache of quantised weights; None for process memory.
 
     Raises:
-        InvalidInputError: network and vocabulary differ in size, or the network has no int8 form.
+        InputError: network and vocabulary differ in size, or the network has no int8 form.
     """
 
     group_rows, segment_steps = GROUP_ROWS, INT8_SEGMENT_STEPS
@@ -70,7 +70,7 @@ class Int8Model(NetworkModel, BlockSampler[NeuralState]):
         config, _, arrays = weights
         super().__init__(config, weights.vocab_size, vocabulary)
         if config.int8_problem is not None:
-            raise InvalidInputError(config.int8_problem, parameter="precision")
+            raise InputError(config.int8_problem, parameter="precision")
         weight_cache = weight_cache or PackedWeightCache()
         self._weights = weight_cache.arrays
         given = Parameters(arrays, weight_cache)
@@ -175,13 +175,13 @@ class Int8Model(NetworkModel, BlockSampler[NeuralState]):
         """Return the vectors of tokens [T, B] as rows [(T + 1) * B], the first B unused.
 
         Raises:
-            InvalidInputError: an id is not in [0, V).
+            InputError: an id is not in [0, V).
         """
         steps, batch = tokens.shape
         vectors = zero_int8_rows((steps + 1) * batch, self.config.embedding_size)
         size, ids = len(self.vocabulary), np.ascontiguousarray(tokens).reshape(-1)
         if bad := gather_rows(self._embedding, size, ids, vectors, batch):
-            raise InvalidInputError(f"token id {bad} is not in [0, {size})", parameter="tokens")
+            raise InputError(f"token id {bad} is not in [0, {size})", parameter="tokens")
         return vectors
 
     def features_of(self, outputs: FloatArray | Int8Rows) -> Int8Rows:

@@ -268,7 +268,7 @@ def check_token_per_row(tokens: Ids, rows: int, vocab_size: int, device: torch.d
     To check ids on a device, the host waits for it.
 
     Raises:
-        InvalidInputError: there is not one token per row, or an id is outside the vocabulary.
+        InputError: there is not one token per row, or an id is outside the vocabulary.
     """
     host = tokens.cpu().numpy() if isinstance(tokens, Tensor) else np.asarray(tokens, np.int64)
     check_one_per_row(host.shape, rows)
@@ -282,7 +282,7 @@ def unpad(tokens: TokenIds, counts: Bools, vocab_size: int) -> UnpaddedTokens:
     """Return the tokens of [B, T] that a mask selects; they are contiguous in a row.
 
     Raises:
-        InvalidInputError: a selected token is outside the vocabulary.
+        InputError: a selected token is outside the vocabulary.
     """
     outside = counts & ((tokens < 0) | (tokens >= vocab_size))
     if outside.any():

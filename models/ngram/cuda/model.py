@@ -129,7 +129,7 @@ class TensorNGramModel(
         """Score tokens, with the length of each probability's n-gram.
 
         Raises:
-            InvalidInputError: see `read`.
+            InputError: see `read`.
         """
         check_shapes(tokens, lengths, len(state))
         counts = np.arange(tokens.shape[1]) < lengths[:, None]

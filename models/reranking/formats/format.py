@@ -16,7 +16,7 @@ from io import BufferedReader
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO, Literal, NamedTuple, TypeVar, cast
 
-from models.errors import FormatError, InvalidInputError
+from models.errors import FormatError, InputError
 from models.files import ASCII_WHITESPACE, COMPRESSED_SUFFIXES, check_text, decompressed, report_read_errors
 from models.reranking.candidates import Candidate, CandidateList
 
@@ -37,7 +37,7 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _SHOWN_CHARACTERS = 40
 _LARGEST = 1e300
 
-CandidateRow = tuple[str, int, Candidate | InvalidInputError]
+CandidateRow = tuple[str, int, Candidate | InputError]
 """Id of the candidate's list, its rank there if stated, and the candidate or its error."""
 
 _BLOCK_BYTES = 1 << 20
@@ -134,9 +134,9 @@ def refuse_to_write(_lists: Iterable[CandidateList]) -> Iterator[str]:
     """Refuse to write lists in a format that is only read.
 
     Raises:
-        InvalidInputError: always.
+        InputError: always.
     """
-    raise InvalidInputError("the format is only read")
+    raise InputError("the format is only read")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +146,7 @@ class Format:
     Attributes:
         name: name on the command line.
         read: yields lists, with a `BadLine` for each unreadable line.
-        write: yields pieces of text; raises InvalidInputError for values that would not be read back; by default
+        write: yields pieces of text; raises InputError for values that would not be read back; by default
             for any list.
         first_key: key that detects a JSON file of this format, if before other formats' keys.
         features: names of the supported features; None: any.
@@ -207,11 +207,11 @@ def parse_number(text: str, what: str) -> float:
     """Parse a finite number, at most 1e300 in magnitude so that sums of millions are finite.
 
     Raises:
-        InvalidInputError: it is not such a number; the message starts with `what`.
+        InputError: it is not such a number; the message starts with `what`.
     """
     value = float(text) if is_decimal_number(text) else math.nan
     if not abs(value) <= _LARGEST:
-        raise InvalidInputError(f"{what} is {shorten(text)!r}; it must be a finite number")
+        raise InputError(f"{what} is {shorten(text)!r}; it must be a finite number")
     return value
 
 
@@ -219,10 +219,10 @@ def format_number(value: float) -> str:
     """Format a number so that parsing returns the same.
 
     Raises:
-        InvalidInputError: it is not finite.
+        InputError: it is not finite.
     """
     if not math.isfinite(value):
-        raise InvalidInputError(f"a score is {value}; scores must be finite")
+        raise InputError(f"a score is {value}; scores must be finite")
     return repr(float(value))
 
 
@@ -234,7 +234,7 @@ def shorten(text: str) -> str:
 def parse_lines(lines: SourceLines, parse: Callable[[str], T | None]) -> Iterator[tuple[int, T] | BadLine]:
     """Parse each line, and yield results with line numbers; bad lines are passed on.
 
-    `parse` returns None for a line to skip, and raises InvalidInputError for an invalid one.
+    `parse` returns None for a line to skip, and raises InputError for an invalid one.
     """
     for line in lines:
         if isinstance(line, BadLine):
@@ -242,7 +242,7 @@ def parse_lines(lines: SourceLines, parse: Callable[[str], T | None]) -> Iterato
             continue
         try:
             parsed = parse(line.text)
-        except InvalidInputError as error:
+        except InputError as error:
             yield lines.bad(line.number, str(error))
             continue
         if parsed is not None:
@@ -261,26 +261,24 @@ def named_lists(lists: Iterable[CandidateList]) -> Iterator[tuple[str, Candidate
     """Yield lists with their names, or else their indices from 0.
 
     Raises:
-        InvalidInputError: a name is not one word, or equals the one before, so a reader would join both.
+        InputError: a name is not one word, or equals the one before, so a reader would join both.
     """
     before = None
     for index, one in enumerate(lists):
         name = str(index) if one.name is None else one.name
         if has_whitespace(name):
-            raise InvalidInputError(
-                f"lists[{index}].id is {shorten(name)!r}; ids of this format must be one word"
-            )
+            raise InputError(f"lists[{index}].id is {shorten(name)!r}; ids of this format must be one word")
         if name == before:
-            raise InvalidInputError(f"lists[{index}].id is {shorten(name)!r}, the id of the list before it")
+            raise InputError(f"lists[{index}].id is {shorten(name)!r}, the id of the list before it")
         yield name, one
         before = name
 
 
-def candidate_or_error(parse: Callable[[], Candidate]) -> Candidate | InvalidInputError:
+def candidate_or_error(parse: Callable[[], Candidate]) -> Candidate | InputError:
     """Return a parsed candidate, or the error of an invalid one, whose list is known."""
     try:
         return parse()
-    except InvalidInputError as error:
+    except InputError as error:
         return error.with_traceback(None)
 
 
@@ -322,7 +320,7 @@ def group_candidates(
             members.append((index, one))
             continue
         if isinstance(one, Candidate):
-            one = InvalidInputError(f"list {name!r} has more than {MAX_LIST_CANDIDATES:,} candidates")
+            one = InputError(f"list {name!r} has more than {MAX_LIST_CANDIDATES:,} candidates")
         yield from waiting
         waiting[:] = [lines.bad(number, str(one))]
     yield from close()
@@ -334,10 +332,10 @@ def read_beams(lines: SourceLines, parse: Callable[[str], Candidate]) -> Iterato
     A bad line, or one that `parse` refuses, reduces its list by one candidate.
 
     Raises:
-        InvalidInputError: the beam size is missing or out of range.
+        InputError: the beam size is missing or out of range.
     """
     if lines.beam_size is None or not 1 <= lines.beam_size <= MAX_LIST_CANDIDATES:
-        raise InvalidInputError.of(
+        raise InputError.of(
             "beam_size",
             f"is {lines.beam_size}; format {lines.form.name} requires 1 to {MAX_LIST_CANDIDATES:,}",
         )

@@ -28,7 +28,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.format import (
     MAX_DOCUMENT_LINE_BYTES,
@@ -111,7 +111,7 @@ def _write_jsonl(lists: Iterable[CandidateList]) -> Iterator[str]:
         try:
             yield dump_json(value) + "\n"
         except ValueError:
-            raise InvalidInputError(f"lists[{index}] has a feature that is not finite") from None
+            raise InputError(f"lists[{index}] has a feature that is not finite") from None
 
 
 JSONL = Format(
@@ -138,9 +138,9 @@ def _hyporadise_list(element: TextLine, problems: list[str]) -> CandidateList:
             continue
         name = _FEATURE_OF_KEY.get(key, string_value(key, "the name of a list of scores"))
         if name in columns:
-            raise InvalidInputError(f"two lists of scores for {name}")
+            raise InputError(f"two lists of scores for {name}")
         if len(numbers) != len(texts):
-            raise InvalidInputError(
+            raise InputError(
                 f"{shorten(key)} has {len(numbers)} scores, but input has {len(texts)} hypotheses"
             )
         columns[name] = shorten(key), numbers
@@ -172,7 +172,7 @@ def _write_hyporadise(lists: Iterable[CandidateList]) -> Iterator[str]:
         for feature in dict.fromkeys(name for candidate in one.candidates for name in candidate.features):
             key = _KEY_OF_FEATURE.get(feature, feature)
             if key in value or key in _OWN_KEYS or feature in _FEATURE_OF_KEY:
-                raise InvalidInputError(f"feature {shorten(feature)!r} cannot be written in this format")
+                raise InputError(f"feature {shorten(feature)!r} cannot be written in this format")
             value[key] = [
                 float(format_number(candidate.features[feature])) if feature in candidate.features else None
                 for candidate in one.candidates
@@ -196,7 +196,7 @@ def _mlm_scoring_list(element: TextLine, problems: list[str]) -> CandidateList:
     label, value = shorten(name), parse_json_object(element.text)
     keys = sorted(filter(_HYPOTHESIS.fullmatch, value), key=lambda key: (int(key[4:]), key))
     if not keys:
-        raise InvalidInputError(f"{label} has no hyp_1")
+        raise InputError(f"{label} has no hyp_1")
     fields = (f"{label}.{key}" for key in keys)
 
     def parse(value: Any, _place: str) -> Candidate:
@@ -218,7 +218,7 @@ def _write_mlm_scoring(lists: Iterable[CandidateList]) -> Iterator[str]:
     for index, one in enumerate(lists):
         name = str(index) if one.name is None else one.name
         if name in names:
-            raise InvalidInputError(f"lists[{index}].id is {shorten(name)!r}, the id of an earlier list")
+            raise InputError(f"lists[{index}].id is {shorten(name)!r}, the id of an earlier list")
         names.add(name)
         value: JsonObject = {
             f"hyp_{number}": {"score": float(format_number(c.features.get("score", 0.0))), "text": c.text}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NoReturn
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.files import ASCII_WHITESPACE
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.format import (
@@ -41,21 +41,21 @@ def parse_json_value(text: str) -> Any:
     """Parse a JSON value.
 
     Raises:
-        InvalidInputError: the text is not JSON, or has NaN or an infinity.
+        InputError: the text is not JSON, or has NaN or an infinity.
     """
     try:
         return json.loads(text, parse_constant=_reject_constant)
     except RecursionError:
-        raise InvalidInputError("JSON is nested too deeply") from None
+        raise InputError("JSON is nested too deeply") from None
     except ValueError as error:  # invalid JSON, or a number of thousands of digits
-        raise InvalidInputError(f"invalid JSON: {error}") from None
+        raise InputError(f"invalid JSON: {error}") from None
 
 
 def parse_json_object(text: str) -> JsonObject:
     """Parse a JSON object.
 
     Raises:
-        InvalidInputError: the text is not a JSON object.
+        InputError: the text is not a JSON object.
     """
     return object_value(parse_json_value(text), "the JSON value")
 
@@ -68,15 +68,15 @@ def string_value(value: Any, field: str) -> str:
     """Check that a value is a string that UTF-8 can encode.
 
     Raises:
-        InvalidInputError: it is not; the message starts with the field.
+        InputError: it is not; the message starts with the field.
     """
     if not isinstance(value, str):
-        raise InvalidInputError(f"{field} is {_kind_name(value)}, but must be a string")
+        raise InputError(f"{field} is {_kind_name(value)}, but must be a string")
     if not value.isascii():
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise InvalidInputError(
+            raise InputError(
                 f"{field} is not valid Unicode: it has half a surrogate pair, or bytes that are not UTF-8"
             ) from None
     return value
@@ -91,16 +91,16 @@ def number_value(value: Any, field: str) -> float:
     """Convert a value to a finite number.
 
     Raises:
-        InvalidInputError: it is not a finite number; the message starts with the field.
+        InputError: it is not a finite number; the message starts with the field.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidInputError(f"{field} is {_kind_name(value)}, but must be a number")
+        raise InputError(f"{field} is {_kind_name(value)}, but must be a number")
     try:
         number = float(value)
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
-        raise InvalidInputError(f"{field} is too large for a floating-point number")
+        raise InputError(f"{field} is too large for a floating-point number")
     return number
 
 
@@ -108,10 +108,10 @@ def list_value(value: Any, field: str) -> list[Any]:
     """Check that a value is a non-empty list.
 
     Raises:
-        InvalidInputError: it is not; the message starts with the field.
+        InputError: it is not; the message starts with the field.
     """
     if not isinstance(value, list) or not value:
-        raise InvalidInputError(f"{field} is {_kind_name(value)}, but must be a non-empty list")
+        raise InputError(f"{field} is {_kind_name(value)}, but must be a non-empty list")
     return value
 
 
@@ -121,15 +121,15 @@ def parse_candidates(
     """Parse a list's candidates, at least one; append errors of invalid ones to the problems.
 
     Raises:
-        InvalidInputError: none is valid, or there are too many.
+        InputError: none is valid, or there are too many.
     """
     if (size := len(list_value(value, field))) > MAX_LIST_CANDIDATES:
-        raise InvalidInputError(f"{field} has {size:,} members; the maximum is {MAX_LIST_CANDIDATES:,}")
+        raise InputError(f"{field} has {size:,} members; the maximum is {MAX_LIST_CANDIDATES:,}")
     found = [candidate_or_error(partial(parse, one, f"{field}[{index}]")) for index, one in enumerate(value)]
-    problems += [str(one) for one in found if isinstance(one, InvalidInputError)]
+    problems += [str(one) for one in found if isinstance(one, InputError)]
     candidates = tuple(one for one in found if isinstance(one, Candidate))
     if not candidates:
-        raise InvalidInputError(problems.pop())
+        raise InputError(problems.pop())
     return candidates
 
 
@@ -137,10 +137,10 @@ def object_value(value: Any, field: str) -> JsonObject:
     """Check that a value is an object.
 
     Raises:
-        InvalidInputError: it is not; the message starts with the field.
+        InputError: it is not; the message starts with the field.
     """
     if not isinstance(value, dict):
-        raise InvalidInputError(f"{field} is {_kind_name(value)}, but must be an object")
+        raise InputError(f"{field} is {_kind_name(value)}, but must be an object")
     return value
 
 
@@ -148,7 +148,7 @@ def id_value(value: Any, field: str) -> str | None:
     """Convert an id to a string: a string, an integer or None.
 
     Raises:
-        InvalidInputError: it has another type; the message starts with the field.
+        InputError: it has another type; the message starts with the field.
     """
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
@@ -176,13 +176,13 @@ def parse_list(
 
     The last error loses the list if nothing is usable.
 
-    `parse` returns the list and appends its parts' errors to the problems; it raises InvalidInputError if
+    `parse` returns the list and appends its parts' errors to the problems; it raises InputError if
     nothing is usable.
     """
     problems, one = list[str](), None
     try:
         one = parse(problems)
-    except InvalidInputError as error:
+    except InputError as error:
         problems.append(str(error))
     yield from after_errors([lines.bad(number, problem) for problem in problems], one)
 

@@ -17,7 +17,7 @@ import re
 from collections.abc import Generator, Iterator, Sequence
 from itertools import chain
 
-from models.errors import FormatError, InvalidInputError
+from models.errors import FormatError, InputError
 from models.files import collapse_whitespace, split_words
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.format import (
@@ -59,12 +59,12 @@ def file_of_feature(feature: str) -> str:
     """Return the file name of a feature's archive.
 
     Raises:
-        InvalidInputError: the feature cannot be a file name.
+        InputError: the feature cannot be a file name.
     """
     known = (file for file, name in SCORE_FILES.items() if name == feature)
     file = next(known, f"score.{feature}")
     if feature_of_file(file) != feature:
-        raise InvalidInputError(f"feature {shorten(feature)!r} cannot be a file name")
+        raise InputError(f"feature {shorten(feature)!r} cannot be a file name")
     return file
 
 
@@ -81,7 +81,7 @@ def _rows(lines: SourceLines) -> Iterator[tuple[int, CandidateRow] | BadLine]:
             cost = yield from archive.cost(f"{name}-{rank}")
             if cost is None:
                 problem = f"{name}-{rank} has no score in {archive.source}"
-                yield number, (name, rank, InvalidInputError(problem))
+                yield number, (name, rank, InputError(problem))
                 break
             features[feature] = 0.0 - cost
         else:
@@ -92,7 +92,7 @@ def _row(line: str) -> tuple[str, int, str]:
     key, *words = split_words(line)
     utterance, dash, rank = key.rpartition("-")
     if not (dash and utterance and _RANK.fullmatch(rank)):
-        raise InvalidInputError(
+        raise InputError(
             f"line starts with {shorten(key)!r}; it must start with an utterance and a rank, such as utt-1"
         )
     return utterance, int(rank), " ".join(words)
@@ -162,7 +162,7 @@ class _CostArchive:
 def _cost(line: str) -> tuple[str, float]:
     fields = _fields(line)
     if len(fields) < 2:
-        raise InvalidInputError(f"{shorten(fields[0]) if fields else 'a line of brackets'} has no cost")
+        raise InputError(f"{shorten(fields[0]) if fields else 'a line of brackets'} has no cost")
     key, *costs = fields
     utterance, dash, rank = key.rpartition("-")
     normal = f"{utterance}-{int(rank)}" if dash and _RANK.fullmatch(rank) else key
@@ -179,11 +179,11 @@ def cost_lines(name: str, one: CandidateList, feature: str) -> Iterator[str]:
     """Format a feature of a list's candidates as costs.
 
     Raises:
-        InvalidInputError: a candidate lacks the feature.
+        InputError: a candidate lacks the feature.
     """
     for rank, candidate in enumerate(one.candidates, start=1):
         if feature not in candidate.features:
-            raise InvalidInputError(
+            raise InputError(
                 f"{name}-{rank} has no feature {feature!r}; every candidate must have the same features"
             )
         yield f"{name}-{rank} {format_number(0.0 - candidate.features[feature])}\n"

@@ -25,7 +25,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple
 
-from models.errors import FormatError, InvalidInputError
+from models.errors import FormatError, InputError
 from models.files import ASCII_WHITESPACE, split_words
 from models.reranking.candidates import CandidateList
 from models.reranking.formats import json_formats, kaldi, speech_formats, srilm, translations
@@ -293,7 +293,7 @@ def _parse_manifest(path: Path, lines: Iterable[tuple[int, str]]) -> tuple[list[
             name, is_id = speech_formats.manifest_id(value)
             has_ids |= is_id
             entries.append(_ReferenceEntry(number, name or "", stripped_value(value.get("text"), "text")))
-        except InvalidInputError as error:
+        except InputError as error:
             raise FormatError(
                 path, f"line {number}: {error}", hint="each line of a manifest is a JSON object with a text"
             ) from None
@@ -312,12 +312,12 @@ def format_by_name(name: str, *, to_write: bool = False) -> Format:
     """Return the format with this name.
 
     Raises:
-        InvalidInputError: the name is unknown, or the format is only read.
+        InputError: the name is unknown, or the format is only read.
     """
     names = WRITTEN_FORMAT_NAMES if to_write else FORMAT_NAMES
     if name not in names:
         field = "output format" if to_write else "format"
-        raise InvalidInputError(
+        raise InputError(
             f"{field} is {shorten(name)!r}; it must be one of {', '.join(names)}", parameter="format"
         )
     return FORMATS[name]
@@ -396,7 +396,7 @@ def read_lists(
 
     Raises:
         FormatError: a file is missing, damaged or of unknown format, or references do not match.
-        InvalidInputError: an option is invalid or not an option of the format.
+        InputError: an option is invalid or not an option of the format.
     """
     name = source_name or (str(source) if isinstance(source, Path) else "<stream>")
     if isinstance(source, Path) and source.is_dir():
@@ -425,7 +425,7 @@ def read_bytes(
     """Read lists from memory, without decompression.
 
     Raises:
-        InvalidInputError: the format is unknown, or needs a beam size.
+        InputError: the format is unknown, or needs a beam size.
     """
     form = format_by_name(format_name)
     blocks = (body[begin : begin + _BLOCK_BYTES] for begin in range(0, len(body), _BLOCK_BYTES))
@@ -437,9 +437,9 @@ def _open_scores(form: Format, beam_size: int | None, scores: Mapping[str, Path]
     """Open score files by feature; refuse options of other formats."""
     if beam_size is not None and not form.needs_beam_size:
         needing = " and ".join(one.name for one in FORMATS.values() if one.needs_beam_size)
-        raise InvalidInputError.of("beam_size", f"is for {needing}, not for {form.name}")
+        raise InputError.of("beam_size", f"is for {needing}, not for {form.name}")
     if scores and not form.separate_score_files:
-        raise InvalidInputError.of("scores", f"are for format kaldi, not for {form.name}")
+        raise InputError.of("scores", f"are for format kaldi, not for {form.name}")
     return {feature: _file_lines(path, form) for feature, path in scores.items()}
 
 

@@ -46,7 +46,7 @@ from functools import partial
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.files import ASCII_WHITESPACE, collapse_whitespace
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.format import (
@@ -84,7 +84,7 @@ _Features = Mapping[str, float]
 def _scored_line(line: str) -> Candidate:
     text, tab, score = line.rpartition("\t")
     if not tab:
-        raise InvalidInputError("no tab in the line; a line is a text, a tab and a score")
+        raise InputError("no tab in the line; a line is a text, a tab and a score")
     return Candidate(
         text.strip(ASCII_WHITESPACE), {"score": parse_number(score.strip(ASCII_WHITESPACE), "the score")}
     )
@@ -94,13 +94,13 @@ def _write_nemo(lists: Iterable[CandidateList]) -> Iterator[str]:
     """Write one line per candidate; a missing score is written as 0.
 
     Raises:
-        InvalidInputError: lists differ in their numbers of candidates, so a reader could not separate them.
+        InputError: lists differ in their numbers of candidates, so a reader could not separate them.
     """
     size = None
     for index, one in enumerate(lists):
         size = size or len(one.candidates)
         if len(one.candidates) != size:
-            raise InvalidInputError(
+            raise InputError(
                 f"lists[{index}] has {len(one.candidates)} candidates, the lists before it have {size}; "
                 "in format nemo all lists have the same number"
             )
@@ -123,7 +123,7 @@ def manifest_id(entry: JsonObject) -> tuple[str | None, bool]:
     """Return a manifest entry's id, and True if it is its `id`, not its file name.
 
     Raises:
-        InvalidInputError: `id` or `audio_filepath` has another type.
+        InputError: `id` or `audio_filepath` has another type.
     """
     name = id_value(entry.get("id"), "id")
     if name is not None or "audio_filepath" not in entry:
@@ -144,7 +144,7 @@ def _manifest_list(line: TextLine, problems: list[str]) -> CandidateList:
 
 def _beam(value: Any, field: str) -> Candidate:
     if len(pair := list_value(value, field)) != 2:
-        raise InvalidInputError(f"{field} has {len(pair)} members, but must have a text and a score")
+        raise InputError(f"{field} has {len(pair)} members, but must have a text and a score")
     return Candidate(stripped_value(pair[0], f"{field}[0]"), {"score": number_value(pair[1], f"{field}[1]")})
 
 
@@ -180,7 +180,7 @@ def _word_confidences(candidate: JsonObject, field: str) -> _Features:
 def _log_confidence(value: Any, field: str) -> float:
     number = parse_number(value, field) if isinstance(value, str) else number_value(value, field)
     if not 0 <= number <= 1:
-        raise InvalidInputError(f"{field} is {number:g}, but must be from 0 to 1")
+        raise InputError(f"{field} is {number:g}, but must be from 0 to 1")
     return math.log(max(number, _SMALLEST_CONFIDENCE))
 
 
@@ -216,7 +216,7 @@ def _read(lines: SourceLines, layouts: Sequence[_Layout]) -> Iterator[ListOrBadL
             value = parse_json_object(element.text)
             layout = next((one for one in layouts if (one.path or (one.candidates,))[0] in value), layouts[0])
             segments = list(_follow(value, layout.path))
-        except InvalidInputError as error:
+        except InputError as error:
             next(numbers)
             yield lines.bad(element.number, str(error), loses_list=True)
             continue

@@ -22,7 +22,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePath
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.files import collapse_whitespace, split_words
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.format import (
@@ -69,7 +69,7 @@ def read(lines: SourceLines) -> Iterator[ListOrBadLine]:
             return None
         version = version or "0"
         if len(candidates) == MAX_LIST_CANDIDATES:
-            raise InvalidInputError(f"a list has at most {MAX_LIST_CANDIDATES:,} candidates")
+            raise InputError(f"a list has at most {MAX_LIST_CANDIDATES:,} candidates")
         return _candidate(line, version)
 
     for row in parse_lines(lines, parse):
@@ -88,9 +88,9 @@ def _candidate(line: str, version: str) -> Candidate:
     if version == "0" and composite is None:
         return _parse_srilm_fields(first, rest)
     if version not in {"0", "1", "2"}:
-        raise InvalidInputError(f"unknown version NBestList{version}")
+        raise InputError(f"unknown version NBestList{version}")
     if composite is None:
-        raise InvalidInputError(f"line starts with {shorten(first)!r}, not with a score in parentheses")
+        raise InputError(f"line starts with {shorten(first)!r}, not with a score in parentheses")
     score = BYTELOG * parse_number(composite[1], "the score")
     if version != "2":
         return Candidate(_text(rest), {"score": score})
@@ -100,7 +100,7 @@ def _candidate(line: str, version: str) -> Candidate:
 
 def _parse_srilm_fields(first: str, rest: list[str]) -> Candidate:
     if len(rest) < 2:
-        raise InvalidInputError(
+        raise InputError(
             "line must start with the acoustic score, the language model score and the number of words"
         )
     return Candidate(
@@ -116,14 +116,12 @@ def _parse_srilm_fields(first: str, rest: list[str]) -> Candidate:
 def _parse_scored_words(fields: list[str]) -> tuple[list[str], float, float]:
     """Return the words, and the sums of their language model and acoustic scores in bytelogs."""
     if len(fields) % _FIELDS_PER_WORD:
-        raise InvalidInputError("not every word is followed by ( st: … et: … g: … a: … )")
+        raise InputError("not every word is followed by ( st: … et: … g: … a: … )")
     words, language, acoustic, last_end_s = list[str](), 0.0, 0.0, -1.0
     for index in range(0, len(fields), _FIELDS_PER_WORD):
         word, *_ = entry = fields[index : index + _FIELDS_PER_WORD]
         if any(entry[i] != label for i, label in _WORD_LABELS.items()):
-            raise InvalidInputError(
-                f"the word {shorten(word)!r} is not followed by ( st: … et: … g: … a: … )"
-            )
+            raise InputError(f"the word {shorten(word)!r} is not followed by ( st: … et: … g: … a: … )")
         start_s, end_s = (parse_number(entry[i], "a time") for i in (3, 5))
         if start_s <= last_end_s or _HMM_STATE.fullmatch(word):
             continue
@@ -148,11 +146,11 @@ def write(lists: Iterable[CandidateList], version: str) -> Iterator[str]:
         version: `0` for SRILM's own format, `1` or `2` for Decipher's.
 
     Raises:
-        InvalidInputError: the lists are several, or a text has words that a reader would drop.
+        InputError: the lists are several, or a text has words that a reader would drop.
     """
     for index, one in enumerate(lists):
         if index:
-            raise InvalidInputError("a file holds one list in SRILM's formats; for several, give a folder")
+            raise InputError("a file holds one list in SRILM's formats; for several, give a folder")
         if version != "0":
             yield f"NBestList{version}.0\n"
         for candidate in one.candidates:
@@ -162,9 +160,7 @@ def write(lists: Iterable[CandidateList], version: str) -> Iterator[str]:
 def _line(candidate: Candidate, version: str) -> str:
     words, features = split_words(candidate.text), candidate.features
     if _text(words) != collapse_whitespace(candidate.text):
-        raise InvalidInputError(
-            f"{shorten(candidate.text)!r} has sentence boundaries or {_PAUSE} among its words"
-        )
+        raise InputError(f"{shorten(candidate.text)!r} has sentence boundaries or {_PAUSE} among its words")
     if version == "0":
         scores = [
             format_number(features.get("am", 0.0) / math.log(10)),
@@ -180,7 +176,7 @@ def _format_scored_words(words: list[str], features: Mapping[str, float]) -> Ite
     """Format words with times and scores: one second per word, the whole scores on the first."""
     for second, word in enumerate(words):
         if _HMM_STATE.fullmatch(word):
-            raise InvalidInputError(f"{shorten(word)!r} would be read as an HMM state, not as a word")
+            raise InputError(f"{shorten(word)!r} would be read as an HMM state, not as a word")
         language, acoustic = (_bytelog(features, name) if second == 0 else 0 for name in ("old_lm", "am"))
         yield f"{word} ( st: {second}.00 et: {second}.99 g: {language} a: {acoustic} )"
 

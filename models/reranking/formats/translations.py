@@ -49,7 +49,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.files import ASCII_WHITESPACE, collapse_whitespace, split_words
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.format import (
@@ -96,12 +96,10 @@ _FAIRSEQ_HYPOTHESIS = re.compile(r"^[HD]-[0-9]+\t\S+\t", re.MULTILINE)
 def _moses_row(line: str) -> CandidateRow:
     fields = [field.strip(ASCII_WHITESPACE) for field in line.split(_BAR)]
     if len(fields) < 2:
-        raise InvalidInputError(
-            f"no {_BAR} in the line; a line is 'id ||| hypothesis ||| name= value … ||| total'"
-        )
+        raise InputError(f"no {_BAR} in the line; a line is 'id ||| hypothesis ||| name= value … ||| total'")
     name, text, *scores = fields
     if has_whitespace(name):
-        raise InvalidInputError(f"the id is {shorten(name)!r}; it must be one word")
+        raise InputError(f"the id is {shorten(name)!r}; it must be one word")
     if _ENDS_IN_MARK.search(text):  # else marks of source positions are words
         text = collapse_whitespace(_SOURCE_MARK.sub("", text))
     return name, 0, candidate_or_error(lambda: Candidate(text, _features(scores)))
@@ -139,7 +137,7 @@ def _values(tokens: list[str]) -> dict[str, float]:
         label, value = _label(token)
         if label is not None:
             if label in by_label:
-                raise InvalidInputError(f"feature {shorten(label)!r} occurs twice")
+                raise InputError(f"feature {shorten(label)!r} occurs twice")
             current = label
             by_label[label] = [parse_number(value, label)] if value else []
         else:
@@ -147,12 +145,12 @@ def _values(tokens: list[str]) -> dict[str, float]:
     features: dict[str, float] = {}
     for label, values in by_label.items():
         if not values:
-            raise InvalidInputError(f"feature {shorten(str(label))!r} has no value")
+            raise InputError(f"feature {shorten(str(label))!r} has no value")
         one = label is not None and len(values) == 1
         names = [str(label)] if one else [f"{label or _UNNAMED}_{i}" for i in range(len(values))]
         features.update(zip(names, values, strict=True))
     if len(features) < sum(map(len, by_label.values())):
-        raise InvalidInputError("two features have the same name")
+        raise InputError("two features have the same name")
     return features
 
 
@@ -160,14 +158,14 @@ def _write_moses(lists: Iterable[CandidateList]) -> Iterator[str]:
     """Write one line per candidate.
 
     Raises:
-        InvalidInputError: an id, text or feature name would not be read back.
+        InputError: an id, text or feature name would not be read back.
     """
     for name, one in named_lists(lists):
         if _BAR in name:
-            raise InvalidInputError(f"list {name!r}: the id contains {_BAR}, which separates fields")
+            raise InputError(f"list {name!r}: the id contains {_BAR}, which separates fields")
         for candidate in one.candidates:
             if _BAR in candidate.text:
-                raise InvalidInputError(f"list {name!r}: a text contains {_BAR}, which separates fields")
+                raise InputError(f"list {name!r}: a text contains {_BAR}, which separates fields")
             yield f"{name} ||| {collapse_whitespace(candidate.text)} ||| {_scores(candidate.features)}\n"
 
 
@@ -193,7 +191,7 @@ def _labels(features: Mapping[str, float]) -> dict[str, list[float]]:
             labels[name] = [value]
     for label in labels:
         if has_whitespace(label) or _BAR in label or label == _WORD_SCORES:
-            raise InvalidInputError(f"feature {shorten(label)!r} cannot be written in this format")
+            raise InputError(f"feature {shorten(label)!r} cannot be written in this format")
     return labels
 
 
@@ -237,7 +235,7 @@ def _fairseq_text(kind: str, sentence: str, text: str) -> Candidate:
         return Candidate(text.strip(ASCII_WHITESPACE))
     score, tab, text = text.partition("\t")
     if not tab:
-        raise InvalidInputError(f"{kind}-{sentence} has no tab between score and hypothesis")
+        raise InputError(f"{kind}-{sentence} has no tab between score and hypothesis")
     log_prob = math.log(2) * parse_number(score, f"the score of {kind}-{sentence}")
     return Candidate(text.strip(ASCII_WHITESPACE), {"score": log_prob})
 
@@ -257,7 +255,7 @@ def is_scored_line(line: str) -> bool:
 def _scored_candidate(line: str) -> Candidate:
     score, *fields = (field.strip(ASCII_WHITESPACE) for field in line.split(_BAR))
     if not fields:
-        raise InvalidInputError(f"no {_BAR} in the line; a line is 'score {_BAR} hypothesis'")
+        raise InputError(f"no {_BAR} in the line; a line is 'score {_BAR} hypothesis'")
     return Candidate(fields[0], {"score": parse_number(score, "the score")})
 
 
@@ -268,7 +266,7 @@ def _sockeye_list(line: TextLine, problems: list[str]) -> CandidateList:
         texts = list_value(value["translations"], "translations")
         costs = list_value(value.get("scores"), "scores")
     if len(costs) != len(texts):
-        raise InvalidInputError(f"scores has {len(costs)} members, but translations has {len(texts)}")
+        raise InputError(f"scores has {len(costs)} members, but translations has {len(texts)}")
     numbered = iter(enumerate(costs))
 
     def parse(text: Any, field: str) -> Candidate:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
-from models.errors import FormatError, InvalidInputError
+from models.errors import FormatError, InputError
 from models.files import COMPRESSED_SUFFIXES, atomic_writer
 from models.language_model import finite_logprob
 from models.reranking.candidates import Candidate, CandidateList
@@ -32,7 +32,7 @@ def write_lists(lists: Iterable[CandidateList], target: Path | BinaryIO, format_
 
     Raises:
         FormatError: the file system reports an error.
-        InvalidInputError: the format is unknown, only read, or cannot represent a name, text or score.
+        InputError: the format is unknown, only read, or cannot represent a name, text or score.
     """
     form = format_by_name(format_name, to_write=True)
     lists = map(_finite, lists)
@@ -71,9 +71,7 @@ def _write_pieces(pieces: Iterable[str], write: Callable[[bytes], object]) -> No
                 write(text.encode())
             except UnicodeEncodeError as error:
                 excerpt = shorten(text[max(0, error.start - 20) :])
-                raise InvalidInputError(
-                    f"half a surrogate pair cannot be written as UTF-8: {excerpt!r}"
-                ) from None
+                raise InputError(f"half a surrogate pair cannot be written as UTF-8: {excerpt!r}") from None
             waiting, size = [], 0
 
 
@@ -97,7 +95,7 @@ def write_folder(files: Iterable[tuple[str, Iterable[str], str]], folder: Path) 
 
     Raises:
         FormatError: the file system reports an error.
-        InvalidInputError: a file cannot have a name, or the folder's reader would not return it.
+        InputError: a file cannot have a name, or the folder's reader would not return it.
     """
     make_folder(folder)
     written: set[str] = set()
@@ -110,7 +108,7 @@ def write_folder(files: Iterable[tuple[str, Iterable[str], str]], folder: Path) 
             and not name.endswith(COMPRESSED_SUFFIXES)
         )
         if not is_valid or name in written:
-            raise InvalidInputError(refusal)
+            raise InputError(refusal)
         written.add(name)
         with atomic_writer(folder / name) as write:
             _write_pieces(pieces, write)
@@ -130,7 +128,7 @@ def _write_archives(lists: Iterable[CandidateList], folder: Path) -> None:
             for index, candidate in enumerate(one.candidates, start=1):
                 lost = next((feature for feature in candidate.features if feature not in archives), None)
                 if lost is not None:
-                    raise InvalidInputError(
+                    raise InputError(
                         f"{name}-{index} has {shorten(lost)!r}, but the first candidate of the first list does not; "
                         "every candidate must have the same features"
                     )

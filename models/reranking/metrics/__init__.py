@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.reranking.candidates import CandidateList
 from models.reranking.metrics.metric import NORMALISERS, UNCHANGED, ErrorRate, Metric
 
@@ -23,13 +23,13 @@ def make_metric(name: str, *, num_references: int | None = 1, normaliser: str = 
         normaliser: normalisation of texts and references; only for error rates.
 
     Raises:
-        InvalidInputError: the metric or normaliser is unknown, or the metric has no normaliser.
+        InputError: the metric or normaliser is unknown, or the metric has no normaliser.
     """
     if name not in METRIC_NAMES:
-        raise InvalidInputError.of("metric", f"is {name!r}; it must be one of {', '.join(METRIC_NAMES)}")
+        raise InputError.of("metric", f"is {name!r}; it must be one of {', '.join(METRIC_NAMES)}")
     allowed = tuple(NORMALISERS) if name in _WITH_NORMALISERS else (UNCHANGED,)
     if normaliser not in allowed:
-        raise InvalidInputError.of(
+        raise InputError.of(
             "normaliser", f"is {normaliser!r}; for {name} it must be one of {', '.join(allowed)}"
         )
     if name in _WITH_NORMALISERS:

@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from models.arrays import Float64s, Int32s, Int64s
 from models.calls import Steps, map_in_steps, run_to_completion
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.files import split_words
 
 Statistics: TypeAlias = Int64s
@@ -65,10 +65,10 @@ class Metric(Protocol):
             [C, S]; S depends on the metric only.
 
         Raises:
-            InvalidInputError: there is no reference.
+            InputError: there is no reference.
         """
         if not references:
-            raise InvalidInputError.of("references", "has 0 texts; it must have at least 1")
+            raise InputError.of("references", "has 0 texts; it must have at least 1")
         return self.count(texts, references)
 
     def count(self, texts: Sequence[str], references: Sequence[str]) -> Statistics:
@@ -187,7 +187,7 @@ def words_as_characters(texts: Iterable[Sequence[str]]) -> Steps[list[str]]:
     String algorithms can then compare words.
 
     Raises:
-        InvalidInputError: more distinct words than characters.
+        InputError: more distinct words than characters.
     """
     character_of = _WordCharacters()
     return map_in_steps(texts, lambda words: "".join(map(character_of.__getitem__, words)), size=len)
@@ -198,7 +198,7 @@ class _WordCharacters(dict[str, str]):
 
     def __missing__(self, word: str) -> str:
         if len(self) == _MAX_DISTINCT_WORDS:
-            raise InvalidInputError(
+            raise InputError(
                 f"the texts of a list have more than {_MAX_DISTINCT_WORDS} distinct words, the maximum for a "
                 "comparison"
             )

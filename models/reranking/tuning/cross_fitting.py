@@ -9,7 +9,7 @@ import numpy as np
 
 from models.arrays import runs_by_cost
 from models.calls import Steps, map_in_steps
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.files import count_words
 from models.phrases import is_phrase_feature
 from models.reranking.candidates import CandidateList
@@ -103,11 +103,11 @@ def select_with_references(lists: Sequence[CandidateList]) -> tuple[Ints, tuple[
     """Select the lists with references, and their indices.
 
     Raises:
-        InvalidInputError: no list has a reference.
+        InputError: no list has a reference.
     """
     numbers = [number for number, one in enumerate(lists) if one.references]
     if not numbers:
-        raise InvalidInputError(
+        raise InputError(
             f"none of {len(lists)} lists has a reference: give reference or references with each list",
             parameter="lists",
         )
@@ -140,7 +140,7 @@ def tuning_data(
         length_exponents: exponents to choose from, if a language model scores.
 
     Raises:
-        InvalidInputError: no list has a reference, a candidate lacks a feature, or features are too many.
+        InputError: no list has a reference, a candidate lacks a feature, or features are too many.
     """
     numbers, given = select_with_references(lists)
     common, ignored = yield from given_features(given)
@@ -240,12 +240,10 @@ def looks_like_mean(values: Floats, words: Floats) -> bool:
 
 def _check_names(names: Sequence[str]) -> None:
     if not 1 <= len(names) <= MAX_FEATURES:
-        raise InvalidInputError.of(
-            "features", f"has {len(names)} names; it must have from 1 to {MAX_FEATURES}"
-        )
+        raise InputError.of("features", f"has {len(names)} names; it must have from 1 to {MAX_FEATURES}")
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise InvalidInputError.of("features", f"names {twice!r} more than once")
+        raise InputError.of("features", f"names {twice!r} more than once")
 
 
 @dataclass(frozen=True, slots=True)

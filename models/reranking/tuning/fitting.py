@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from models.calls import Steps
-from models.errors import InvalidInputError, check_range
+from models.errors import InputError, check_range
 from models.language_model import weighted
 from models.reranking.candidates import CandidateList
 from models.reranking.features import RANK
@@ -79,7 +79,7 @@ class TuningSettings:
         window: radians to either side over which the loss along a line is averaged.
 
     Raises:
-        InvalidInputError: a value is out of range.
+        InputError: a value is out of range.
     """
 
     folds: int = 2
@@ -100,7 +100,7 @@ class TuningSettings:
         check_range("bootstrap_samples", self.bootstrap_samples, MIN_SAMPLES, MAX_SAMPLES)
         count = len(self.length_exponents)
         if not 1 <= count <= MAX_EXPONENTS:
-            raise InvalidInputError.of(
+            raise InputError.of(
                 "length_exponents", f"is {count} values; it must be from 1 to {MAX_EXPONENTS}"
             )
         for index, exponent in enumerate(self.length_exponents):
@@ -216,7 +216,7 @@ def assign_folds(lists: Sequence[CandidateList], *, folds: int, seed: int) -> In
     Lists with equal references share a fold; else the fit would have used held-out references.
 
     Raises:
-        InvalidInputError: fewer different references than folds.
+        InputError: fewer different references than folds.
     """
     groups: dict[tuple[str, ...], list[int]] = {}
     for number, one in enumerate(lists):
@@ -224,7 +224,7 @@ def assign_folds(lists: Sequence[CandidateList], *, folds: int, seed: int) -> In
     members = list(groups.values())
     if len(members) < folds:
         distinct = "one distinct reference" if len(members) == 1 else f"{len(members)} distinct references"
-        raise InvalidInputError.of(
+        raise InputError.of(
             "folds",
             f"is {folds}, but {len(lists)} lists have {distinct}; lists with equal references share a fold: give "
             f"lists with at least {folds} different references",

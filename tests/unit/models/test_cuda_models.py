@@ -15,7 +15,7 @@ from models.cache.config import CacheConfig
 from models.cache.model import CacheModel
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.language_model import (
     Want,
     pad_sequences,
@@ -262,7 +262,7 @@ def test_a_checkpoint_loads_on_the_device_and_reproduces_its_scores(
     ("device", "message"), [("cuda:1", "torch sees 1 CUDA devices"), ("cuda", "requires the CPU")]
 )
 def test_unavailable_device_or_precision_is_refused(checkpoints, device, message):
-    with pytest.raises(InvalidInputError, match=message):
+    with pytest.raises(InputError, match=message):
         load_checkpoint(checkpoints / "lstm", device=device, precision="int8")
 
 

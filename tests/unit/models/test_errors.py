@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from models.errors import EXTRAS, InvalidInputError, check_range, require_package
+from models.errors import EXTRAS, InputError, check_range, require_package
 
 PROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
@@ -21,7 +21,7 @@ def test_an_installed_package_is_accepted_without_importing_it(tmp_path, monkeyp
 def test_a_missing_package_is_named_with_its_extra(package, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     command = rf"pip install 'gramophone-lm\[{EXTRAS[package]}\]'$"
-    with pytest.raises(InvalidInputError, match=rf"^a test needs the package {package}: {command}"):
+    with pytest.raises(InputError, match=rf"^a test needs the package {package}: {command}"):
         require_package(package, "a test")
 
 
@@ -48,6 +48,6 @@ def test_a_number_within_its_limits_is_accepted(value, least, most):
     ],
 )
 def test_a_number_outside_its_limits_is_named_with_them(value, least, most, message):
-    with pytest.raises(InvalidInputError) as caught:
+    with pytest.raises(InputError) as caught:
         check_range("size", value, least, most)
     assert (str(caught.value), caught.value.parameter) == (message, "size")

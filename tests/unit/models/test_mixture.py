@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from models.arrays import on_one_device, to_numpy
-from models.errors import InvalidInputError, VocabularyMismatchError
+from models.errors import InputError, VocabularyMismatchError
 from models.language_model import Want, feature_size, pad_sequences, prefill_sequences, score_sequences
 from models.mixture import MixtureModel
 from models.neural.model import NeuralModel
@@ -157,11 +157,11 @@ def test_a_unigram_model_takes_no_context_into_account():
 
 def test_weights_by_context_must_be_of_the_lengths_that_a_part_tells_apart():
     lstm, ngram = by_context().parts
-    with pytest.raises(InvalidInputError, match=r"3 context lengths, but part 1 \(ngram\) has 4"):
+    with pytest.raises(InputError, match=r"3 context lengths, but part 1 \(ngram\) has 4"):
         MixtureModel([lstm, ngram], [0.5, 0.5], weights_by_context=[[0.5, 0.5]] * 3)
-    with pytest.raises(InvalidInputError, match="1 context lengths, but no part has any"):
+    with pytest.raises(InputError, match="1 context lengths, but no part has any"):
         MixtureModel([lstm, lstm], [0.5, 0.5], weights_by_context=[[0.5, 0.5]])
-    with pytest.raises(InvalidInputError, match="must be positive and sum to 1"):
+    with pytest.raises(InputError, match="must be positive and sum to 1"):
         MixtureModel([lstm, ngram], [0.5, 0.5], weights_by_context=[[0.5, 0.5]] * 3 + [[0.5, 0.6]])
 
 
@@ -234,13 +234,13 @@ def test_em_stands_tokens_that_a_part_or_every_part_thinks_impossible():
 
 
 def test_no_held_out_token_means_no_weights():
-    with pytest.raises(InvalidInputError, match="no token to fit mixture weights"):
+    with pytest.raises(InputError, match="no token to fit mixture weights"):
         fit_weights(np.zeros((0, 2)))
 
 
 @pytest.mark.parametrize("weights", [[1.0], [0.5, 0.6], [1.5, -0.5], [1.0, 0.0], [float("nan"), 1.0]])
 def test_weights_must_be_a_distribution_over_the_parts(weights):
-    with pytest.raises(InvalidInputError, match="weights"):
+    with pytest.raises(InputError, match="weights"):
         MixtureModel([families.model("ngram"), families.model("lstm")], weights)
 
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.phrases import MAX_PHRASE_WORDS, MAX_PHRASES, Phrase, PhraseAutomaton, PhraseList
 from models.tokenizers import WordTokenizer
 from models.vocabulary import Vocabulary
@@ -152,5 +152,5 @@ def test_unknown_words_share_the_mass_of_unk_in_proportion_to_the_weights():
     ],
 )
 def test_invalid_phrases_are_refused_with_field_and_limit(bad, message):
-    with pytest.raises(InvalidInputError, match=message):
+    with pytest.raises(InputError, match=message):
         PhraseList(bad)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from models.checkpoint.load import load_tokenizer
 from models.completion.search import MassTable
 from models.completion.text import as_one_word, restore_words
-from models.errors import InvalidInputError, ManifestError
+from models.errors import InputError, ManifestError
 from models.slots import MAX_MEMBERS, MarkedText, MemberMatcher, check_slots, word_spans
 from models.tokenizers import CharacterTokenizer, SentencePieceTokenizer, WordTokenizer
 from models.vocabulary import UNK, Vocabulary
@@ -58,7 +58,7 @@ def tokenizer(request):
     ],
 )
 def test_invalid_members_are_refused_by_name(slots, problem):
-    with pytest.raises(InvalidInputError, match=problem):
+    with pytest.raises(InputError, match=problem):
         check_slots(slots, known={"city", "contact"}, parameter="slots")
 
 
@@ -299,17 +299,17 @@ def test_contexts_before_unknown_characters_are_tokenised_jointly(cut):
 )
 def test_a_member_is_no_class_once_it_is_normalised(settings, member):
     tokenizer = learn_tokenizer(TokenizerSettings(**settings, slots={"city": ""}), ["to $city"])
-    with pytest.raises(InvalidInputError, match="contains the mark of a class"):
+    with pytest.raises(InputError, match="contains the mark of a class"):
         tokenizer.with_slots({"city": {member: 1.0}})
 
 
 def test_the_space_of_pieces_is_no_member(pieces):
-    with pytest.raises(InvalidInputError, match="has no word"):
+    with pytest.raises(InputError, match="has no word"):
         pieces.with_slots({"city": {"\u2581": 1.0}})
 
 
 def test_a_class_must_occur_in_the_text():
-    with pytest.raises(InvalidInputError, match=r"tokenizer.slots.town: \$town is not in the vocabulary"):
+    with pytest.raises(InputError, match=r"tokenizer.slots.town: \$town is not in the vocabulary"):
         learn_tokenizer(TokenizerSettings(slots={"city": "", "town": "towns.txt"}), ["to $city"])
 
 
@@ -321,7 +321,7 @@ def test_normalisation_by_sentencepiece_is_refused():
 
 def test_a_member_without_a_word_is_refused():
     tokenizer = learn_tokenizer(TokenizerSettings(pattern=r"\w+", slots={"city": ""}), ["to $city"])
-    with pytest.raises(InvalidInputError, match=r"the member '!!' of \$city has no word"):
+    with pytest.raises(InputError, match=r"the member '!!' of \$city has no word"):
         tokenizer.with_slots({"city": {"!!": 1.0}})
 
 

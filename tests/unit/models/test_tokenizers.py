@@ -7,7 +7,7 @@ import pytest
 
 from models import tokenizers
 from models.checkpoint.load import load_tokenizer
-from models.errors import InvalidInputError, ManifestError
+from models.errors import InputError, ManifestError
 from models.tokenizers import CharacterTokenizer, WordTokenizer, read_piece_model
 from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK, Vocabulary
 from tests.support.pretrained import pretrained
@@ -206,12 +206,12 @@ def test_lower_casing_and_pattern_decide_what_a_word_is():
 
 
 def test_a_threshold_that_leaves_nothing_is_an_error_that_names_it():
-    with pytest.raises(InvalidInputError, match="min_count is 99; no"):
+    with pytest.raises(InputError, match="min_count is 99; no"):
         learn_tokenizer(TokenizerSettings(min_count=99), ["a b"], progress=Progress())
 
 
 def test_a_piece_vocabulary_too_large_for_the_text_is_an_error_that_names_it():
-    with pytest.raises(InvalidInputError, match=r"tokenizer\.vocab_size is 9000"):
+    with pytest.raises(InputError, match=r"tokenizer\.vocab_size is 9000"):
         learn_tokenizer(TokenizerSettings(kind="unigram", vocab_size=9000), ["a b c"], progress=Progress())
 
 
@@ -245,7 +245,7 @@ def test_the_pieces_of_a_long_text_are_those_of_the_whole(kind, separator, monke
 
 
 def test_a_bad_pattern_is_an_error_that_names_it():
-    with pytest.raises(InvalidInputError, match=r"tokenizer\.pattern '\[' is not"):
+    with pytest.raises(InputError, match=r"tokenizer\.pattern '\[' is not"):
         WordTokenizer(Vocabulary([]), pattern="[")
 
 
@@ -287,7 +287,7 @@ def test_control_tokens_come_first_and_are_not_looked_up_by_spelling():
 
 
 def test_a_token_given_twice_is_refused_by_name():
-    with pytest.raises(InvalidInputError, match="'b' twice"):
+    with pytest.raises(InputError, match="'b' twice"):
         Vocabulary(["a", "b", "c", "b"])
 
 
@@ -300,7 +300,7 @@ def test_fingerprint_depends_on_tokens_and_their_order():
 @pytest.mark.parametrize("bad", [-1, 5, 2**31, 2**63, 10**30])
 def test_ids_outside_the_vocabulary_are_named_with_place_and_limit(bad):
     vocabulary = Vocabulary(["a", "b"])
-    with pytest.raises(InvalidInputError, match=rf"token_ids\[1\] is {bad}, .* 0 to 4") as caught:
+    with pytest.raises(InputError, match=rf"token_ids\[1\] is {bad}, .* 0 to 4") as caught:
         vocabulary.check_ids([3, bad], parameter="token_ids")
     assert caught.value.parameter == "token_ids[1]"
 

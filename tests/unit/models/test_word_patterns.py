@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.word_index import WordSplitter, compile_pattern
 
 SAFE = [
@@ -41,7 +41,7 @@ SAFE = [
     ],
 )
 def test_a_repetition_with_several_ways_for_one_text_is_refused(pattern):
-    with pytest.raises(InvalidInputError, match="a repetition reads one text in several ways") as refused:
+    with pytest.raises(InputError, match="a repetition reads one text in several ways") as refused:
         WordSplitter(pattern)
     assert refused.value.parameter == "tokenizer.pattern"
 

@@ -5,7 +5,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from models.errors import FormatError, IntegrityError, InvalidInputError, ModelNotFoundError, RegistryError
+from models.errors import FormatError, InputError, IntegrityError, ModelNotFoundError, RegistryError
 from service.api_errors import error_body
 from service.http_protocol import _continue, _send_whole, head_error
 
@@ -77,7 +77,7 @@ def test_folders_are_not_told(error, told):
 
 
 def test_paths_given_by_the_client_are_not_hidden():
-    assert error_body(InvalidInputError("stop is '/a/b/c'")).message == "stop is '/a/b/c'"
+    assert error_body(InputError("stop is '/a/b/c'")).message == "stop is '/a/b/c'"
 
 
 def continued(end):

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from service.http_server import tls_context
 from service.settings import Settings
 from tests.support.certificates import write_certificate
@@ -66,7 +66,7 @@ def test_a_pair_makes_a_context_and_no_pair_makes_none(folder):
     ],
 )
 def test_unusable_certificate_or_key_is_named(folder, certificate, key, told):
-    with pytest.raises(InvalidInputError, match=f"^{told}") as refused:
+    with pytest.raises(InputError, match=f"^{told}") as refused:
         context(folder, certificate, key)
     assert "\n" not in str(refused.value)
     assert refused.value.parameter == re.match(r"\w+", told)[0]

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from service.settings import Settings, read_settings
 
 
@@ -39,7 +39,7 @@ def test_a_setting_that_is_empty_is_as_if_unset_or_refused(monkeypatch, name):
         assert not getattr(read_settings(), name)
         assert not Settings.model_fields[name].default
     else:
-        with pytest.raises(InvalidInputError, match=f"GRAMOPHONE_{name.upper()} is ''"):
+        with pytest.raises(InputError, match=f"GRAMOPHONE_{name.upper()} is ''"):
             read_settings()
 
 
@@ -56,7 +56,7 @@ def test_a_setting_that_is_empty_is_as_if_unset_or_refused(monkeypatch, name):
 )
 def test_an_unknown_variable_is_named_with_the_setting_that_is_probably_meant(monkeypatch, name, meant):
     monkeypatch.setenv(f"GRAMOPHONE_{name}", "8123")
-    with pytest.raises(InvalidInputError, match=f"the environment has GRAMOPHONE_{name}") as refused:
+    with pytest.raises(InputError, match=f"the environment has GRAMOPHONE_{name}") as refused:
         read_settings()
     guess = f" (did you mean GRAMOPHONE_{meant}?)" if meant else ""
     assert f"GRAMOPHONE_{name}{guess}, which is not a setting" in str(refused.value)
@@ -67,9 +67,7 @@ def test_all_unknown_variables_are_named_in_any_case(monkeypatch):
     monkeypatch.setenv("gramophone_port", "8123")
     monkeypatch.setenv("GRAMOPHONE_HSOT", "::1")
     hosts = r"GRAMOPHONE_HSOT \(did you mean GRAMOPHONE_HOST\?\)"
-    with pytest.raises(
-        InvalidInputError, match=rf"{hosts}, gramophone_port \(did you mean GRAMOPHONE_PORT\?\)"
-    ):
+    with pytest.raises(InputError, match=rf"{hosts}, gramophone_port \(did you mean GRAMOPHONE_PORT\?\)"):
         read_settings()
 
 
@@ -108,7 +106,7 @@ def test_variables_of_a_cluster_are_passed_over(monkeypatch, service):
 )
 def test_invalid_settings_like_those_of_clusters_are_refused(monkeypatch, name, value, told):
     monkeypatch.setenv(f"GRAMOPHONE_{name}", value)
-    with pytest.raises(InvalidInputError, match=told):
+    with pytest.raises(InputError, match=told):
         read_settings()
 
 
@@ -119,7 +117,7 @@ def test_the_tests_own_variable_is_let_through(monkeypatch):
 
 def test_a_wrong_value_is_named(monkeypatch):
     monkeypatch.setenv("GRAMOPHONE_PORT", "99999")
-    with pytest.raises(InvalidInputError, match="GRAMOPHONE_PORT is '99999'"):
+    with pytest.raises(InputError, match="GRAMOPHONE_PORT is '99999'"):
         read_settings()
 
 
@@ -128,7 +126,7 @@ def test_a_wrong_value_is_named(monkeypatch):
 )
 def test_no_time_is_without_end(monkeypatch, name):
     monkeypatch.setenv(f"GRAMOPHONE_{name}", "inf")
-    with pytest.raises(InvalidInputError, match=f"GRAMOPHONE_{name} is 'inf'"):
+    with pytest.raises(InputError, match=f"GRAMOPHONE_{name} is 'inf'"):
         read_settings()
 
 

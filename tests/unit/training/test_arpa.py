@@ -10,7 +10,7 @@ import pytest
 
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import LocalRegistry
-from models.errors import FormatError, InvalidInputError, UnsupportedParameterError
+from models.errors import FormatError, InputError, UnsupportedParameterError
 from models.language_model import score_sequences
 from models.ngram.build import build_automaton
 from models.ngram.model import NGramModel
@@ -81,7 +81,7 @@ def test_capitals_are_refused_where_texts_are_lower_cased(registry, small, words
     for before, after in zip("ab", words, strict=True):
         text = re.sub(rf"\b{before}\b(?=[\t\n ])", after, text)
     small.write_text(text)
-    with pytest.raises(InvalidInputError, match=r"of 2 words of small.arpa, such as .* omit --lowercase, or"):
+    with pytest.raises(InputError, match=r"of 2 words of small.arpa, such as .* omit --lowercase, or"):
         imported(registry, small, lowercase=True)
     assert imported(registry, small).tokenizer.encode(words[0]) == [3]
 
@@ -208,7 +208,7 @@ def test_other_families_are_not_exported(registry, tmp_path):
 
 
 def test_a_bad_name_or_file_publishes_nothing(registry, small):
-    with pytest.raises(InvalidInputError, match="name is 'a/b'"):
+    with pytest.raises(InputError, match="name is 'a/b'"):
         run_import_arpa(small, name="a/b", registry=registry.root)
     small.write_text(SMALL[:-20])
     with pytest.raises(FormatError, match="the file ends"):

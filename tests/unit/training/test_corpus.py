@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import zstandard
 
-from models.errors import FormatError, InvalidInputError
+from models.errors import FormatError, InputError
 from models.reranking.formats.reader import read_lists
 from models.vocabulary import BOS, EOS
 from training.corpus import EncodedCorpus, paragraphs, read_corpus, read_lines, split_sentences
@@ -193,7 +193,7 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path):
 
 
 def test_an_unknown_unit_is_refused(tmp_path):
-    with pytest.raises(InvalidInputError, match="'page'"):
+    with pytest.raises(InputError, match="'page'"):
         read(tmp_path, unit="page")
 
 
@@ -261,12 +261,12 @@ def test_given_validation_text_nothing_is_held_out(tmp_path):
 
 
 def test_one_sentence_is_too_few_to_hold_one_out(tmp_path):
-    with pytest.raises(InvalidInputError, match="1 sentence; at least 2"):
+    with pytest.raises(InputError, match="1 sentence; at least 2"):
         read_texts([written(tmp_path, "my.txt", "a")], [], [], unit="line", progress=Progress())
 
 
 def test_validation_text_alone_is_refused(tmp_path):
-    with pytest.raises(InvalidInputError, match="need --corpus"):
+    with pytest.raises(InputError, match="need --corpus"):
         read_texts([], [written(tmp_path, "my.txt", "a")], [], unit="line", progress=Progress())
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from tests.support import families
 from training import dynamic_evaluation as module
 from training.corpus import EncodedCorpus
@@ -146,5 +146,5 @@ def test_decay_brings_the_weights_back(evaluated):
 @pytest.mark.parametrize("name", ["ngram", "mixture", "unigram cache"])
 def test_models_without_gradients_are_refused_by_family(name):
     model = families.model(name)
-    with pytest.raises(InvalidInputError, match=f"family of this model is {model.family}"):
+    with pytest.raises(InputError, match=f"family of this model is {model.family}"):
         module.dynamic_evaluation(model, repetitive(1), progress=SILENT)

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 
-from models.errors import InvalidInputError, ProcessLostError
+from models.errors import InputError, ProcessLostError
 from tests.support import families
 from training.ensemble import divide_minutes, networks_at_once, train_side_by_side
 from training.mixture import part_recipes
@@ -105,7 +105,7 @@ def test_parts_have_titles_seeds_and_tables_of_their_own():
     ],
 )
 def test_keys_of_a_part_are_checked_by_name(part, said):
-    with pytest.raises(InvalidInputError, match=said):
+    with pytest.raises(InputError, match=said):
         part_recipes(load_recipe("mixture", [f"mixture.parts=[{part}]"]))
 
 
@@ -141,7 +141,7 @@ def test_parts_without_a_common_limit_keep_their_own():
 def test_too_few_minutes_are_refused_with_the_numbers():
     recipe = load_recipe("mixture", [*SMALL, *TWO, "train.max_minutes=0.09"])
     with pytest.raises(
-        InvalidInputError, match=r"0\.09, which is 0\.045 for each of 2 rounds of 2 networks; .* 0\.05"
+        InputError, match=r"0\.09, which is 0\.045 for each of 2 rounds of 2 networks; .* 0\.05"
     ):
         divide_minutes(recipe, part_recipes(recipe), "cuda")
 
@@ -194,7 +194,7 @@ def test_a_network_that_fails_ends_the_others_after_saving(runs):
         'mixture.parts=[{recipe="lstm"}, {recipe="gru", train={learning_rate=1e36, optimizer="sgd"}}]',
     )
     own = runs(resume=False)
-    with pytest.raises(InvalidInputError, match=r"at step \d+: .* train\.learning_rate is 1e\+36"):
+    with pytest.raises(InputError, match=r"at step \d+: .* train\.learning_rate is 1e\+36"):
         train_side_by_side(recipes, inputs(SILENT, own), at_once=2)
     assert own.state_file("lstm").exists()
 

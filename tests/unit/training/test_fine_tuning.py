@@ -9,7 +9,7 @@ import torch
 
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import open_registry
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.neural.model import NeuralModel
 from models.neural.network import Network
 from models.vocabulary import CONTROL_TOKENS, Vocabulary
@@ -89,7 +89,7 @@ def test_a_resumed_run_from_a_base_is_equal_bit_for_bit(tmp_path):
     whole = weights(fit(**settings))
     for updates in (1, 17, 30):
         assert fit(state_file, progress=Ending(updates), **settings).stopped == "interrupted"
-    with pytest.raises(InvalidInputError, match=r"train\.from was net@1 and is net@2"):
+    with pytest.raises(InputError, match=r"train\.from was net@1 and is net@2"):
         fit(state_file, **(settings | {"from": "net@2"}))
     resumed = weights(fit(state_file, **settings))
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
@@ -241,18 +241,16 @@ def test_other_bases_and_added_words(published):
 )
 def test_a_base_that_does_not_fit_is_refused_and_nothing_is_written(published, base, assignments, said):
     before = sorted((published / "r").rglob("*"))
-    with pytest.raises(InvalidInputError, match=said):
+    with pytest.raises(InputError, match=said):
         fine_tune(published, base, *assignments)
     assert sorted((published / "r").rglob("*")) == before
 
 
 def test_a_mixture_and_its_parts_have_no_base():
-    with pytest.raises(
-        InvalidInputError, match=r"families ngram and neural, given mixture; .*mixture\.models"
-    ):
+    with pytest.raises(InputError, match=r"families ngram and neural, given mixture; .*mixture\.models"):
         load_recipe("mixture", ["train.from=net@1"])
     part = PartSettings(recipe="lstm", train={"from": "net@1"})
-    with pytest.raises(InvalidInputError, match=r"train\.from of 'lstm' is net@1; .*mixture\.models"):
+    with pytest.raises(InputError, match=r"train\.from of 'lstm' is net@1; .*mixture\.models"):
         part_recipe(load_recipe("mixture"), part, seed=1)
 
 
@@ -328,7 +326,7 @@ def test_an_n_gram_model_has_the_words_of_both_texts(published, base):
 )
 def test_a_base_that_does_not_fit_an_n_gram_model_is_refused(published, recipe, assignments, said):
     before = sorted((published / "r").rglob("*"))
-    with pytest.raises(InvalidInputError, match=said):
+    with pytest.raises(InputError, match=said):
         run_train(
             recipe,
             name="tuned",
@@ -340,7 +338,5 @@ def test_a_base_that_does_not_fit_an_n_gram_model_is_refused(published, recipe, 
 
 
 def test_a_teacher_must_have_the_tokenizer_of_the_base(published):
-    with pytest.raises(
-        InvalidInputError, match=r"train\.teacher: net@1 has another tokenizer .* than pieces@1"
-    ):
+    with pytest.raises(InputError, match=r"train\.teacher: net@1 has another tokenizer .* than pieces@1"):
         fine_tune(published, "pieces", 'train.teacher=["net@1"]')

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from models.checkpoint.load import load_checkpoint
-from models.errors import InvalidInputError
+from models.errors import InputError
 from tests.support import families
 from training import commands
 from training.commands import run_train
@@ -108,13 +108,9 @@ def test_context_lengths_of_a_text_are_those_met_on_the_way(context):
 
 
 def test_plans_that_no_part_can_fulfil_are_refused_by_key():
-    with pytest.raises(
-        InvalidInputError, match=r"mixture\.weights is 'by-order', but no part .* are neural, gru"
-    ):
+    with pytest.raises(InputError, match=r"mixture\.weights is 'by-order', but no part .* are neural, gru"):
         check_mixing_plan(load_recipe("mixture", [BY_ORDER]), ["neural", "gru"])
-    with pytest.raises(
-        InvalidInputError, match=r"cache\.around is 'neural', but no part .* are ngram, ngram"
-    ):
+    with pytest.raises(InputError, match=r"cache\.around is 'neural', but no part .* are ngram, ngram"):
         check_mixing_plan(load_recipe("mixture", [CACHE, "cache.around=neural"]), ["ngram", "ngram"])
 
 
@@ -129,7 +125,7 @@ def test_plans_that_no_part_can_fulfil_are_refused_by_key():
     ],
 )
 def test_recipe_keys_that_do_not_go_together_are_refused(assignments, said):
-    with pytest.raises(InvalidInputError, match=said):
+    with pytest.raises(InputError, match=said):
         load_recipe("mixture", assignments)
 
 

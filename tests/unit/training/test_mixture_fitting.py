@@ -8,7 +8,7 @@ import pytest
 
 from models.cache.config import CacheConfig
 from models.cache.model import CacheModel, CacheScores
-from models.errors import InvalidInputError
+from models.errors import InputError
 from tests.support import families
 from training import mixture_fitting
 from training.corpus import EncodedCorpus
@@ -147,5 +147,5 @@ def test_a_cache_may_be_chosen_for_another_models_probabilities():
 @pytest.mark.parametrize("sentences", [[], [[]]])
 def test_a_text_that_says_nothing_of_a_cache_is_refused(sentences):
     corpus = EncodedCorpus.from_sentences(sentences)
-    with pytest.raises(InvalidInputError, match=r"the held-out text has (no|one) token"):
+    with pytest.raises(InputError, match=r"the held-out text has (no|one) token"):
         fit_cache(families.model("ngram"), corpus, window=5)

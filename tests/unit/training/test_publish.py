@@ -8,7 +8,7 @@ import pytest
 
 from models.checkpoint.registry import LocalRegistry
 from models.checkpoint.write import CheckpointDescription
-from models.errors import InvalidInputError
+from models.errors import InputError
 from training import publish
 from training.commands import run_train
 from training.model_card import model_card_files
@@ -100,7 +100,7 @@ def test_a_part_may_be_a_recipe_of_ones_own_and_is_called_by_its_file(tmp_path):
 def test_parts_that_cannot_be_trained_or_published_are_refused_before_any_text_is_read(tmp_path, parts, said):
     settings = [f"mixture.recipes={parts}", "mixture.publish_parts=true"]
     absent = tmp_path / "absent.txt"
-    with pytest.raises(InvalidInputError, match=said):
+    with pytest.raises(InputError, match=said):
         run_train("mixture", name="m", registry=tmp_path / "r", corpus=[absent], assignments=settings)
 
 

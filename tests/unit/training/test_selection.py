@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from models.errors import FormatError, InvalidInputError
+from models.errors import FormatError, InputError
 from training import selection
 from training.corpus import EncodedCorpus
 from training.selection import run_select
@@ -116,36 +116,36 @@ def test_a_subset_has_the_chosen_lines_of_all_blocks():
 @pytest.mark.parametrize(
     ("changes", "error", "said"),
     [
-        ({"output": "small.txt"}, InvalidInputError, r"--output .*small\.txt exists; name a new file"),
-        ({"output": "no/out.txt"}, InvalidInputError, r"--output .*is in .*no, which is no folder"),
-        ({"share": 0.0}, InvalidInputError, r"--share is 0\.0; it must be above 0 and at most 1"),
-        ({"share": 1.5}, InvalidInputError, r"--share is 1\.5"),
-        ({"share": math.nan}, InvalidInputError, r"--share is nan"),
+        ({"output": "small.txt"}, InputError, r"--output .*small\.txt exists; name a new file"),
+        ({"output": "no/out.txt"}, InputError, r"--output .*is in .*no, which is no folder"),
+        ({"share": 0.0}, InputError, r"--share is 0\.0; it must be above 0 and at most 1"),
+        ({"share": 1.5}, InputError, r"--share is 1\.5"),
+        ({"share": math.nan}, InputError, r"--share is nan"),
         (
             {"in_domain": "few.txt"},
-            InvalidInputError,
+            InputError,
             r"--in-domain has 29 sentences .* at least 100 are needed",
         ),
         (
             {"large": "few.txt"},
-            InvalidInputError,
+            InputError,
             r"the large text has \d+ tokens, but needs [\d,]+, twice the number of the in-domain text",
         ),
         (
             {"large": "alien.txt"},
-            InvalidInputError,
+            InputError,
             r"the large text has none of the 8 words of the in-domain",
         ),
         ({"large": "nothing.txt"}, FormatError, r"nothing\.txt: there is no such file"),
-        ({"assignments": ["ngram.order=0"]}, InvalidInputError, r"ngram\.order: must be at least 1, given 0"),
+        ({"assignments": ["ngram.order=0"]}, InputError, r"ngram\.order: must be at least 1, given 0"),
         (
             {"assignments": ["family=neural"]},
-            InvalidInputError,
+            InputError,
             r"--set: n-gram models that read forward select, given family=neural, direction=forward",
         ),
         (
             {"assignments": ["ngram.direction=backward"]},
-            InvalidInputError,
+            InputError,
             r"given family=ngram, direction=backward",
         ),
     ],

@@ -8,7 +8,7 @@ import pytest
 
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import LocalRegistry
-from models.errors import InvalidInputError, RegistryError
+from models.errors import InputError, RegistryError
 from training import commands
 from training.progress import Progress
 from training.single_model import ResumableRuns
@@ -103,13 +103,13 @@ def test_finished_parts_of_a_mixture_are_not_trained_again(run, monkeypatch):
 
 def test_another_recipe_is_refused(run):
     run(updates=7)
-    with pytest.raises(InvalidInputError, match=r"train\.learning_rate was 0\.006 and is 0\.1"):
+    with pytest.raises(InputError, match=r"train\.learning_rate was 0\.006 and is 0\.1"):
         run(resume=True, settings=["train.learning_rate=0.1"])
 
 
 def test_another_tokenizer_is_refused(run):
     run(updates=7)
-    with pytest.raises(InvalidInputError, match="the tokenizer has changed"):
+    with pytest.raises(InputError, match="the tokenizer has changed"):
         run(resume=True, settings=["tokenizer.kind=char"])
 
 
@@ -118,7 +118,7 @@ def test_two_trainings_of_one_model_are_refused(tmp_path):
     first, second = (ResumableRuns(tmp_path, "m", resume=False) for _ in range(2))
     with (
         first.locked(),
-        pytest.raises(InvalidInputError, match="another process is training 'm'"),
+        pytest.raises(InputError, match="another process is training 'm'"),
         second.locked(),
     ):
         pass
@@ -141,7 +141,7 @@ def test_a_folder_that_its_holder_removed_meanwhile_is_no_lock(tmp_path, monkeyp
     monkeypatch.setattr(fcntl, "flock", late)
     with ResumableRuns(tmp_path, "m", resume=True).locked():
         other = ResumableRuns(tmp_path, "m", resume=True)
-        with pytest.raises(InvalidInputError, match="another process"):
+        with pytest.raises(InputError, match="another process"):
             other.locked().__enter__()
 
 

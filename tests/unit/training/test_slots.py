@@ -7,7 +7,7 @@ import pytest
 
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import LocalRegistry
-from models.errors import FormatError, InvalidInputError
+from models.errors import FormatError, InputError
 from models.slot_model import SlotModel
 from training.commands import run_evaluate, run_evaluate_autocomplete, run_train
 from training.model_formats import run_export_arpa
@@ -149,9 +149,9 @@ def test_arpa_files_have_the_class(folder):
     ("assignments", "error", "problem"),
     [
         (["tokenizer.slots.city=missing.txt"], FormatError, "missing.txt"),
-        (["tokenizer.slots.City=x"], InvalidInputError, "a class is named 'City'"),
-        (["tokenizer.slots.city=", "tokenizer.kind=char"], InvalidInputError, "slots require"),
-        (["tokenizer.slots=x"], InvalidInputError, "tokenizer.slots"),
+        (["tokenizer.slots.City=x"], InputError, "a class is named 'City'"),
+        (["tokenizer.slots.city=", "tokenizer.kind=char"], InputError, "slots require"),
+        (["tokenizer.slots=x"], InputError, "tokenizer.slots"),
     ],
 )
 def test_wrong_keys_are_refused(folder, assignments, error, problem):
@@ -180,13 +180,13 @@ def test_marks_of_one_class_and_members_of_another(folder, kind):
 def test_a_list_without_a_member_in_the_text_is_refused(folder):
     """The model would have no class, and its list could not be read again."""
     (folder / "cities.txt").write_text("paris\nulm\n")
-    with pytest.raises(InvalidInputError, match=r"tokenizer.slots.city: \$city is not in the vocabulary"):
+    with pytest.raises(InputError, match=r"tokenizer.slots.city: \$city is not in the vocabulary"):
         train(folder, "ngram", "refused", listed(folder))
 
 
 def test_a_model_that_begins_with_another_has_its_classes(folder):
     train(folder, "lstm", "base", listed(folder), "tokenizer.kind=word", *NETWORK)
-    with pytest.raises(InvalidInputError, match="has the classes and members of the published models"):
+    with pytest.raises(InputError, match="has the classes and members of the published models"):
         train(folder, "finetune", "tuned", "train.from=base", listed(folder))
 
 
@@ -200,13 +200,11 @@ def test_both_compared_models_have_the_members(folder):
 
 def test_dynamic_evaluation_refuses_members(folder):
     train(folder, "lstm", "network", listed(folder), "tokenizer.kind=word", *NETWORK)
-    with pytest.raises(InvalidInputError, match="dynamic evaluation cannot read members of classes"):
+    with pytest.raises(InputError, match="dynamic evaluation cannot read members of classes"):
         evaluate(folder, "network", dynamic=True)
 
 
 def test_a_member_with_a_mark_is_refused(folder):
     (folder / "cities.txt").write_text("boston\nthe $city\n")
-    with pytest.raises(
-        InvalidInputError, match=r"tokenizer.slots.city: the member 'the \$city' contains the mark"
-    ):
+    with pytest.raises(InputError, match=r"tokenizer.slots.city: the member 'the \$city' contains the mark"):
         train(folder, "ngram", "refused", listed(folder))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from models.checkpoint.load import load_checkpoint
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.language_model import score_sequences
 from models.mixture import MixtureModel
 from models.tokenizers import CharacterTokenizer, WordTokenizer
@@ -117,7 +117,7 @@ def test_validation_text_alone_is_as_good_and_two_texts_are_one_too_many(registr
     same = [models_of("animals", "animals"), "mixture.recipes=[]"]
     result = train(registry, recipe, "valid", corpus=None, assignments=same)
     assert result["data"]["valid"]["sentences"] == len(BOTH)
-    with pytest.raises(InvalidInputError, match="give --corpus or --valid, not both"):
+    with pytest.raises(InputError, match="give --corpus or --valid, not both"):
         train(registry, recipe, "valid", assignments=same)
 
 
@@ -164,33 +164,31 @@ def test_the_one_model_is_pruned_and_quantised_and_its_parts_are_not(registry, m
 def test_only_n_gram_models_can_be_mixed_statically(registry):
     small = ["neural.hidden_size=8", "neural.embedding_size=8", "train.max_steps=1", "train.batch_size=2"]
     train(registry, "lstm", "lstm", assignments=["tokenizer.kind=word", *small])
-    with pytest.raises(InvalidInputError, match="n-gram models only; lstm@1 is of the family lstm"):
+    with pytest.raises(InputError, match="n-gram models only; lstm@1 is of the family lstm"):
         train(registry, "ngram-mixture", "x", corpus="absent", assignments=[models_of("animals", "lstm")])
-    with pytest.raises(
-        InvalidInputError, match=r"n-gram models only; 'lstm' in mixture\.recipes is of the family"
-    ):
+    with pytest.raises(InputError, match=r"n-gram models only; 'lstm' in mixture\.recipes is of the family"):
         train(registry, "mixture", "x", corpus="absent", assignments=[STATIC])
 
 
 def test_tokenizers_that_do_not_fit_are_refused_before_any_text_is_read(registry):
     train(registry, "ngram", "lower", assignments=["tokenizer.lowercase=true"])
-    with pytest.raises(InvalidInputError, match="lowercase is False in one and True in the other"):
+    with pytest.raises(InputError, match="lowercase is False in one and True in the other"):
         train(registry, "ngram-mixture", "x", corpus="absent", assignments=[models_of("animals", "lower")])
     dynamic = [models_of("animals", "trades"), "mixture.recipes=[]"]
     with pytest.raises(
-        InvalidInputError, match=r"trades@1 has another tokenizer .*one tokenizer: use mixture\.kind=static"
+        InputError, match=r"trades@1 has another tokenizer .*one tokenizer: use mixture\.kind=static"
     ):
         train(registry, "mixture", "x", corpus="absent", assignments=dynamic)
 
 
 def test_a_mixture_needs_two_parts(registry):
-    with pytest.raises(InvalidInputError, match="at least 2 parts, given 0 recipes and 1 models"):
+    with pytest.raises(InputError, match="at least 2 parts, given 0 recipes and 1 models"):
         train(registry, "ngram-mixture", "x", corpus="absent", assignments=[models_of("animals")])
 
 
 def test_parts_read_forward(registry):
     backward = [models_of("animals", "trades"), 'mixture.recipes=["ngram"]', "ngram.direction=backward"]
-    with pytest.raises(InvalidInputError, match="'ngram', which reads backward"):
+    with pytest.raises(InputError, match="'ngram', which reads backward"):
         train(registry, "ngram-mixture", "x", corpus="absent", assignments=backward)
 
 
@@ -275,7 +273,7 @@ def test_parts_that_add_nothing_leave_the_first_tokenizer():
 
 def test_rules_that_differ_are_named():
     with pytest.raises(
-        InvalidInputError, match=r"of a@1 \(word\) and b@2 \(word\) .*: lowercase is False in one and True"
+        InputError, match=r"of a@1 \(word\) and b@2 \(word\) .*: lowercase is False in one and True"
     ):
         union_tokenizer([("a@1", words("x")), ("b@2", words("x", lowercase=True))])
 
@@ -284,9 +282,7 @@ def test_parts_of_another_unicode_form_cannot_be_joined():
     forms = ["nfc", "none"]
     for first, second in (forms, forms[::-1]):
         parts = [(form, words(word, normalise=form)) for form, word in ((first, "x"), (second, "y"))]
-        with pytest.raises(
-            InvalidInputError, match=f"normalise is '{first}' in one and '{second}' in the other"
-        ):
+        with pytest.raises(InputError, match=f"normalise is '{first}' in one and '{second}' in the other"):
             union_tokenizer(parts)
     joined = union_tokenizer([("a", words("x", normalise="nfc")), ("b", words("y", normalise="nfc"))])
     assert joined.normaliser.form == "nfc"
@@ -294,7 +290,7 @@ def test_parts_of_another_unicode_form_cannot_be_joined():
 
 @pytest.mark.parametrize("other", [words("x"), CharacterTokenizer(Vocabulary("xz"))])
 def test_only_word_tokenizers_can_be_joined(other):
-    with pytest.raises(InvalidInputError, match=r"b has another tokenizer \((word|char)\) than a \(char\)"):
+    with pytest.raises(InputError, match=r"b has another tokenizer \((word|char)\) than a \(char\)"):
         union_tokenizer([("a", CharacterTokenizer(Vocabulary("xy"))), ("b", other)])
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.files import split_words
 from training.tokenizer import TokenizerSettings, encode_corpus, learn_tokenizer
 
@@ -37,7 +37,7 @@ def test_words_of_all_batches_are_counted():
 def test_the_pieces_that_many_characters_need_are_told(kind, settings, needed):
     lines = ["".join(chr(0x4E00 + 7 * i + j) for j in range(7)) for i in range(60)]
     with pytest.raises(
-        InvalidInputError, match=f"need {needed} pieces; set tokenizer.vocab_size={needed} or"
+        InputError, match=f"need {needed} pieces; set tokenizer.vocab_size={needed} or"
     ) as told:
         learn_tokenizer(
             TokenizerSettings(kind=kind, vocab_size=300 if not settings else 20, **settings), lines

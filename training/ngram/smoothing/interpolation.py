@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from models.arrays import Float32s, Float64s
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.kernels.compilation import kernel
 from models.kernels.threads import run_slices
 from models.ngram.build import NGrams, NGramWeights
@@ -32,7 +32,7 @@ Smoothing: TypeAlias = Callable[[Observations, EncodedCorpus | None], Smoothed]
 """Smoothing method: estimates a normalised model from a counted text.
 
 Parameters may be fitted on the second, held-out text, which has the same vocabulary.
-`InvalidInputError` is raised if it is required but missing, or has another vocabulary.
+`InputError` is raised if it is required but missing, or has another vocabulary.
 """
 
 Level: TypeAlias = tuple[Float64s, Float64s]
@@ -46,11 +46,11 @@ def require_held_out(held_out: EncodedCorpus | None, *, key: str, what: str) -> 
     """Return a smoothing's required held-out text.
 
     Raises:
-        InvalidInputError: no held-out text; the message names the recipe's key.
+        InputError: no held-out text; the message names the recipe's key.
     """
     if held_out is None or held_out.num_sentences == 0:
         problem = f"{key}: {what} are fitted on held-out text, but there is none; give --valid"
-        raise InvalidInputError(problem, parameter=key)
+        raise InputError(problem, parameter=key)
     return held_out
 
 

@@ -16,7 +16,7 @@ from models.cache.kernels import (
     to_unit_vectors,
 )
 from models.cache.model import FREQUENCIES_FILE, CacheModel, History, score_with_history
-from models.errors import InvalidInputError, ManifestError
+from models.errors import InputError, ManifestError
 from models.kernels.llvm import VECTOR_WIDTH
 from models.language_model import SCORES, STATE, pad_sequences, prefill_sequences, score_sequences
 from models.vocabulary import BOS, EOS
@@ -218,7 +218,7 @@ def test_features_without_length_are_like_nothing():
 
 
 def test_a_continuous_cache_needs_features():
-    with pytest.raises(InvalidInputError, match="family fake has no features"):
+    with pytest.raises(InputError, match="family fake has no features"):
         CacheModel(FakeModel(VOCABULARY), CONFIGS[0])
 
 
@@ -227,9 +227,9 @@ def test_tokens_outside_the_vocabulary_are_refused(token):
     model, _ = wrapped(CONFIGS[2])
     batch = pad_sequences([[5, token]])
     for want in (SCORES, STATE):
-        with pytest.raises(InvalidInputError, match="token ids are 0 to 12"):
+        with pytest.raises(InputError, match="token ids are 0 to 12"):
             model.read(model.initial_state(1), *batch, want)
-    with pytest.raises(InvalidInputError, match="token ids are 0 to 12"):
+    with pytest.raises(InputError, match="token ids are 0 to 12"):
         model.advance(model.initial_state(1), np.array([token]))
 
 
@@ -300,7 +300,7 @@ def test_a_gate_has_three_numbers():
 def test_dynamic_marginals_need_the_frequencies_of_the_vocabulary(tmp_path):
     config = CONFIGS[7]
     for frequencies in (None, FREQUENCIES[1:]):
-        with pytest.raises(InvalidInputError, match="frequencies"):
+        with pytest.raises(InputError, match="frequencies"):
             CacheModel(FakeModel(VOCABULARY), config, frequencies)
     model, inner = wrapped(config)
     model.save(tmp_path)

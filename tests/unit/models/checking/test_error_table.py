@@ -9,7 +9,7 @@ from rapidfuzz.distance import OSA
 
 from models.checking.error_model import CandidateSettings, ErrorTable, fit_error_table
 from models.checking.sentences import one_edit_strings
-from models.errors import InvalidInputError
+from models.errors import InputError
 from tests.support.text_models import check, trigram
 
 LISTED = {
@@ -146,7 +146,7 @@ def test_fitting_again_gives_the_same_table():
     assert table(created="") == table(created="")
     again = ErrorTable.model_validate_json(table().model_dump_json())
     assert again == table(created=again.created)
-    with pytest.raises(InvalidInputError, match="no misspelling is one edit away"):
+    with pytest.raises(InputError, match="no misspelling is one edit away"):
         fit_error_table({"a lot": ["alot"], "far": ["near"]}, "")
 
 

@@ -17,7 +17,7 @@ from models.checkpoint.stores import StoreTimeouts
 from models.errors import (
     DocumentError,
     FormatError,
-    InvalidInputError,
+    InputError,
     RegistryAccessError,
     RegistryError,
 )
@@ -68,7 +68,7 @@ def test_profiles_are_no_models(profile_store, tmp_path):
 @pytest.mark.parametrize("action", ["read", "delete"])
 def test_an_unknown_profile_is_told_with_those_there_are(profile_store, action):
     profile_store.write(profile())
-    with pytest.raises(InvalidInputError, match="no profile 'two'; profiles: one") as caught:
+    with pytest.raises(InputError, match="no profile 'two'; profiles: one") as caught:
         getattr(profile_store, action)("two")
     assert caught.value.parameter == "profile"
 
@@ -81,9 +81,9 @@ def test_deleted_profile_is_not_listed(profile_store):
 
 @pytest.mark.parametrize("name", ["", "../x", ".hidden", "a/b", "x" * 101])
 def test_names_that_cannot_be_a_files_are_refused(profile_store, name):
-    with pytest.raises(InvalidInputError, match="profile is"):
+    with pytest.raises(InputError, match="profile is"):
         profile_store.read(name)
-    with pytest.raises(InvalidInputError, match="profile is"):
+    with pytest.raises(InputError, match="profile is"):
         profile_store.write(profile(name))
 
 
@@ -220,7 +220,7 @@ def test_points_out_of_order_are_refused(tmp_path):
 
 @pytest.mark.parametrize("address", ["../x@1", "x", "x@../y", "@1"])
 def test_an_address_that_is_no_version_is_refused(tmp_path, address):
-    with pytest.raises(InvalidInputError):
+    with pytest.raises(InputError):
         CalibrationStore(tmp_path).read(address)
 
 
@@ -235,7 +235,7 @@ def test_the_threshold_for_a_precision_keeps_it_at_all_higher_ones():
     assert calibration().threshold_for(0.65) == 0.3
     assert calibration().threshold_for(0.7) == 0.9
     assert calibration().threshold_for(0.95) == 0.9
-    with pytest.raises(InvalidInputError, match=r"precision is 0.96.* at most 0.950"):
+    with pytest.raises(InputError, match=r"precision is 0.96.* at most 0.950"):
         calibration().threshold_for(0.96)
 
 
@@ -274,7 +274,7 @@ def test_profiles_of_a_remote_registry_are_written_listed_read_and_deleted(store
     profiles.write(profile("one", posterior_scale=3.0))
     assert profiles.read("one").posterior_scale == 3.0
     profiles.delete("one")
-    with pytest.raises(InvalidInputError, match="no profile 'one'; profiles: none"):
+    with pytest.raises(InputError, match="no profile 'one'; profiles: none"):
         profiles.read("one")
 
 

@@ -16,7 +16,7 @@ from models.checkpoint.golden import replay_golden
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.precision import MAX_INT8_COST, int8_problems, is_int8_recommended, to_int8
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
-from models.errors import IntegrityError, InvalidInputError
+from models.errors import InputError, IntegrityError
 from models.language_model import pad_sequences, prefill_sequences, score_sequences
 from models.mixture import MixtureModel
 from models.neural import network as device_names
@@ -54,13 +54,13 @@ def checkpoints(tmp_path_factory):
 @pytest.mark.parametrize("name", ["ngram", "lstm", "mixture"])
 @pytest.mark.parametrize("device", ["tpu", "cuda:x", "cpu:1", ""])
 def test_names_of_no_device_are_refused_for_every_family(checkpoints, name, device):
-    with pytest.raises(InvalidInputError, match="it can be auto, cpu, cuda or cuda:<number>"):
+    with pytest.raises(InputError, match="it can be auto, cpu, cuda or cuda:<number>"):
         load_checkpoint(checkpoints / name, device=device)
 
 
 @pytest.mark.parametrize("name", ["ngram", "lstm", "mixture"])
 def test_a_cuda_device_that_is_not_there_is_refused_for_every_family(checkpoints, name):
-    with pytest.raises(InvalidInputError, match=r"'cuda:99', but torch sees \d+ CUDA devices"):
+    with pytest.raises(InputError, match=r"'cuda:99', but torch sees \d+ CUDA devices"):
         load_checkpoint(checkpoints / name, device="cuda:99")
 
 
@@ -355,5 +355,5 @@ def test_int8_is_published_bit_by_bit(tmp_path):
 
 def test_a_precision_of_another_name_is_refused(tmp_path):
     path = written(tmp_path / "m", families.model("lstm"))
-    with pytest.raises(InvalidInputError, match="precision is 'int4'; it must be one of auto, float32, int8"):
+    with pytest.raises(InputError, match="precision is 'int4'; it must be one of auto, float32, int8"):
         load_checkpoint(path, precision="int4")

@@ -16,7 +16,7 @@ from models.checkpoint.folders import locked_folder
 from models.checkpoint.manifest import Version, verify_files
 from models.checkpoint.registry import LocalRegistry, open_registry
 from models.checkpoint.registry_interface import Catalogue
-from models.errors import IntegrityError, InvalidInputError, ManifestError, ModelNotFoundError, RegistryError
+from models.errors import InputError, IntegrityError, ManifestError, ModelNotFoundError, RegistryError
 from tests.support.checkpoints import write_minimal
 from tests.support.object_stores import s3_server, using
 
@@ -64,7 +64,7 @@ def test_published_files_cannot_be_written_to_and_are_deleted_as_before(registry
 
 def test_an_address_that_ends_with_its_at_sign_is_refused(registry):
     registry.publish("m", write_minimal)
-    with pytest.raises(InvalidInputError, match=r"must follow the @, as in m@7 or m@champion"):
+    with pytest.raises(InputError, match=r"must follow the @, as in m@7 or m@champion"):
         registry.resolve("m@")
 
 
@@ -110,7 +110,7 @@ def test_aliases_nested_without_end_are_damaged(registry):
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "-x", "ü", "a b", "x" * 101, "a\n", "a@1"])
 def test_a_name_that_is_no_folder_name_is_refused(registry, name):
-    with pytest.raises(InvalidInputError, match="must start with a letter or digit"):
+    with pytest.raises(InputError, match="must start with a letter or digit"):
         registry.publish(name, write_minimal)
     assert registry.models() == []
 
@@ -312,7 +312,7 @@ def test_an_alias_that_cannot_be_is_not_found(any_registry, name, alias):
 
 def test_an_alias_is_a_name_and_points_to_a_version(any_registry):
     any_registry.publish("m", write_minimal)
-    with pytest.raises(InvalidInputError, match="read as a version number"):
+    with pytest.raises(InputError, match="read as a version number"):
         any_registry.set_alias("m", "7", 1)
     with pytest.raises(ModelNotFoundError, match="no version 5"):
         any_registry.set_alias("m", "champion", 5)
@@ -333,7 +333,7 @@ def test_a_deleted_version_is_gone_and_its_number_stays_used(any_registry):
 def test_a_version_an_alias_points_to_cannot_be_deleted(any_registry):
     any_registry.publish("m", write_minimal)
     any_registry.set_alias("m", "champion", 1)
-    with pytest.raises(InvalidInputError, match="m@1 is champion"):
+    with pytest.raises(InputError, match="m@1 is champion"):
         any_registry.delete("m", 1)
     assert any_registry.versions("m") == [1]
 

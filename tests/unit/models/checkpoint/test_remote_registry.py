@@ -15,7 +15,7 @@ from models.checkpoint.fsspec_store import MemoryStore
 from models.checkpoint.registry import LocalRegistry, open_registry
 from models.checkpoint.remote_registry import RemoteRegistry
 from models.checkpoint.stores import StoreTimeouts
-from models.errors import InvalidInputError, ManifestError, ModelNotFoundError, RegistryError
+from models.errors import InputError, ManifestError, ModelNotFoundError, RegistryError
 from tests.support.checkpoints import write_minimal
 from tests.support.object_stores import Clock, FlakyStore
 
@@ -53,14 +53,14 @@ def test_a_folder_is_a_local_registry_however_it_is_addressed(tmp_path, form):
 
 @pytest.mark.parametrize("url", ["s3://key:secret@bucket/r", "s3://bucket/r?endpoint_url=x", "memory://a b"])
 def test_url_with_credentials_or_options_is_refused_and_not_repeated(url):
-    with pytest.raises(InvalidInputError, match="in the environment") as caught:
+    with pytest.raises(InputError, match="in the environment") as caught:
         open_registry(url)
     assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("url", ["s3://", "memory:///", "file://relative/path", "s3:/bucket/models"])
 def test_a_url_without_a_bucket_or_a_folder_is_refused(url):
-    with pytest.raises(InvalidInputError, match="registry"):
+    with pytest.raises(InputError, match="registry"):
         open_registry(url)
 
 
@@ -71,7 +71,7 @@ def test_a_protocol_that_nobody_knows_is_told():
 
 def test_the_extra_that_is_missing_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "s3fs", None)
-    with pytest.raises(InvalidInputError, match=r"s3fs: pip install 'gramophone-lm\[s3\]'"):
+    with pytest.raises(InputError, match=r"s3fs: pip install 'gramophone-lm\[s3\]'"):
         open_registry("s3://bucket/r")
 
 
@@ -274,7 +274,7 @@ def test_an_alias_to_a_version_that_is_deleted_meanwhile_goes_back(registry, sto
 def test_a_version_that_gets_an_alias_while_it_is_deleted_stays(registry, store, other):
     registry.publish("m", write_minimal)
     store.before_put = lambda: other.set_alias("m", "champion", 1)
-    with pytest.raises(InvalidInputError, match="m@1 is champion"):
+    with pytest.raises(InputError, match="m@1 is champion"):
         registry.delete("m", 1)
     assert other.versions("m") == [1]
     assert other.read_file(other.resolve("m"), "weights.bin") == b"weights"

@@ -13,7 +13,7 @@ from models.checkpoint import folders
 from models.checkpoint import restore as checkpoint_restore
 from models.checkpoint.manifest import MANIFEST_FILE, read_manifest, verify_files
 from models.checkpoint.registry import LocalRegistry, open_registry, open_store
-from models.errors import IntegrityError, InvalidInputError, ManifestError, RegistryError
+from models.errors import InputError, IntegrityError, ManifestError, RegistryError
 from models.reranking.ranking import ProfileStore
 from tests.support.checkpoints import write_minimal
 from tests.unit.models.checkpoint.test_documents import profile
@@ -76,7 +76,7 @@ def test_differing_items_are_refused_kept_or_replaced_by_policy(registry, backup
     shutil.rmtree(registry.version("m", 1).path)
     registry.set_alias("m", "champion", 2)
     with pytest.raises(
-        InvalidInputError, match="nothing was restored, because these differ from the backup: aliases of m;"
+        InputError, match="nothing was restored, because these differ from the backup: aliases of m;"
     ):
         restore(backup, registry)
     assert registry.versions("m") == [2]
@@ -92,7 +92,7 @@ def test_another_version_of_the_same_number_is_not_taken_for_damage(registry, ba
     shutil.rmtree(path)
     path.mkdir()
     write_minimal(path, b"else", schema_version=schema_version, reader_version=schema_version)
-    with pytest.raises(InvalidInputError, match="these differ from the backup: m@2"):
+    with pytest.raises(InputError, match="these differ from the backup: m@2"):
         restore(backup, registry)
 
 
@@ -117,7 +117,7 @@ def test_numbers_that_were_deleted_in_the_backup_are_not_used_again(registry, ba
 def test_a_backup_that_holds_nothing_and_a_target_in_a_store_are_refused(registry, tmp_path):
     with pytest.raises(RegistryError, match="holds no model"):
         restore(LocalRegistry(tmp_path), registry)
-    with pytest.raises(InvalidInputError, match="writes only to registries in folders"):
+    with pytest.raises(InputError, match="writes only to registries in folders"):
         restore(registry, open_registry("memory://target", cache=tmp_path / "cache"))
 
 

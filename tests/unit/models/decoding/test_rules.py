@@ -8,7 +8,7 @@ from models.decoding.batch import SequenceBatch
 from models.decoding.parameters import DecodingParameters
 from models.decoding.rules import BannedSequences, TokenBias, compile_rules
 from models.decoding.sampling import adjust_scores
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.phrases import PhraseAutomaton
 from models.vocabulary import EOS
 
@@ -46,7 +46,7 @@ NAN, INF = float("nan"), float("inf")
     ],
 )
 def test_a_value_outside_its_limits_is_refused_by_name_and_value(field, value):
-    with pytest.raises(InvalidInputError, match=f"{field} is {value}") as caught:
+    with pytest.raises(InputError, match=f"{field} is {value}") as caught:
         DecodingParameters(**{"max_tokens": 2, field: value})
     assert caught.value.parameter == field
 
@@ -66,30 +66,30 @@ def test_a_value_outside_its_limits_is_refused_by_name_and_value(field, value):
     ],
 )
 def test_beams_have_limits_of_their_own(options, message):
-    with pytest.raises(InvalidInputError, match=message):
+    with pytest.raises(InputError, match=message):
         DecodingParameters(max_tokens=1, strategy="beam", **options)
 
 
 @pytest.mark.parametrize("field", ["num_beams", "num_beam_groups", "diversity_penalty"])
 def test_beam_options_are_refused_with_other_strategies(field):
-    with pytest.raises(InvalidInputError, match=f"{field} is 3; it needs strategy 'beam'"):
+    with pytest.raises(InputError, match=f"{field} is 3; it needs strategy 'beam'"):
         DecodingParameters(max_tokens=1, **{field: 3})
 
 
 def test_the_best_are_chosen_of_at_least_as_many():
-    with pytest.raises(InvalidInputError, match="best_of is 2; it must be from n, which is 3, to 64"):
+    with pytest.raises(InputError, match="best_of is 2; it must be from n, which is 3, to 64"):
         DecodingParameters(max_tokens=1, n=3, best_of=2)
 
 
 @pytest.mark.parametrize("stop", [("",), ("x" * 257,), ("x",) * 33])
 def test_stop_strings_are_neither_empty_nor_long_nor_many(stop):
-    with pytest.raises(InvalidInputError, match="stop"):
+    with pytest.raises(InputError, match="stop"):
         DecodingParameters(max_tokens=1, stop=stop)
 
 
 @pytest.mark.parametrize("words", [("",), ("x" * 257,), ("x",) * 1025, ("x" * 200,) * 200])
 def test_bad_words_are_neither_empty_nor_long_nor_many(words):
-    with pytest.raises(InvalidInputError, match="bad_words"):
+    with pytest.raises(InputError, match="bad_words"):
         DecodingParameters(max_tokens=1, bad_words=words)
 
 
@@ -100,7 +100,7 @@ def test_biases_are_few_bounded_and_of_different_tokens():
         (((7, NAN),), "logit_bias.7 is nan"),
         (((7, 1.0), (7, 2.0)), "twice"),
     ):
-        with pytest.raises(InvalidInputError, match=message):
+        with pytest.raises(InputError, match=message):
             DecodingParameters(max_tokens=1, logit_bias=biases)
 
 

@@ -14,7 +14,7 @@ import pytest
 from numba import types
 
 from models import precompile
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.kernels.compilation import DECLARED, kernel
 from models.kernels.target import LEVEL, LEVELS, supported_levels
 from models.precompile import ALL_GROUPS, KernelGroup, precompile_levels
@@ -247,7 +247,7 @@ def test_no_level_hides_a_faster_one():
 
 @pytest.mark.parametrize("name", ["x86-64-v9", "", "znver4"])
 def test_unknown_levels_are_refused_with_those_that_this_processor_has(name, tmp_path):
-    with pytest.raises(InvalidInputError, match=f"^target is {name!r}; this processor has .*{LEVEL.name}"):
+    with pytest.raises(InputError, match=f"^target is {name!r}; this processor has .*{LEVEL.name}"):
         list(precompile_levels([LEVEL.name, name], tmp_path / "never"))
     assert not (tmp_path / "never").exists()
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from models.errors import FormatError, InvalidInputError
+from models.errors import FormatError, InputError
 from models.lattices.formats import format_kaldi, read_kaldi
 from models.lattices.lattice import Lattice, read_symbols
 from models.reranking.formats.format import BadLine
@@ -119,5 +119,5 @@ def test_a_word_at_the_end_makes_the_end_a_state():
 
 def test_words_without_a_number_cannot_be_written():
     [lattice] = read(COMPACT)
-    with pytest.raises(InvalidInputError, match=r"words\.txt has no 'yellow'"):
+    with pytest.raises(InputError, match=r"words\.txt has no 'yellow'"):
         format_kaldi(lattice, read_symbols([b"<eps> 0", b"hello 1", b"world 3"], "words.txt"))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from models.errors import InvalidInputError, UnsupportedParameterError
+from models.errors import InputError, UnsupportedParameterError
 from models.lattices import lattice as limits
 from models.lattices.graph import LabelTokenizer
 from models.lattices.lattice import Arc, build_lattice
@@ -44,18 +44,18 @@ def test_nodes_on_no_path_are_dropped():
 
 @pytest.mark.parametrize(("sources", "targets"), [([0, 1, 2, 1], [1, 2, 1, 3]), ([0, 1, 1], [1, 1, 3])])
 def test_a_cycle_is_refused_and_a_node_on_it_named(sources, targets):
-    with pytest.raises(InvalidInputError, match=r"node (1|2) is on a cycle"):
+    with pytest.raises(InputError, match=r"node (1|2) is on a cycle"):
         made(sources, targets)
 
 
 def test_an_end_that_cannot_be_reached_is_refused():
-    with pytest.raises(InvalidInputError, match="no path leads from node 0 to node 3"):
+    with pytest.raises(InputError, match="no path leads from node 0 to node 3"):
         made([0, 2], [1, 3])
 
 
 def test_sizes_are_limited(monkeypatch):
     monkeypatch.setattr(limits, "MAX_ARCS", 2)
-    with pytest.raises(InvalidInputError, match="has 3 arcs; at most 2"):
+    with pytest.raises(InputError, match="has 3 arcs; at most 2"):
         made([0, 0, 0], [1, 1, 1])
 
 
@@ -68,7 +68,7 @@ def test_sizes_are_limited(monkeypatch):
 )
 def test_scores_that_are_none_are_refused(change, problem):
     arcs = [Arc(0, 1, "a", 0.0, 0.0), Arc(1, 2, "b", 0.0, 0.0)._replace(**change)]
-    with pytest.raises(InvalidInputError, match=problem):
+    with pytest.raises(InputError, match=problem):
         build_lattice(arcs, name=None, start=0, end=2, times=np.zeros(3))
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.lattices.graph import LabelTokenizer, PathWeights
 from models.lattices.lattice import Arc, Scales, build_lattice
 from models.lattices.rescoring import first_pass_text, nbest_candidates, nbest_paths, oracle_errors, rescore
@@ -180,15 +180,15 @@ def test_the_old_models_score_is_replaced_unless_it_has_a_weight():
 
 
 def test_weights_that_name_nothing_or_are_too_large_are_refused():
-    with pytest.raises(InvalidInputError, match=r"weights.lmscale is not a feature of a path"):
+    with pytest.raises(InputError, match=r"weights.lmscale is not a feature of a path"):
         PathWeights.of({"lmscale": 1.0}, Scales())
-    with pytest.raises(InvalidInputError, match=r"weights.am is 10000000.0; it must be from -1e\+06"):
+    with pytest.raises(InputError, match=r"weights.am is 10000000.0; it must be from -1e\+06"):
         PathWeights(am=1e7)
 
 
 @pytest.mark.parametrize("name", ["max_tokens_per_node", "recombination_order", "beam"])
 def test_a_search_that_cannot_be_is_refused(name):
-    with pytest.raises(InvalidInputError, match=f"{name} is -1"):
+    with pytest.raises(InputError, match=f"{name} is -1"):
         LatticeSearchSettings(**{name: -1})
 
 

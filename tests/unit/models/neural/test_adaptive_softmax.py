@@ -5,7 +5,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from models.errors import InvalidInputError, ManifestError
+from models.errors import InputError, ManifestError
 from models.language_model import score_sequences
 from models.neural.adaptive_softmax import AdaptiveSoftmax, ClusteredEmbedding
 from models.neural.config import NetworkConfig
@@ -172,7 +172,7 @@ def test_damaged_ranks_are_refused(model, tmp_path, change, problem):
 @pytest.mark.parametrize("cutoffs", [[], [2, 9], [9, 9], [9, 5]])
 def test_cutoffs_that_do_not_rise_are_refused(cutoffs):
     with pytest.raises(
-        InvalidInputError, match=r"neural\.cutoffs: must be an ascending list from 3 or more.*, given \["
+        InputError, match=r"neural\.cutoffs: must be an ascending list from 3 or more.*, given \["
     ):
         parse_recipe(
             {"family": "neural", "neural": {"output": "adaptive", "cutoffs": cutoffs}}, source="mine"
@@ -180,13 +180,13 @@ def test_cutoffs_that_do_not_rise_are_refused(cutoffs):
 
 
 def test_an_adaptive_softmax_without_cutoffs_is_refused():
-    with pytest.raises(InvalidInputError, match=r"neural\.cutoffs: must be an ascending list .* given \[\]"):
+    with pytest.raises(InputError, match=r"neural\.cutoffs: must be an ascending list .* given \[\]"):
         parse_recipe({"family": "neural", "neural": {"output": "adaptive"}}, source="mine")
 
 
 @pytest.mark.parametrize("last", [30, 31])
 def test_cutoffs_beyond_the_vocabulary_are_refused(last):
-    with pytest.raises(InvalidInputError, match=r"below the vocabulary's 30 tokens, given \[5, 3[01]\]"):
+    with pytest.raises(InputError, match=r"below the vocabulary's 30 tokens, given \[5, 3[01]\]"):
         network(cutoffs=(5, last))
 
 
@@ -205,7 +205,7 @@ def test_cutoffs_beyond_the_vocabulary_are_refused(last):
     ],
 )
 def test_keys_that_cannot_act_are_refused(neural, train, problem):
-    with pytest.raises(InvalidInputError, match=problem):
+    with pytest.raises(InputError, match=problem):
         parse_recipe({"family": "neural", "neural": neural, "train": train}, source="mine")
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.kernels.threads import THREADS
 from models.language_model import (
     BLOCK_TOKENS,
@@ -128,7 +128,7 @@ def test_family_is_the_cell(model):
 
 def test_a_network_for_another_vocabulary_is_refused():
     network = Network(NetworkConfig(embedding_size=4, hidden_size=4), 9)
-    with pytest.raises(InvalidInputError, match=r"predicts 9 tokens, the vocabulary has 4"):
+    with pytest.raises(InputError, match=r"predicts 9 tokens, the vocabulary has 4"):
         NeuralModel(network, Vocabulary(["a"]))
 
 

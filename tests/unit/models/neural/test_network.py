@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from models.errors import InvalidInputError, ManifestError
+from models.errors import InputError, ManifestError
 from models.language_model import pad_sequences, score_sequences
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
@@ -251,12 +251,12 @@ def test_auto_is_the_best_device_there_is():
 
 @pytest.mark.parametrize("name", ["tpu", "cpu:1", "cuda:", "cuda:x", "cuda:-1", ""])
 def test_other_names_are_refused(name):
-    with pytest.raises(InvalidInputError, match="it can be auto, cpu, cuda or cuda:<number>"):
+    with pytest.raises(InputError, match="it can be auto, cpu, cuda or cuda:<number>"):
         resolve_device(name)
 
 
 def test_a_cuda_device_that_is_not_there_is_refused():
-    with pytest.raises(InvalidInputError, match=r"'cuda:99', but torch sees \d+ CUDA devices"):
+    with pytest.raises(InputError, match=r"'cuda:99', but torch sees \d+ CUDA devices"):
         resolve_device("cuda:99")
 
 

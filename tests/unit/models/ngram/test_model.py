@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.language_model import SequenceReader, prefill_sequences, score_sequences
 from models.ngram.build import quantise_automaton
 from models.ngram.model import NGramModel, score_lines
@@ -96,7 +96,7 @@ def test_scores_say_how_long_an_ngram_was_found_and_what_backing_off_cost(model)
 
 @pytest.mark.parametrize("k", [0, 11])
 def test_more_tokens_than_there_are_cannot_be_ranked(model, k):
-    with pytest.raises(InvalidInputError, match=f"k is {k}, it can be 1 to 10"):
+    with pytest.raises(InputError, match=f"k is {k}, it can be 1 to 10"):
         model.top_k(model.initial_state(1), k)
 
 
@@ -114,7 +114,7 @@ def test_ragged_scores_are_those_of_each_row(model):
 
 @pytest.mark.parametrize("offsets", [[0, 3], [1, 2, 3], [0, 4, 3], [0, 1, 2]])
 def test_offsets_that_do_not_fit_are_refused(model, offsets):
-    with pytest.raises(InvalidInputError, match="offsets"):
+    with pytest.raises(InputError, match="offsets"):
         model.score_ragged(model.initial_state(2), np.array([3, 4, 5]), np.array(offsets))
 
 
@@ -128,24 +128,24 @@ def test_padding_of_a_row_is_ignored(model):
 @pytest.mark.parametrize("word", [-1, 10, 2**40])
 def test_an_unknown_id_is_refused_by_name(model, word):
     message = f"token 1 of the batch is {word}, but token ids are 0 to 9"
-    with pytest.raises(InvalidInputError, match=message):
+    with pytest.raises(InputError, match=message):
         model.advance(model.initial_state(2), np.array([3, word]))
-    with pytest.raises(InvalidInputError, match=message):
+    with pytest.raises(InputError, match=message):
         score_sequences(model, model.initial_state(1), np.array([[3, word]]), np.array([2]))
 
 
 def test_shapes_that_do_not_fit_are_refused(model):
     state = model.initial_state(2)
-    with pytest.raises(InvalidInputError, match=r"the state has 2 rows"):
+    with pytest.raises(InputError, match=r"the state has 2 rows"):
         model.advance(state, np.array([3]))
-    with pytest.raises(InvalidInputError, match=r"they must be \[2, T\] and \[2\]"):
+    with pytest.raises(InputError, match=r"they must be \[2, T\] and \[2\]"):
         score_sequences(model, state, np.array([[3]]), np.array([1]))
-    with pytest.raises(InvalidInputError, match="lengths go up to 5, tokens have 1 columns"):
+    with pytest.raises(InputError, match="lengths go up to 5, tokens have 1 columns"):
         score_sequences(model, state, np.array([[3], [3]]), np.array([1, 5]))
 
 
 def test_a_vocabulary_of_another_size_is_refused(model):
-    with pytest.raises(InvalidInputError, match="has 10 unigrams, the vocabulary 4 tokens"):
+    with pytest.raises(InputError, match="has 10 unigrams, the vocabulary 4 tokens"):
         NGramModel(model.automaton, Vocabulary(["a"]))
 
 
@@ -194,13 +194,13 @@ def test_no_line_is_no_trouble(model, tokenizer):
 
 @pytest.mark.parametrize("offsets", [[0, 50_000_000, 2], [0, 1, 5], [1, 2], [0, 2, 1, 2], []])
 def test_offsets_that_lead_astray_are_refused(model, offsets):
-    with pytest.raises(InvalidInputError, match="offsets"):
+    with pytest.raises(InputError, match="offsets"):
         model.score_ragged(model.initial_state(max(len(offsets) - 1, 0)), np.array([3, 4]), np.array(offsets))
 
 
 @pytest.mark.parametrize("word", [-1, 10, 2**32 + 3])
 def test_an_unknown_id_is_refused(model, word):
-    with pytest.raises(InvalidInputError, match=f"is {word}, but token ids are 0 to 9"):
+    with pytest.raises(InputError, match=f"is {word}, but token ids are 0 to 9"):
         model.score_ragged(model.initial_state(1), np.array([3, word]), np.array([0, 2]))
 
 

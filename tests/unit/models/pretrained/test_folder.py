@@ -14,7 +14,7 @@ from transformers.pytorch_utils import Conv1D
 
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import open_registry
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.language_model import pad_sequences, score_sequences
 from models.pretrained.folder import quantise_layers
 from models.pretrained.model import PretrainedModel
@@ -181,7 +181,7 @@ def another_tokenizer(folder):
 )
 def test_an_incomplete_folder_is_refused_and_nothing_is_published(folder, tmp_path, damage, said):
     damage(folder)
-    with pytest.raises(InvalidInputError, match=said):
+    with pytest.raises(InputError, match=said):
         run_import_hf(folder, name="m", registry=tmp_path / "registry")
     assert open_registry(tmp_path / "registry").models() == []
 
@@ -258,7 +258,7 @@ def test_a_tokenizer_that_could_stop_a_service_is_not_published(folder, tmp_path
     path = folder / "tokenizer.json"
     content = json.loads(path.read_text())
     path.write_text(json.dumps(content | change(content)))
-    with pytest.raises(InvalidInputError, match=rf"tokenizer\.json: reading .*{said}"):
+    with pytest.raises(InputError, match=rf"tokenizer\.json: reading .*{said}"):
         run_import_hf(folder, name="m", registry=tmp_path / "registry")
     assert open_registry(tmp_path / "registry").models() == []
 
@@ -280,7 +280,7 @@ def test_tokenizers_in_use_are_published(folder, change):
 @pytest.mark.parametrize("positions", [-3, 0, 1])
 def test_a_text_has_at_least_two_positions(tmp_path, positions):
     write_folder("llama", tmp_path / "model", max_position_embeddings=positions)
-    with pytest.raises(InvalidInputError, match=f"has {positions} positions, less than 2"):
+    with pytest.raises(InputError, match=f"has {positions} positions, less than 2"):
         run_import_hf(tmp_path / "model", name="m", registry=tmp_path / "registry")
 
 
@@ -368,7 +368,7 @@ def test_int8_is_close_small_and_the_default_only_where_its_cost_was_measured(fo
     assert np.exp(rounded.model.next_log_probs(state), dtype=np.float64).sum() == pytest.approx(1, abs=1e-5)
     assert rounded.model.num_parameters == full.model.num_parameters
     monkeypatch.setattr("models.checkpoint.load._resolve_device_name", lambda *_: "cuda")
-    with pytest.raises(InvalidInputError, match="int8, which requires the CPU"):
+    with pytest.raises(InputError, match="int8, which requires the CPU"):
         load_checkpoint(path, precision="int8", device="cuda")
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from models.calls import run_to_completion
-from models.errors import FormatError, InvalidInputError
+from models.errors import FormatError, InputError
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.corrections import (
     MAX_CORRECTED_CANDIDATES,
@@ -153,7 +153,7 @@ def test_contexts_of_a_continuation_are_not_corrected():
     ],
 )
 def test_corrections_outside_the_limits_are_refused(wrong, field, message):
-    with pytest.raises(InvalidInputError, match=message) as error:
+    with pytest.raises(InputError, match=message) as error:
         CorrectionTable([correction("x", "y"), wrong])
     assert error.value.parameter == f"corrections[1].{field}"
     assert str(error.value).startswith(f"corrections[1].{field} ")
@@ -164,10 +164,10 @@ def test_words_are_separated_by_single_spaces():
 
 
 def test_a_pair_given_twice_and_too_many_corrections_are_refused():
-    with pytest.raises(InvalidInputError, match=r"corrections\[1\] replaces 'a' by 'b', as an earlier one"):
+    with pytest.raises(InputError, match=r"corrections\[1\] replaces 'a' by 'b', as an earlier one"):
         table(("a", "b", 1.0), ("a", "b", 2.0))
     many = [correction(f"a{number}", "b") for number in range(MAX_CORRECTIONS + 1)]
-    with pytest.raises(InvalidInputError, match="corrections has 5001 entries; at most 5000"):
+    with pytest.raises(InputError, match="corrections has 5001 entries; at most 5000"):
         CorrectionTable(many)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from models.calls import run_to_completion
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.features import (
     ListFeatures,
@@ -72,7 +72,7 @@ def test_a_list_has_its_own_rows():
     ],
 )
 def test_missing_feature_is_named(name, said):
-    with pytest.raises(InvalidInputError, match=said):
+    with pytest.raises(InputError, match=said):
         matrix_of(LISTS, COMPUTED, [name])
 
 
@@ -80,14 +80,14 @@ def test_missing_feature_is_named(name, said):
 def test_a_weighed_feature_beyond_its_limits_is_refused(value):
     lists = [CandidateList(None, "", (Candidate("x", {"am": 0.0}), Candidate("y", {"am": value})))]
     computed = ListFeatures(("words",), np.ones((2, 1)), np.array([0, 2]))
-    with pytest.raises(InvalidInputError, match=r"lists\[0\]\.candidates\[1\]\.features\.am is"):
+    with pytest.raises(InputError, match=r"lists\[0\]\.candidates\[1\]\.features\.am is"):
         matrix_of(lists, computed, ["am"])
 
 
 @pytest.mark.parametrize("name", ["lm", "words", "unk:old", "lm_sum:old", "rank", "am*tokens"])
 def test_given_feature_with_a_computed_name_is_refused(name):
     lists = [*LISTS, CandidateList(None, "", (Candidate("x", {name: 1.0}),))]
-    with pytest.raises(InvalidInputError, match=r"lists\[2\]\.candidates\[0\]\.features\.\S+ is given, but"):
+    with pytest.raises(InputError, match=r"lists\[2\]\.candidates\[0\]\.features\.\S+ is given, but"):
         check_given(lists, models=["old"])
 
 
@@ -102,7 +102,7 @@ def test_names_of_features_and_models_belong_together():
 
 @pytest.mark.parametrize("names", [["a b"], [""], ["x" * 65], ["a", "a"], ["ä"]])
 def test_names_that_features_cannot_have_are_refused(names):
-    with pytest.raises(InvalidInputError, match=r"models\[\d\]\.name is"):
+    with pytest.raises(InputError, match=r"models\[\d\]\.name is"):
         check_model_names(names, parameter="models")
 
 
@@ -160,10 +160,10 @@ def test_derived_features_are_told_by_the_shape_of_their_names(name, derived, ba
 
 @pytest.mark.parametrize("name", ["rank:square", "rank:", "consensus", "consensus:ter"])
 def test_a_name_that_only_looks_derived_is_refused_with_the_choices(name):
-    with pytest.raises(InvalidInputError, match=r"there is no feature .*; features: "):
+    with pytest.raises(InputError, match=r"there is no feature .*; features: "):
         check_derived(name)
 
 
 def test_tokens_need_a_model():
-    with pytest.raises(InvalidInputError, match=r"am\*tokens needs a language model"):
+    with pytest.raises(InputError, match=r"am\*tokens needs a language model"):
         derived("am*tokens", ["a"], lambda _: np.ones(1))

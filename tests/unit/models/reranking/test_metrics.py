@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from models.calls import run_to_completion
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.reranking.metrics import METRIC_NAMES, make_metric
 from models.reranking.metrics.metric import SignificanceResult, format_score, paired_bootstrap
 
@@ -59,17 +59,17 @@ def test_no_texts_have_no_statistics(name):
 
 @pytest.mark.parametrize("name", METRIC_NAMES)
 def test_without_a_reference_nothing_is_counted(name):
-    with pytest.raises(InvalidInputError, match="references has 0 texts"):
+    with pytest.raises(InputError, match="references has 0 texts"):
         make_metric(name).statistics(["a"], [])
 
 
 def test_an_unknown_metric_is_refused_by_name():
-    with pytest.raises(InvalidInputError, match="'ter'; it must be one of wer, cer, bleu, chrf"):
+    with pytest.raises(InputError, match="'ter'; it must be one of wer, cer, bleu, chrf"):
         make_metric("ter")
 
 
 def test_a_normaliser_that_the_metric_does_not_have_is_refused():
-    with pytest.raises(InvalidInputError, match="'lower'; for bleu it must be one of none"):
+    with pytest.raises(InputError, match="'lower'; for bleu it must be one of none"):
         make_metric("bleu", normaliser="lower")
 
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.reranking.ranking import (
     LogLinearModel,
     rank_by,
@@ -43,7 +43,7 @@ def test_features_that_must_be_given_are_those_that_nobody_computes():
     ],
 )
 def test_weights_of_what_nobody_computes_are_refused(weights, said):
-    with pytest.raises(InvalidInputError, match=said):
+    with pytest.raises(InputError, match=said):
         LogLinearModel(weights=weights).check(["other"])
 
 
@@ -56,7 +56,7 @@ def test_weights_of_what_can_be_computed_or_given_are_accepted():
     "options", [{"weights": {"lm": math.nan}}, {"weights": {"lm": -1e7}}, {"length_exponent": -1.0}]
 )
 def test_weights_and_exponent_have_limits(options):
-    with pytest.raises(InvalidInputError):
+    with pytest.raises(InputError):
         LogLinearModel(**options)
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import sentencepiece
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.scoring.texts import ContextEncoder, encode_after
 from models.tokenizers import SentencePieceTokenizer, WordTokenizer
 from tests.matrix import zoo
@@ -79,7 +79,7 @@ def test_ids_follow_ids(words):
 
 
 def test_text_and_ids_are_not_mixed(words):
-    with pytest.raises(InvalidInputError, match="context is text but text is token ids"):
+    with pytest.raises(InputError, match="context is text but text is token ids"):
         encode_after(words, "the", (4,), parameter="text")
 
 

@@ -7,7 +7,7 @@ from array import array
 import numpy as np
 import pytest
 
-from models.errors import FormatError, InvalidInputError
+from models.errors import FormatError, InputError
 from service.bench.plan import ClosedLoop, LoadSettings, OpenLoop, parse_duration_s
 from service.bench.results import (
     Observation,
@@ -148,14 +148,14 @@ def test_times_have_units(text, seconds):
 
 @pytest.mark.parametrize("text", ["10", "", "ms", "-1s", "1 s", "1h", "nan", f"{'9' * 400}s"])
 def test_invalid_duration_is_refused_by_name(text):
-    with pytest.raises(InvalidInputError, match=r"warmup is .*such as 200ms"):
+    with pytest.raises(InputError, match=r"warmup is .*such as 200ms"):
         parse_duration_s(text, "warmup")
 
 
 def test_fields_are_json_and_else_text():
     fields = parse_fields(["n=2", 'stop=["."]', "model=lstm@3", "user=a=b"])
     assert fields == {"n": 2, "stop": ["."], "model": "lstm@3", "user": "a=b"}
-    with pytest.raises(InvalidInputError, match="NAME=JSON"):
+    with pytest.raises(InputError, match="NAME=JSON"):
         parse_fields(["n"])
 
 
@@ -182,16 +182,16 @@ def test_a_missing_file_is_refused(tmp_path):
 
 @pytest.mark.parametrize("rate", [0, -1, math.nan, math.inf, 2e6])
 def test_a_rate_is_a_number_above_nothing(rate):
-    with pytest.raises(InvalidInputError, match="rate is"):
+    with pytest.raises(InputError, match="rate is"):
         OpenLoop(rate)
 
 
 def test_there_is_a_client_at_least():
-    with pytest.raises(InvalidInputError, match="clients is 0"):
+    with pytest.raises(InputError, match="clients is 0"):
         ClosedLoop(0)
 
 
 @pytest.mark.parametrize("terms", [{}, {"duration_s": 1, "num_requests": 1}, {"duration_s": 0}])
 def test_a_load_ends_by_time_or_by_number(terms):
-    with pytest.raises(InvalidInputError):
+    with pytest.raises(InputError):
         LoadSettings(**terms)

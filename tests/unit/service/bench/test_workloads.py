@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from models.errors import FormatError, InvalidInputError
+from models.errors import FormatError, InputError
 from service.bench.workloads import WORKLOADS, default_texts, load_texts, workload_requests
 
 TEXTS = ["one two three four", "five six seven eight"]
@@ -38,7 +38,7 @@ def test_items_are_texts_candidates_and_contexts():
 
 
 def test_a_prompt_is_one_to_a_request():
-    with pytest.raises(InvalidInputError, match="items is 2"):
+    with pytest.raises(InputError, match="items is 2"):
         bodies("generate", num_items=2)
 
 
@@ -48,7 +48,7 @@ def test_fields_go_over_what_is_there():
 
 
 def test_an_unknown_workload_is_refused():
-    with pytest.raises(InvalidInputError, match="next-token, score, rerank, generate, completions"):
+    with pytest.raises(InputError, match="next-token, score, rerank, generate, completions"):
         workload_requests("typing")
 
 

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from models.checking.calibration import Calibration, CalibrationPoint, CalibrationStore
-from models.errors import FormatError, InvalidInputError, UnsupportedParameterError
+from models.errors import FormatError, InputError, UnsupportedParameterError
 from models.files import decompressed
 from models.reranking.ranking import ProfileStore
 from service.cli.ask import read_words
@@ -331,7 +331,7 @@ def test_a_dash_stands_for_the_models_of_a_profile(rerank_registry, tmp_path):
 
 
 def test_a_dash_requires_a_profile(rerank):
-    with pytest.raises(InvalidInputError, match="model is missing"):
+    with pytest.raises(InputError, match="model is missing"):
         rerank(model="-")
 
 
@@ -353,12 +353,12 @@ def test_a_list_that_cannot_be_ranked_fails_alone(rerank, tmp_path):
 
 
 def test_that_no_list_can_be_ranked_is_an_error(rerank):
-    with pytest.raises(InvalidInputError, match="no list can be re-ranked"):
+    with pytest.raises(InputError, match="no list can be re-ranked"):
         rerank("--weights", "nothing=1")
 
 
 def test_an_output_needs_its_format(rerank, tmp_path):
-    with pytest.raises(InvalidInputError, match="--output needs --output-format"):
+    with pytest.raises(InputError, match="--output needs --output-format"):
         rerank("--output", tmp_path / "out")
 
 
@@ -376,7 +376,7 @@ def test_phrases_of_a_file_have_weights_and_classes(rerank, tmp_path):
 def test_a_bad_line_of_phrases_is_refused(rerank, tmp_path):
     (tmp_path / "names").write_text("a " * 17)
     with pytest.raises(
-        InvalidInputError, match=r"phrases\[0\].text is .*, with 17 words; a phrase has from 1 to 16"
+        InputError, match=r"phrases\[0\].text is .*, with 17 words; a phrase has from 1 to 16"
     ):
         rerank("--phrases", tmp_path / "names")
     (tmp_path / "names").write_text("tallinn\tmuch")

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from models.checking.calibration import CalibrationStore
 from models.checking.error_model import ErrorTableStore
-from models.errors import FormatError, InvalidInputError, ModelNotFoundError
+from models.errors import FormatError, InputError, ModelNotFoundError
 from service.cli.main import app
 from training.commands import run_train
 
@@ -120,7 +120,7 @@ def test_a_model_that_learns_is_told_of_in_as_much_detail(network):
     ],
 )
 def test_options_that_dynamic_evaluation_lacks_are_refused(folder, options, said):
-    with pytest.raises(InvalidInputError, match=said):
+    with pytest.raises(InputError, match=said):
         evaluate(folder, "--dynamic", *options)
 
 
@@ -139,7 +139,7 @@ def test_options_that_dynamic_evaluation_lacks_are_refused(folder, options, said
     ],
 )
 def test_options_of_another_task_are_refused(folder, options, said):
-    with pytest.raises(InvalidInputError, match=said):
+    with pytest.raises(InputError, match=said):
         evaluate(folder, *options)
 
 
@@ -152,7 +152,7 @@ def test_options_of_another_task_are_refused(folder, options, said):
     ],
 )
 def test_options_of_autocomplete_are_checked_before_a_text_is_read(folder, options, said):
-    with pytest.raises(InvalidInputError, match=said):
+    with pytest.raises(InputError, match=said):
         evaluate(folder, "--task", "autocomplete", "--corpus", folder / "missing", *options)
 
 
@@ -199,9 +199,9 @@ def test_a_table_of_errors_may_be_written_to_a_file(folder):
         ("teh\tthe\nthe the\n", ("--model", "order3"), FormatError, "line 2 is 'the the'; it must be"),
         ("teh\tthe\ta\n", ("--model", "order3"), FormatError, "line 1 is"),
         ("teh\tthe\n", ("--model", "none"), ModelNotFoundError, "none"),
-        ("teh\tthe\n", ("--model", "order3@1"), InvalidInputError, "order3@1"),
-        ("teh\tthe\n", (), InvalidInputError, "either --model or --out"),
-        ("far\tnear\n", ("--out", "x"), InvalidInputError, "no misspelling is one edit"),
+        ("teh\tthe\n", ("--model", "order3@1"), InputError, "order3@1"),
+        ("teh\tthe\n", (), InputError, "either --model or --out"),
+        ("far\tnear\n", ("--out", "x"), InputError, "no misspelling is one edit"),
     ],
 )
 def test_bad_pairs_of_words_are_told(folder, text, options, error, problem):

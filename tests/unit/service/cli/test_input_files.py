@@ -6,7 +6,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.lattices.files import read_lattices, read_symbol_file
 from models.reranking.formats.reader import read_lists
 from service.api_keys import KeyStore, create_key, find_key, parse_key
@@ -63,7 +63,7 @@ def test_standard_input_is_read_without_it(typed):
 
 
 def test_json_that_begins_with_it_is_refused_by_its_name():
-    with pytest.raises(InvalidInputError, match=r"begins with a byte-order mark \(U\+FEFF\)"):
+    with pytest.raises(InputError, match=r"begins with a byte-order mark \(U\+FEFF\)"):
         parse_json(NextTokenRequest, (MARK + '{"context": "a"}').encode())
 
 
@@ -87,5 +87,5 @@ def test_programs_read_both():
 
 @pytest.mark.parametrize("wrong", [["--name", "a b"], ["--name", "a", "--scopes", "root"]])
 def test_a_wrong_name_or_scope_is_refused(wrong):
-    with pytest.raises(InvalidInputError):
+    with pytest.raises(InputError):
         create(*wrong)

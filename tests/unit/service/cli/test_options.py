@@ -7,7 +7,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from models.errors import FormatError, InvalidInputError
+from models.errors import FormatError, InputError
 from service.cli import options
 from service.cli.main import app
 from service.local import streams
@@ -158,13 +158,13 @@ def test_a_file_without_a_good_list_is_refused():
     ],
 )
 def test_wrong_options_are_refused(moses, options, message):
-    with pytest.raises(InvalidInputError, match=message):
+    with pytest.raises(InputError, match=message):
         run("convert", moses, "-", *options)
 
 
 def test_a_closed_stream_is_told(monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(InvalidInputError, match="standard input is closed"):
+    with pytest.raises(InputError, match="standard input is closed"):
         list(options.ListSource("-").lists())
 
 

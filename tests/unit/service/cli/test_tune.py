@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from models.errors import FormatError, InvalidInputError
+from models.errors import FormatError, InputError
 from service.cli.main import app
 from training.commands import run_train
 
@@ -126,7 +126,7 @@ def test_a_first_pass_that_was_kept_holds(tune):
 
 @pytest.mark.parametrize("option", [("--save", "x"), ("--fold-models", "small,other"), ("--nbest", "5")])
 def test_options_without_effect_on_a_check_are_refused(tune, option):
-    with pytest.raises(InvalidInputError, match="--check tunes nothing"):
+    with pytest.raises(InputError, match="--check tunes nothing"):
         tune("--check", "mine", *option)
 
 
@@ -164,13 +164,13 @@ def test_models_by_fold_score_the_lists_and_the_weights_are_for_the_main_one(tun
 
 
 def test_each_fold_needs_a_model(tune):
-    with pytest.raises(InvalidInputError, match="--fold-models names 1 models; 2 folds"):
+    with pytest.raises(InputError, match="--fold-models names 1 models; 2 folds"):
         tune("--fold-models", "small")
 
 
 def test_too_few_lists_for_the_folds_are_told_before_anything_is_scored(tune, folder):
     (folder / "few.jsonl").write_text("\n".join(map(json.dumps, list(made_lists(2)))))
-    with pytest.raises(InvalidInputError, match="folds is 3, but 2 lists have 2 distinct references"):
+    with pytest.raises(InputError, match="folds is 3, but 2 lists have 2 distinct references"):
         tune("--folds", "3", "--fold-models", "small,other,small", file="few.jsonl")
 
 
@@ -203,7 +203,7 @@ def test_texts_of_folds_have_no_ids_of_references_in_another_file(folder, tmp_pa
     ],
 )
 def test_texts_of_folds_take_the_numbers_that_tuning_takes(folder, tmp_path, option, message):
-    with pytest.raises(InvalidInputError, match=message):
+    with pytest.raises(InputError, match=message):
         invoke("fold-texts", folder / "lists.jsonl", tmp_path / "texts", *option)
     assert not (tmp_path / "texts").exists()
 
@@ -285,7 +285,7 @@ def test_a_table_replaces_corrections_with_equal_phrases(corrections, tmp_path):
 )
 def test_impossible_changes_are_refused_and_change_nothing(corrections, arguments, message):
     before = corrections("show")
-    with pytest.raises(InvalidInputError, match=message):
+    with pytest.raises(InputError, match=message):
         corrections(*arguments)
     assert corrections("show") == before
 
@@ -293,18 +293,18 @@ def test_impossible_changes_are_refused_and_change_nothing(corrections, argument
 def test_a_profile_without_a_weight_of_corrections_is_refused(tune, corrections):
     tune("--save", "plain")
     with pytest.raises(
-        InvalidInputError, match="profile 'plain' has neither corrections nor a weight of 'correction'"
+        InputError, match="profile 'plain' has neither corrections nor a weight of 'correction'"
     ):
         corrections("add", "a", "b", profile="plain")
 
 
 def test_a_bad_name_is_refused_before_anything_is_done(tune):
-    with pytest.raises(InvalidInputError, match="save is"):
+    with pytest.raises(InputError, match="save is"):
         tune("--save", "a/b", file="there is no such file")
 
 
 def test_a_wrong_option_is_told_by_its_name(tune):
-    with pytest.raises(InvalidInputError, match=r"length_exponents\[1\]"):
+    with pytest.raises(InputError, match=r"length_exponents\[1\]"):
         tune("--length-exponents", "0,x")
 
 
@@ -318,7 +318,7 @@ def test_bad_lines_are_told_and_the_good_ones_tuned_on(tune, folder):
 
 def test_a_file_without_lists_is_refused(tune, folder):
     (folder / "empty.jsonl").write_text("")
-    with pytest.raises((FormatError, InvalidInputError), match=r"empty\.jsonl"):
+    with pytest.raises((FormatError, InputError), match=r"empty\.jsonl"):
         tune("--format", "jsonl", file="empty.jsonl")
 
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from models.errors import DrainingError, EngineFailedError, InvalidInputError
+from models.errors import DrainingError, EngineFailedError, InputError
 from service.engine.engine import Engine
 from service.engine.metrics import Metrics
 from service.engine.scheduler import Scheduler, SchedulerLimits
@@ -53,8 +53,8 @@ def test_a_stream_gives_events_and_last_the_result():
 
 def test_domain_errors_pass_and_others_become_ours():
     async def both(engine):
-        with pytest.raises(InvalidInputError):
-            await engine.run(work(error=InvalidInputError("no")))
+        with pytest.raises(InputError):
+            await engine.run(work(error=InputError("no")))
         with pytest.raises(EngineFailedError):
             await engine.run(work(error=ZeroDivisionError()))
         return await engine.run(work(result="still there"))

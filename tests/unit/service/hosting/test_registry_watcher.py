@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from models.checkpoint.registry import LocalRegistry, open_registry
-from models.errors import IntegrityError, InvalidInputError, ModelNotFoundError, NotReadyError, RegistryError
+from models.errors import InputError, IntegrityError, ModelNotFoundError, NotReadyError, RegistryError
 from models.tokenizers import WordTokenizer
 from service.hosting.loaded_model import LoadState
 from service.hosting.loading import Loader
@@ -376,7 +376,7 @@ def test_unloaded_model_stays_unloaded_with_all_models_served(made):
 
 def test_the_default_cannot_be_unloaded(made):
     host = made("lstm", "ngram")
-    with pytest.raises(InvalidInputError, match=r"lstm@1 is the default.*GRAMOPHONE_DEFAULT_MODEL"):
+    with pytest.raises(InputError, match=r"lstm@1 is the default.*GRAMOPHONE_DEFAULT_MODEL"):
         host.unload("lstm")
 
 
@@ -399,7 +399,7 @@ def test_pending_version_of_an_address_cannot_be_unloaded(made, registry, loads)
     loads.broken = {"lstm@2"}
     registry.set_alias("lstm", "champion", 2)
     host.refresh()
-    with pytest.raises(InvalidInputError, match="lstm is about to move to lstm@2"):
+    with pytest.raises(InputError, match="lstm is about to move to lstm@2"):
         host.unload("lstm@2")
 
 
@@ -476,12 +476,12 @@ def test_precision_goes_by_version_then_by_model_then_for_all(made):
 
 
 def test_a_precision_of_a_model_that_is_not_there_is_refused(made):
-    with pytest.raises(InvalidInputError, match="precision names 'lsmt'"):
+    with pytest.raises(InputError, match="precision names 'lsmt'"):
         made("lstm", precision="lsmt=int8")
 
 
 def test_a_precision_of_an_alias_is_refused(made):
-    with pytest.raises(InvalidInputError, match="precision names 'lstm@champion'; name the model, lstm, or"):
+    with pytest.raises(InputError, match="precision names 'lstm@champion'; name the model, lstm, or"):
         made("lstm", precision="lstm@champion=int8")
 
 

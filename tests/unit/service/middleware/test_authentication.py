@@ -5,7 +5,7 @@ import os
 import pytest
 from structlog.testing import capture_logs
 
-from models.errors import FormatError, InvalidInputError
+from models.errors import FormatError, InputError
 from service import api_keys
 from service.api_keys import KeyScope, KeyStore, create_key, find_key, parse_key
 
@@ -83,7 +83,7 @@ def test_every_key_is_compared_whole_wherever_it_stands(monkeypatch):
     ],
 )
 def test_a_line_that_is_no_key_is_refused_and_not_quoted(line, complaint):
-    with pytest.raises(InvalidInputError, match=complaint) as caught:
+    with pytest.raises(InputError, match=complaint) as caught:
         parse_key(line)
     assert APP.key.digest.hex() not in str(caught.value)
 

@@ -7,7 +7,7 @@ import pytest
 
 from models.calls import run_to_completion
 from models.checking.error_model import GivenSpan
-from models.errors import ContextLengthError, InvalidInputError
+from models.errors import ContextLengthError, InputError
 from models.scoring.model_weights import WeightedModel
 from models.scoring.texts import Limits
 from service.operations.check import CheckRequest, check
@@ -81,9 +81,7 @@ def test_a_reply_has_a_limited_number_of_issues_and_suggestions(words):
     limits = Limits(max_texts=99, max_tokens_per_sequence=1000, max_new_tokens=1, max_reply_entries=8)
     span = {"start": 0, "end": 4, "suggestions": [f"gnu{number}" for number in range(20)]}
     request = CheckRequest(text="newt w1", threshold=0.0, max_suggestions=20, candidates=[span])
-    with pytest.raises(
-        InvalidInputError, match=r"an entry for each error in text .*: \d+ entries"
-    ) as refused:
+    with pytest.raises(InputError, match=r"an entry for each error in text .*: \d+ entries") as refused:
         run_to_completion(check([WeightedModel(words)], request, None, limits))
     assert refused.value.parameter == "text"
 

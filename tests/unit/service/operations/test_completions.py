@@ -10,7 +10,7 @@ from models.calls import Predict, iter_outputs, run_call, run_to_completion
 from models.decoding import choices as module
 from models.decoding.choices import Prompt, score_prompt_tokens
 from models.decoding.parameters import DecodingParameters
-from models.errors import InvalidInputError, UnsupportedParameterError
+from models.errors import InputError, UnsupportedParameterError
 from models.language_model import TopTokens, score_sequences
 from models.scoring.texts import Limits
 from models.text_model import TextModel
@@ -79,7 +79,7 @@ def test_an_echo_scores_a_text_after_the_start_and_ids_as_they_are():
 def test_long_prompts_are_not_said_again_for_every_choice():
     few = dataclasses.replace(LIMITS, max_reply_entries=10)
     options = {"echo": True, "logprobs": None, "parameters": None, "limits": few}
-    with pytest.raises(InvalidInputError, match="repeat 180 characters of prompts; at most 160"):
+    with pytest.raises(InputError, match="repeat 180 characters of prompts; at most 160"):
         complete("w2 " * 20, n=3, **options)
     assert complete("w2 " * 60, n=1, **options).choices[0].text == "w2 " * 60
 

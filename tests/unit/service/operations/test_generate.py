@@ -13,7 +13,7 @@ from models.decoding.choices import Prompt
 from models.decoding.decode import Decode
 from models.decoding.generate import continue_prompts
 from models.decoding.parameters import DecodingParameters
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.language_model import pad_sequences, score_sequences
 from models.phrases import Phrase
 from models.scoring.texts import Limits
@@ -183,7 +183,7 @@ def test_the_best_of_several_are_those_with_the_highest_mean(words):
 
 @pytest.mark.parametrize("kind", [Generate, Completions])
 def test_best_of_cannot_be_streamed(kind):
-    with pytest.raises(InvalidInputError, match="best_of is 3 and n is 2"):
+    with pytest.raises(InputError, match="best_of is 3 and n is 2"):
         operation(kind, None, kind.request(prompt="", n=2, best_of=3, stream=True), LIMITS)
 
 
@@ -227,16 +227,16 @@ def test_sentences_end_after_min_tokens_or_never(words):
 
 
 def test_a_bias_of_a_token_that_is_none_is_refused_by_name(words):
-    with pytest.raises(InvalidInputError, match=r"logit_bias has token id 99, but .* 0 to 12") as caught:
+    with pytest.raises(InputError, match=r"logit_bias has token id 99, but .* 0 to 12") as caught:
         run(words, logit_bias=((99, 1.0),))
     assert caught.value.parameter == "logit_bias.99"
 
 
 def test_a_reply_of_too_many_tokens_is_refused_before_it_is_computed(words):
     few = dataclasses.replace(LIMITS, max_reply_entries=100)
-    with pytest.raises(InvalidInputError, match=r"max_tokens is 21 for 5 choices: 105 entries.*at most 100"):
+    with pytest.raises(InputError, match=r"max_tokens is 21 for 5 choices: 105 entries.*at most 100"):
         run(words, max_tokens=21, limits=few)
-    with pytest.raises(InvalidInputError, match="with 3 alternatives per token: 120 entries"):
+    with pytest.raises(InputError, match="with 3 alternatives per token: 120 entries"):
         run(words, top=3, limits=few)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from models.calls import Read, iter_outputs, run_to_completion
-from models.errors import ContextLengthError, InvalidInputError
+from models.errors import ContextLengthError, InputError
 from models.prefix_cache import NextTokenCache
 from models.reranking.candidates import Candidate, CandidateList
 from models.scoring import prefill as prefill_module
@@ -164,7 +164,7 @@ def test_a_model_that_can_only_say_unk_ends_the_sentence(words, finish):
 def test_a_prompt_over_the_limit_is_refused(words, finish):
     few = Limits(max_texts=1, max_tokens_per_sequence=3, max_new_tokens=1)
     request = GenerateRequest(prompt="a a a a", max_tokens=1)
-    with pytest.raises(InvalidInputError, match="prompt has 4 tokens; at most 3"):
+    with pytest.raises(InputError, match="prompt has 4 tokens; at most 3"):
         finish(operation(Generate, words, request, few).run())
 
 
@@ -222,18 +222,16 @@ def test_a_text_of_too_many_characters_is_refused_before_it_is_tokenised(words, 
 def test_a_reply_of_too_many_entries_is_refused(words, finish):
     few = dataclasses.replace(LIMITS, max_reply_entries=100)
     command = NextTokenRequest(context=["the"] * 11, top_k=10)
-    with pytest.raises(InvalidInputError, match=r"top_k is 10 for 11 contexts: 110 entries.*at most 100"):
+    with pytest.raises(InputError, match=r"top_k is 10 for 11 contexts: 110 entries.*at most 100"):
         finish(operation(NextToken, words, command, few).run())
-    with pytest.raises(
-        InvalidInputError, match=r"top_k is 10 for 11 contexts: 110 entries.*several requests"
-    ):
+    with pytest.raises(InputError, match=r"top_k is 10 for 11 contexts: 110 entries.*several requests"):
         finish(operation(NextToken, words, command.model_copy(update={"unit": "word"}), few).run())
     options = ScoreSettings(eos=False, detail=Detail.TOKEN)
     items = [ScoreItem("texts[0]", "the " * 101, "")]
-    with pytest.raises(InvalidInputError, match="detail is 'token' for 1 sequences: 101 entries"):
+    with pytest.raises(InputError, match="detail is 'token' for 1 sequences: 101 entries"):
         finish(score(words, items, options, few))
     options = ScoreSettings(eos=False, ngram_lengths=True)
-    with pytest.raises(InvalidInputError, match="ngram_lengths is true for 1 sequences: 101 entries"):
+    with pytest.raises(InputError, match="ngram_lengths is true for 1 sequences: 101 entries"):
         finish(score(words, items, options, few))
 
 

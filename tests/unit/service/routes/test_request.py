@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from models.calls import iter_outputs
-from models.errors import InvalidInputError
+from models.errors import InputError
 from service.operations.operation import BYTES_PER_TOKEN, Cost, LinesOperation, request_options
 from service.routes.request import parse_body
 from service.routes.streaming import write_lines
@@ -112,7 +112,7 @@ class Echo(LinesOperation):
 
     def answer(self, lines):
         yield from ()
-        return [line or InvalidInputError("empty") for line in lines]
+        return [line or InputError("empty") for line in lines]
 
     def line(self, result):
         return [b"[", result.encode(), b"]"]

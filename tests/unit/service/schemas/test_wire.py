@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from service.operations.autocomplete import AutocompleteRequest
 from service.operations.check import CheckRequest
 from service.operations.completions import CompletionRequest
@@ -58,12 +58,12 @@ def test_a_list_is_not_looked_at_past_what_is_wrong(kind, body):
 
 
 def test_wrong_values_by_the_thousand_are_counted_only():
-    with pytest.raises(InvalidInputError, match="2000 values in the request body are invalid"):
+    with pytest.raises(InputError, match="2000 values in the request body are invalid"):
         parse_json(GenerateRequest, json.dumps({"logit_bias": dict.fromkeys(range(2000), "")}).encode())
 
 
 def test_of_a_value_without_end_the_beginning_is_told():
-    with pytest.raises(InvalidInputError) as caught:
+    with pytest.raises(InputError) as caught:
         parse_json(ScoreRequest, json.dumps({"model": [{"a" * 999: ["b" * 999] * 99}] * 99}).encode())
     assert str(caught.value).startswith("model is [{'aaa")
     assert len(str(caught.value)) < 200
@@ -87,7 +87,7 @@ def test_figures_are_finite_numbers(metrics, told):
 
 @pytest.mark.parametrize("scale", [-0.1, math.nan, math.inf, 2e6])
 def test_a_scale_of_posteriors_has_limits(scale):
-    with pytest.raises(InvalidInputError, match="posterior_scale"):
+    with pytest.raises(InputError, match="posterior_scale"):
         RerankSettings().model_copy(update={"posterior_scale": scale}).job(None, lambda _: None)
 
 
@@ -115,7 +115,7 @@ def test_values_of_a_body_are_counted_exactly(value, ascii_only, at_once):
         patch.setattr(wire, "_JSON_BYTES_AT_ONCE", at_once)
         containers, separators = size_of(value)
         if len(body) > 6 and (containers > 3 or separators > 5):
-            with pytest.raises(InvalidInputError, match="at most"):
+            with pytest.raises(InputError, match="at most"):
                 check_json_size(body)
         else:
             check_json_size(body)
@@ -126,7 +126,7 @@ def test_many_values_are_rejected_before_they_exist(unit):
     body = b'{"context":[' + unit.encode() * (12_000_000 // len(unit)) + b"1]}"
     tracemalloc.start()
     try:
-        with pytest.raises(InvalidInputError, match="at most"):
+        with pytest.raises(InputError, match="at most"):
             parse_json(NextTokenRequest, body)
         assert tracemalloc.get_traced_memory()[1] < len(body)
     finally:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import uvicorn
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from service.settings import Settings
 from service.workers import worker as workers_worker
 from service.workers.pool import NOT_LISTENING, SharedStatus, WorkerPool
@@ -235,11 +235,11 @@ def test_a_folder_with_too_long_a_path_is_told_of_and_left_clean(monkeypatch, tm
     folder.mkdir(parents=True)
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     one = Supervisor(2, name=None, patience_s=1)
-    with socket.socket() as listening, pytest.raises(InvalidInputError, match="set TMPDIR to a shorter path"):
+    with socket.socket() as listening, pytest.raises(InputError, match="set TMPDIR to a shorter path"):
         one.run(listening)
     assert not list(folder.iterdir())
 
 
 def test_a_name_must_leave_room_for_the_number():
-    with pytest.raises(InvalidInputError, match="has 60 characters; with several workers the maximum is 59"):
+    with pytest.raises(InputError, match="has 60 characters; with several workers the maximum is 59"):
         Supervisor(2, name=60 * "x", patience_s=1)

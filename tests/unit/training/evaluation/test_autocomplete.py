@@ -8,7 +8,7 @@ import pytest
 from models.calls import run_to_completion
 from models.completion.ranking import RankingSettings
 from models.completion.user_model import UserModel
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.scoring.model_weights import WeightedModel
 from models.scoring.texts import Limits
 from models.text_model import TextModel
@@ -481,5 +481,5 @@ def test_bad_input_is_named(folder, options, said):
         options = {"report": folder / options["report"]}
     if "corpus" in options:
         options = {"corpus": [folder / name for name in options["corpus"]]}
-    with pytest.raises(InvalidInputError, match=said):
+    with pytest.raises(InputError, match=said):
         evaluate(folder, **options)

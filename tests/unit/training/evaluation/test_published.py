@@ -11,7 +11,7 @@ from models.checkpoint.load import load_checkpoint
 from models.checkpoint.precision import to_int8
 from models.checkpoint.registry import LocalRegistry
 from models.checkpoint.write import CheckpointDescription
-from models.errors import FormatError, InvalidInputError, ModelNotFoundError
+from models.errors import FormatError, InputError, ModelNotFoundError
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
@@ -114,7 +114,7 @@ def test_two_models_are_compared_on_the_same_tokens(folder):
     ],
 )
 def test_models_that_cannot_be_compared_are_refused_by_name(folder, other, said):
-    with pytest.raises(InvalidInputError, match=said) as refused:
+    with pytest.raises(InputError, match=said) as refused:
         evaluate_model(folder, against=other)
     assert refused.value.parameter == "against"
 
@@ -147,11 +147,11 @@ def test_a_backward_model_has_details_too(folder):
 @pytest.mark.parametrize(
     ("options", "error", "said"),
     [
-        ({"sample": 0}, InvalidInputError, "--sample is 0; it must be at least 1"),
+        ({"sample": 0}, InputError, "--sample is 0; it must be at least 1"),
         ({"against": "nobody"}, ModelNotFoundError, "nobody"),
         ({"overlap": ["none.txt"]}, FormatError, r"none\.txt: there is no such file"),
         ({"corpus": ["empty.txt"]}, FormatError, "is empty"),
-        ({"corpus": ["blank.txt"], "context": "document"}, InvalidInputError, "no token to predict"),
+        ({"corpus": ["blank.txt"], "context": "document"}, InputError, "no token to predict"),
     ],
 )
 def test_bad_input_is_named(folder, options, error, said):

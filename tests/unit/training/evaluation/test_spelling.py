@@ -14,7 +14,7 @@ from models.checking.checker import Checker
 from models.checking.sentences import sentence_splitter_for
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import open_registry
-from models.errors import FormatError, InvalidInputError, UnsupportedParameterError
+from models.errors import FormatError, InputError, UnsupportedParameterError
 from tests.support.text_models import SENTENCES, trigram
 from training.commands import run_train
 from training.evaluation.spelling import (
@@ -288,7 +288,7 @@ def test_a_list_is_a_kind_of_its_own_and_alone_unless_others_are_named(registry,
     ],
 )
 def test_wrong_options_are_named(registry, options, said):
-    with pytest.raises(InvalidInputError, match=said):
+    with pytest.raises(InputError, match=said):
         evaluated(registry, **options)
 
 
@@ -299,12 +299,12 @@ def test_a_model_that_reads_backward_is_refused(registry):
 
 def test_one_line_is_too_few_to_choose_a_threshold(registry, tmp_path):
     (tmp_path / "one.txt").write_text(SENTENCES[0])
-    with pytest.raises(InvalidInputError, match="has 1 line; at least 2"):
+    with pytest.raises(InputError, match="has 1 line; at least 2"):
         evaluated(registry, corpus=[tmp_path / "one.txt"])
     assert evaluated(registry, sample=1)["lines"] == 2
 
 
 def test_a_text_without_an_error_calibrates_nothing(registry, tmp_path):
     (tmp_path / "short.txt").write_text("1 2\n3 4\n")
-    with pytest.raises(InvalidInputError, match="no error was injected into the text"):
+    with pytest.raises(InputError, match="no error was injected into the text"):
         evaluated(registry, corpus=[tmp_path / "short.txt"], save_calibration=True)

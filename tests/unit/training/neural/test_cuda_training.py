@@ -9,7 +9,7 @@ import torch
 
 from models.cache.model import CacheModel
 from models.checkpoint.load import load_checkpoint
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
@@ -278,7 +278,7 @@ def test_known_vectors_are_copied_to_the_device(cuda, network):
 
 
 def test_a_run_that_diverges_on_the_device_names_its_text(cuda):
-    with pytest.raises(InvalidInputError, match="diverged at step") as raised:
+    with pytest.raises(InputError, match="diverged at step") as raised:
         fit("cuda", optimizer="sgd", learning_rate=1e30, clip_norm=1e30, max_steps=20)
     assert re.search(r"the row of text with the highest loss is '.*w\d+ w\d+", str(raised.value))
 

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from models.errors import InvalidInputError, ProcessLostError
+from models.errors import InputError, ProcessLostError
 from models.neural.cells import Dropout
 from training.neural.distributed import (
     PeerMonitor,
@@ -29,7 +29,7 @@ from training.signals import EXIT_TERMINATED, Terminated, catch_interruption, ex
 
 def test_a_batch_that_cannot_be_divided_is_refused():
     with pytest.raises(
-        InvalidInputError, match="batch_size is 9 for this text; it must be a multiple of the 2 processes"
+        InputError, match="batch_size is 9 for this text; it must be a multiple of the 2 processes"
     ) as caught:
         Processes(1, 2).rows(9)
     assert caught.value.parameter == "train.batch_size"
@@ -61,7 +61,7 @@ def test_machines_started_in_another_order_do_not_begin_anew(tmp_path):
 
     saver = Saver(SimpleNamespace(processes=Told(0, 2)), tmp_path / "state.pt")
     with pytest.raises(
-        InvalidInputError, match=r"process 1 has one, /far/state\.pt; start its machine with --node-rank 0"
+        InputError, match=r"process 1 has one, /far/state\.pt; start its machine with --node-rank 0"
     ):
         saver.resume()
 
@@ -321,18 +321,18 @@ def test_equal_facts_pass():
 
 
 def test_the_first_other_process_is_named_with_both_values():
-    with pytest.raises(InvalidInputError, match=r"process 2 on c .* process 0 on a: seed is 3, but 1 in"):
+    with pytest.raises(InputError, match=r"process 2 on c .* process 0 on a: seed is 3, but 1 in"):
         check_agreement([told("a", seed=1), told("b", seed=1), told("c", seed=3)])
 
 
 def test_a_fact_that_one_process_lacks_is_a_difference():
-    with pytest.raises(InvalidInputError, match="ngram: seed is None, but 1 in process 0"):
+    with pytest.raises(InputError, match="ngram: seed is None, but 1 in process 0"):
         check_agreement([{"machine": "a", "facts": {"ngram: seed": 1}}, told("b")])
 
 
 def test_no_more_is_listed_than_can_be_read():
     many, others = ({f"key{i}": value for i in range(9)} for value in (1, 2))
-    with pytest.raises(InvalidInputError, match=r"key2 is 2, but 1 in process 0; and 6 more; give all"):
+    with pytest.raises(InputError, match=r"key2 is 2, but 1 in process 0; and 6 more; give all"):
         check_agreement([told("a", **many), told("b", **others)])
 
 
@@ -353,13 +353,13 @@ def facts_of(recipe, **more):
 
 def test_a_changed_key_of_the_recipe_is_named(monkeypatch):
     _Told(monkeypatch, lambda text: text.replace('"train.batch_size": 64', '"train.batch_size": 32'))
-    with pytest.raises(InvalidInputError, match=r"train\.batch_size is 32, but 64 in process 0"):
+    with pytest.raises(InputError, match=r"train\.batch_size is 32, but 64 in process 0"):
         facts_of(load_recipe("lstm", ["train.batch_size=64"]))
 
 
 def test_resume_on_one_machine_only_is_refused(monkeypatch):
     _Told(monkeypatch, lambda text: text.replace('"--resume": false', '"--resume": true'))
-    with pytest.raises(InvalidInputError, match="--resume is True, but False in process 0"):
+    with pytest.raises(InputError, match="--resume is True, but False in process 0"):
         facts_of(load_recipe("lstm"))
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.errors import FormatError, InvalidInputError
+from models.errors import FormatError, InputError
 from models.neural.config import NetworkConfig
 from models.neural.network import Network
 from models.vocabulary import Vocabulary
@@ -95,6 +95,6 @@ def test_a_network_starts_from_the_vectors_at_its_own_scale(tmp_path, tied):
 
 def test_vectors_of_several_widths_cannot_be_started(tmp_path):
     config = NetworkConfig(embedding_size=3, hidden_size=4, output="adaptive", cutoffs=(4,))
-    with pytest.raises(InvalidInputError, match=r"set neural\.output=softmax") as caught:
+    with pytest.raises(InputError, match=r"set neural\.output=softmax") as caught:
         initialise_embeddings(Network(config, len(VOCABULARY)), read(tmp_path, LINES))
     assert caught.value.parameter == "train.embeddings"

@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 import torch
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.neural.config import NetworkConfig
 from models.neural.network import Network
 from models.vocabulary import BOS, Vocabulary
@@ -58,9 +58,7 @@ def test_pieces_are_joined_and_long_texts_cut():
 )
 def test_out_of_memory_names_the_settings_to_lower(error):
     with (
-        pytest.raises(
-            InvalidInputError, match=r"train\.batch_size is 48; try half .*bptt_length \(32\)"
-        ) as told,
+        pytest.raises(InputError, match=r"train\.batch_size is 48; try half .*bptt_length \(32\)") as told,
         memory_advice(TrainSettings(batch_size=48)),
     ):
         raise error
@@ -81,7 +79,7 @@ def test_a_run_out_of_memory_keeps_its_state(tmp_path):
 
     fit(tmp_path / "state", max_steps=20, epochs=1, validations=1)
     content = (tmp_path / "state").read_bytes()
-    with pytest.raises(InvalidInputError, match="out of memory"):
+    with pytest.raises(InputError, match="out of memory"):
         fit(tmp_path / "state", progress=Exhausting(), max_steps=30, epochs=1, validations=1)
     assert (tmp_path / "state").read_bytes() == content
 
@@ -142,7 +140,7 @@ def test_without_a_folder_nothing_is_written():
 
 def test_a_missing_package_is_named_before_any_update(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboard", None)
-    with pytest.raises(InvalidInputError, match=r"pip install 'gramophone-lm\[tensorboard\]'") as caught:
+    with pytest.raises(InputError, match=r"pip install 'gramophone-lm\[tensorboard\]'") as caught:
         fit(tensorboard=str(tmp_path), max_steps=2)
     assert caught.value.parameter == "train.tensorboard"
 

@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from models.errors import FormatError, InvalidInputError, RegistryError
+from models.errors import FormatError, InputError, RegistryError
 from tests.support.resumable import NETWORK, VOCABULARY, fit, saved_state, weights
 from training.neural.resume import write_state
 from training.progress import Progress
@@ -90,7 +90,7 @@ def test_without_a_state_it_begins_at_the_beginning(state_file):
 def test_another_text_or_recipe_is_refused_by_name(state_file, changes, problem):
     fit(state_file, max_steps=2)
     content = state_file.read_bytes()
-    with pytest.raises(InvalidInputError, match=problem) as caught:
+    with pytest.raises(InputError, match=problem) as caught:
         fit(state_file, max_steps=2, **changes)
     assert caught.value.parameter == "resume"
     assert state_file.read_bytes() == content
@@ -99,7 +99,7 @@ def test_another_text_or_recipe_is_refused_by_name(state_file, changes, problem)
 def test_another_tokenizer_is_refused(state_file, monkeypatch):
     fit(state_file, max_steps=2)
     monkeypatch.setattr("tests.support.resumable.VOCABULARY", type(VOCABULARY)(VOCABULARY.tokens[:2:-1]))
-    with pytest.raises(InvalidInputError, match="the tokenizer has changed"):
+    with pytest.raises(InputError, match="the tokenizer has changed"):
         fit(state_file, max_steps=2)
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.neural.config import NetworkConfig
 from training.neural.run import training_precision
 from training.neural.settings import TrainSettings
@@ -91,6 +91,6 @@ def test_a_named_precision_is_taken(monkeypatch, name):
 
 def test_bfloat16_is_refused_by_name_on_a_cpu_that_cannot_compute_in_it(monkeypatch):
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
-    with pytest.raises(InvalidInputError, match="AVX-512") as caught:
+    with pytest.raises(InputError, match="AVX-512") as caught:
         training_precision(TrainSettings(precision="bfloat16"), torch.device("cpu"))
     assert caught.value.parameter == "train.precision"

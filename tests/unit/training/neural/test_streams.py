@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.vocabulary import BOS, EOS, UNK
 from training.corpus import EncodedCorpus
 from training.neural.settings import TrainSettings
@@ -80,7 +80,7 @@ def test_a_text_shorter_than_a_stretch_is_one_stretch():
 
 
 def test_an_empty_text_is_refused():
-    with pytest.raises(InvalidInputError, match="no sentences"):
+    with pytest.raises(InputError, match="no sentences"):
         cut(EncodedCorpus.from_sentences([]), batch_size=8, bptt_length=5, seed=1)
 
 

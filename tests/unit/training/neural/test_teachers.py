@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from models.checkpoint.load import load_tokenizer
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.neural.model import NeuralModel
 from models.neural.network import Network
 from tests.support import families
@@ -51,7 +51,7 @@ def test_a_resumed_run_with_a_teacher_is_equal_bit_for_bit(tmp_path, taught):
         assert interrupted.stopped == "interrupted"
     other = tmp_path / "other.npy"
     other.write_bytes(taught.path.read_bytes())
-    with pytest.raises(InvalidInputError, match="the teacher has changed"):
+    with pytest.raises(InputError, match="the teacher has changed"):
         fit(state_file, soft_targets=taught._replace(path=other), **FULL)
     resumed = fit(state_file, soft_targets=taught, **FULL)
     first, second = weights(whole), weights(resumed)
@@ -191,7 +191,7 @@ def test_a_part_keeps_minutes_of_its_own():
     ],
 )
 def test_teachers_among_the_parts_must_come_earlier(parts, said):
-    with pytest.raises(InvalidInputError, match=said) as caught:
+    with pytest.raises(InputError, match=said) as caught:
         part_recipes(parse_recipe(mixture(*parts), source="m"))
     assert caught.value.parameter == "train.teacher"
 
@@ -247,7 +247,7 @@ def test_the_teacher_of_a_mixture_is_that_of_its_networks_only():
     ],
 )
 def test_keys_that_do_not_go_together_are_refused(recipe, assignments, key, said):
-    with pytest.raises(InvalidInputError, match=said) as caught:
+    with pytest.raises(InputError, match=said) as caught:
         load_recipe(recipe, assignments)
     assert caught.value.parameter == key
 
@@ -256,9 +256,7 @@ def test_several_processes_have_no_teachers(monkeypatch):
     processes = SimpleNamespace(count=2, gather_texts=lambda text: [text, text])
     monkeypatch.setattr("training.neural.distributed.Processes.current", lambda: processes)
     recipe = load_recipe("lstm", ['train.teacher=["a"]'])
-    with pytest.raises(
-        InvalidInputError, match=r"train\.teacher requires one process, but torchrun started 2"
-    ):
+    with pytest.raises(InputError, match=r"train\.teacher requires one process, but torchrun started 2"):
         check_same_command(recipe, {"lstm": recipe}, device="cpu", resume=False)
 
 
@@ -364,7 +362,7 @@ WITHOUT_NGRAM = (
 def test_a_teacher_outside_the_mixture_must_be_needed_and_does_not_count(tmp_path, changes, said):
     text = tmp_path / "text"
     text.write_text("the cat sat\n" * 50)
-    with pytest.raises(InvalidInputError, match=said):
+    with pytest.raises(InputError, match=said):
         run_train(
             "mixture", name="m", registry=tmp_path, corpus=[text], assignments=[*ONLY_TEACHER, *changes]
         )
@@ -390,7 +388,7 @@ def test_teachers_that_do_not_fit_are_refused_before_the_text_is_read(registry, 
     if "letters" in assignments[0] and not (folder / "letters").exists():
         letters = ["tokenizer.kind=char", "ngram.order=2"]
         run_train("ngram", name="letters", registry=folder, corpus=[text], assignments=letters)
-    with pytest.raises(InvalidInputError, match=said) as caught:
+    with pytest.raises(InputError, match=said) as caught:
         run_train(
             "lstm",
             name="x",

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.neural.config import NetworkConfig
 from models.vocabulary import BOS
 from training.corpus import EncodedCorpus
@@ -294,7 +294,7 @@ def test_an_interrupt_returns_the_best_weights_so_far(fit):
 
 
 def test_divergence_names_the_learning_rate(fit):
-    with pytest.raises(InvalidInputError, match=r"train\.learning_rate is 1e\+30: try a third") as caught:
+    with pytest.raises(InputError, match=r"train\.learning_rate is 1e\+30: try a third") as caught:
         fit(optimizer="sgd", learning_rate=1e30, clip_norm=1e30, epochs=50)
     assert caught.value.parameter == "train.learning_rate"
     assert "at step 2: the loss is nan and the gradient norm nan;" in str(caught.value)
@@ -316,7 +316,7 @@ def test_progress_ends_at_a_hundred_per_cent(fit):
 
 @pytest.mark.parametrize("missing", ["train", "valid"])
 def test_an_empty_text_is_refused(fit, missing):
-    with pytest.raises(InvalidInputError, match="has no sentences"):
+    with pytest.raises(InputError, match="has no sentences"):
         fit(**{missing: EncodedCorpus.from_sentences([])})
 
 

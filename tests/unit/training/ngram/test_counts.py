@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.vocabulary import BOS, EOS, UNK
 from tests.reference.backoff import estimated_orders
 from training.corpus import EncodedCorpus
@@ -81,27 +81,25 @@ def test_suffixes_drop_the_first_word(corpus):
 
 @pytest.mark.parametrize("order", [0, -1, MAX_ORDER + 1])
 def test_an_order_out_of_range_is_refused(corpus, order):
-    with pytest.raises(
-        InvalidInputError, match=rf"ngram.order is {order}; it must be from 1 to 255"
-    ) as raised:
+    with pytest.raises(InputError, match=rf"ngram.order is {order}; it must be from 1 to 255") as raised:
         count_ngrams(corpus, 10, order=order, progress=Progress())
     assert raised.value.parameter == "ngram.order"
 
 
 def test_an_empty_corpus_is_refused():
-    with pytest.raises(InvalidInputError, match="no sentence"):
+    with pytest.raises(InputError, match="no sentence"):
         counts_by_words([], 2)
 
 
 @pytest.mark.parametrize("word", [6, -1])
 def test_ids_outside_the_vocabulary_are_refused(word):
-    with pytest.raises(InvalidInputError, match=r"the vocabulary has ids from 0 to 5"):
+    with pytest.raises(InputError, match=r"the vocabulary has ids from 0 to 5"):
         counts_by_words([[3, word]], 2)
 
 
 @pytest.mark.parametrize("word", [BOS, EOS])
 def test_control_ids_inside_a_sentence_are_refused(word):
-    with pytest.raises(InvalidInputError, match=r"<s> or </s>"):
+    with pytest.raises(InputError, match=r"<s> or </s>"):
         counts_by_words([[3, word, 4]], 2)
 
 

@@ -6,7 +6,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.ngram.model import NGramState
 from models.vocabulary import BOS, EOS, UNK, Vocabulary
 from training.corpus import EncodedCorpus
@@ -243,7 +243,7 @@ def test_pruning_may_leave_nothing_but_the_words(pruning):
 )
 def test_held_out_text_that_is_needed_and_missing_is_asked_for(held_out, key, settings):
     corpus = EncodedCorpus.from_sentences([[3, 4]])
-    with pytest.raises(InvalidInputError, match=rf"{key}: .* held-out text, but there is none") as raised:
+    with pytest.raises(InputError, match=rf"{key}: .* held-out text, but there is none") as raised:
         estimate(
             corpus,
             TWO_WORDS,
@@ -257,7 +257,7 @@ def test_held_out_text_that_is_needed_and_missing_is_asked_for(held_out, key, se
 
 def test_held_out_text_of_another_vocabulary_is_refused():
     with pytest.raises(
-        InvalidInputError, match=r"held-out text has ids from 7 to 7; the vocabulary has ids from 0 to 4"
+        InputError, match=r"held-out text has ids from 7 to 7; the vocabulary has ids from 0 to 4"
     ):
         estimate(
             EncodedCorpus.from_sentences([[3, 4]]),

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from models.errors import FormatError, InvalidInputError
+from models.errors import FormatError, InputError
 from models.ngram import build as ranking
 from models.ngram.build import (
     MAX_NGRAMS,
@@ -105,9 +105,9 @@ def test_arcs_are_ranked_alike_in_blocks_of_any_size(monkeypatch, block):
 
 def test_more_ngrams_than_can_be_numbered_are_refused():
     check_ngram_counts([10, MAX_STATES - 11, MAX_NGRAMS - MAX_STATES])
-    with pytest.raises(InvalidInputError, match=r"have 4,294,967,296 n-grams; the limit is 4,294,967,295"):
+    with pytest.raises(InputError, match=r"have 4,294,967,296 n-grams; the limit is 4,294,967,295"):
         check_ngram_counts([10, MAX_NGRAMS - 9])
-    with pytest.raises(InvalidInputError, match=r"2,147,483,648 n-grams below the highest order; the"):
+    with pytest.raises(InputError, match=r"2,147,483,648 n-grams below the highest order; the"):
         check_ngram_counts([10, MAX_STATES - 10, 0])
 
 

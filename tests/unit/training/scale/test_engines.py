@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from models.errors import InvalidInputError, RegistryError
+from models.errors import InputError, RegistryError
 from tests.support.relational import limit_with_room
 from training.progress import SILENT
 from training.recipe import load_recipe
@@ -41,7 +41,7 @@ def folder(tmp_path):
 def test_a_missing_package_is_told_with_the_command_that_installs_it(monkeypatch, engine, package, extra):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(
-        InvalidInputError, match=rf"needs the package {package}: pip install 'gramophone-lm\[{extra}\]'"
+        InputError, match=rf"needs the package {package}: pip install 'gramophone-lm\[{extra}\]'"
     ):
         require_engine(engine)
 
@@ -53,9 +53,7 @@ def test_an_engine_may_take_what_the_process_leaves_less_a_reserve(monkeypatch):
 
 
 def test_a_limit_that_leaves_too_little_is_told_with_what_is_needed():
-    with pytest.raises(
-        InvalidInputError, match=r"--memory-limit is 100 MB; .* so at least [\d,]+ MB are needed"
-    ):
+    with pytest.raises(InputError, match=r"--memory-limit is 100 MB; .* so at least [\d,]+ MB are needed"):
         engine_memory_bytes(100_000_000)
 
 
@@ -68,9 +66,7 @@ def duckdb_of_one_thread(limit_bytes, spill):
 def test_a_stage_that_does_not_fit_into_the_limit_is_told(tmp_path, folder, monkeypatch):
     monkeypatch.setattr("training.scale.duckdb_engine.engine_memory_bytes", lambda _: 4 * 1024**2)
     engine = duckdb_of_one_thread(10**9, tmp_path)
-    with pytest.raises(
-        InvalidInputError, match="1000 MB is too little for sorting words with DuckDB; raise it"
-    ):
+    with pytest.raises(InputError, match="1000 MB is too little for sorting words with DuckDB; raise it"):
         engine.write(MANY, folder, SILENT)
     engine.close()
 
@@ -142,7 +138,7 @@ def test_sizes_are_read_with_their_unit(size, expected):
 
 @pytest.mark.parametrize("size", ["", "0", "-1GB", "much", "1XB", "1GBs", "nan", "9999999999TB", "9" * 400])
 def test_invalid_memory_limit_is_refused(size):
-    with pytest.raises(InvalidInputError, match=r"--memory-limit is .*; it must be a size such as 500MB"):
+    with pytest.raises(InputError, match=r"--memory-limit is .*; it must be a size such as 500MB"):
         options(limit=size)
 
 
@@ -150,13 +146,13 @@ def test_invalid_memory_limit_is_refused(size):
     ("name", "given"), [("memory-limit", {"limit": "1GB"}), ("work-dir", {"work_dir": "x"})]
 )
 def test_options_that_would_do_nothing_are_refused(name, given):
-    with pytest.raises(InvalidInputError, match=rf"--{name} requires --engine duckdb or spark") as refused:
+    with pytest.raises(InputError, match=rf"--{name} requires --engine duckdb or spark") as refused:
         options("memory", **given)
     assert refused.value.parameter == name
 
 
 def test_another_engine_is_refused():
-    with pytest.raises(InvalidInputError, match=r"--engine is 'sqlite'; use one of memory, duckdb, spark"):
+    with pytest.raises(InputError, match=r"--engine is 'sqlite'; use one of memory, duckdb, spark"):
         options("sqlite")
 
 
@@ -176,9 +172,7 @@ def test_another_engine_is_refused():
     ],
 )
 def test_recipe_outside_the_plan_is_refused_with_its_key(recipe, assignments, said):
-    with pytest.raises(
-        InvalidInputError, match=rf"--engine duckdb estimates with {said}; use --engine memory"
-    ):
+    with pytest.raises(InputError, match=rf"--engine duckdb estimates with {said}; use --engine memory"):
         check_relational(load_recipe(recipe, assignments), "duckdb", name=recipe)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from models.errors import FormatError, InvalidInputError, RegistryError
+from models.errors import FormatError, InputError, RegistryError
 from models.tokenizers import WordTokenizer
 from models.vocabulary import BOS, EOS, Vocabulary
 from training.corpus import Corpus, EncodedCorpus, FileSentences
@@ -128,7 +128,7 @@ def test_nothing_is_left_of_what_was_published(tmp_path):
 def test_two_processes_do_not_share_a_workspace(tmp_path):
     with (
         workspace(tmp_path),
-        pytest.raises(InvalidInputError, match="another process is estimating in"),
+        pytest.raises(InputError, match="another process is estimating in"),
         workspace(tmp_path),
     ):
         pass
@@ -136,7 +136,7 @@ def test_two_processes_do_not_share_a_workspace(tmp_path):
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(InvalidInputError, match="is not empty and contains no stages"), workspace(tmp_path):
+    with pytest.raises(InputError, match="is not empty and contains no stages"), workspace(tmp_path):
         pass
     assert (tmp_path / "thesis.tex").read_text() == "mine"
 
@@ -250,7 +250,7 @@ def test_pipe_as_corpus_is_refused(tmp_path):
 
 def test_one_sentence_is_not_enough_to_hold_one_out(tmp_path):
     (tmp_path / "short.txt").write_text("only one\n")
-    with pytest.raises(InvalidInputError, match="has 1 sentence; at least 2 are needed"):
+    with pytest.raises(InputError, match="has 1 sentence; at least 2 are needed"):
         read_texts([tmp_path / "short.txt"], [], [], unit="line", stream=True, progress=SILENT)
 
 

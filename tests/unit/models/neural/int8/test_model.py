@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.language_model import SCORES, Want, pad_sequences, prefill_sequences, score_sequences
 from models.neural.config import NetworkConfig
 from models.neural.int8.model import Int8Model
@@ -229,7 +229,7 @@ def test_unnormalised_scores_are_off_by_the_logarithm_of_the_sum(shape):
 def test_ids_that_are_no_tokens_are_refused():
     model = Int8Model(network_of(SHAPES[0]).weights(), VOCABULARY)
     for bad in (70, -1, 10**12):
-        with pytest.raises(InvalidInputError, match=rf"token id {bad} is not in \[0, 70\)"):
+        with pytest.raises(InputError, match=rf"token id {bad} is not in \[0, 70\)"):
             model.advance(model.initial_state(2), np.array([3, bad]))
 
 
@@ -274,7 +274,7 @@ def test_states_are_values():
 
 
 def test_a_vocabulary_of_another_size_is_refused():
-    with pytest.raises(InvalidInputError, match="the network predicts 70 tokens, the vocabulary has 4"):
+    with pytest.raises(InputError, match="the network predicts 70 tokens, the vocabulary has 4"):
         Int8Model(network_of(SHAPES[0]).weights(), Vocabulary(["a"]))
 
 

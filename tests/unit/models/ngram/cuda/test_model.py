@@ -12,7 +12,7 @@ from models.decoding.batch import SequenceBatch, row_seed, uniform_numbers
 from models.decoding.parameters import DecodingParameters
 from models.decoding.rules import compile_rules
 from models.decoding.sampling import choose_tokens
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.language_model import (
     SCORES,
     STATE,
@@ -110,7 +110,7 @@ def test_an_unknown_id_is_refused_by_name(moved, word):
         lambda: prefill_sequences(moved, one, np.array([[3, word]]), np.array([2])),
     ]
     for call in calls:
-        with pytest.raises(InvalidInputError, match=message):
+        with pytest.raises(InputError, match=message):
             call()
 
 
@@ -140,18 +140,18 @@ def test_no_tokens_leave_the_state(moved):
 
 def test_shapes_that_do_not_fit_are_refused(moved):
     state = moved.initial_state(2)
-    with pytest.raises(InvalidInputError, match="the state has 2 rows"):
+    with pytest.raises(InputError, match="the state has 2 rows"):
         moved.advance(state, np.array([3]))
     for want in (SCORES, STATE):
-        with pytest.raises(InvalidInputError, match=r"they must be \[2, T\] and \[2\]"):
+        with pytest.raises(InputError, match=r"they must be \[2, T\] and \[2\]"):
             moved.read(state, np.array([[3]]), np.array([1]), want)
-        with pytest.raises(InvalidInputError, match="lengths go up to 5, tokens have 1 columns"):
+        with pytest.raises(InputError, match="lengths go up to 5, tokens have 1 columns"):
             moved.read(state, np.array([[3], [3]]), np.array([1, 5]), want)
 
 
 @pytest.mark.parametrize("k", [0, 11])
 def test_more_tokens_than_there_are_cannot_be_ranked(moved, k):
-    with pytest.raises(InvalidInputError, match=f"k is {k}, it can be 1 to 10"):
+    with pytest.raises(InputError, match=f"k is {k}, it can be 1 to 10"):
         moved.top_k(moved.initial_state(1), k)
 
 

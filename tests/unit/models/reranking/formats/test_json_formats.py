@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats import json_stream
 from models.reranking.formats.format import BadLine
@@ -187,7 +187,7 @@ def test_documents_that_are_written_are_json():
     ],
 )
 def test_list_that_a_json_format_cannot_represent_is_refused(name, some):
-    with pytest.raises(InvalidInputError):
+    with pytest.raises(InputError):
         list(format_lists(some, name))
 
 
@@ -224,13 +224,13 @@ def test_a_list_that_is_cut_is_told_and_served():
 
 @pytest.mark.parametrize("beam_size", [None, 0, 10**9])
 def test_the_beams_size_is_needed(beam_size):
-    with pytest.raises(InvalidInputError, match=f"beam_size is {beam_size}"):
+    with pytest.raises(InputError, match=f"beam_size is {beam_size}"):
         read_nemo("a\t1\n", beam_size)
 
 
 def test_lists_of_several_sizes_are_not_written():
     some = [CandidateList(None, "", (Candidate("a"),) * size) for size in (2, 1)]
-    with pytest.raises(InvalidInputError, match=r"lists\[1\] has 1 candidates, the lists before it have 2"):
+    with pytest.raises(InputError, match=r"lists\[1\] has 1 candidates, the lists before it have 2"):
         list(format_lists(some, "nemo"))
 
 

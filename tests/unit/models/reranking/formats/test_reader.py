@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import zstandard
 
-from models.errors import FormatError, InvalidInputError
+from models.errors import FormatError, InputError
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats import reader
 from models.reranking.formats.format import BadLine
@@ -109,9 +109,9 @@ def test_unrecognised_format_is_refused_with_a_hint(head):
 
 def test_options_of_other_formats_are_refused(tmp_path):
     for options in ({"beam_size": 3}, {"scores": {"am": tmp_path}}):
-        with pytest.raises(InvalidInputError, match="not for moses"):
+        with pytest.raises(InputError, match="not for moses"):
             list(read_lists(io.BytesIO(ONE), **options))
-    with pytest.raises(InvalidInputError, match="format is 'cdec'; it must be one of jsonl, moses"):
+    with pytest.raises(InputError, match="format is 'cdec'; it must be one of jsonl, moses"):
         list(read_lists(io.BytesIO(ONE), format_name="cdec"))
 
 

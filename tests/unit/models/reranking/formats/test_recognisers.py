@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.format import BadLine
 from models.reranking.formats.reader import (
@@ -292,5 +292,5 @@ def test_similar_formats_are_told_apart(head, form):
 
 @pytest.mark.parametrize("form", sorted(FORMATS.keys() - set(WRITTEN_FORMAT_NAMES)))
 def test_formats_that_are_only_read_are_not_written(form):
-    with pytest.raises(InvalidInputError, match=f"output format is '{form}'; it must be one of jsonl, moses"):
+    with pytest.raises(InputError, match=f"output format is '{form}'; it must be one of jsonl, moses"):
         format_lists([], form)

@@ -5,7 +5,7 @@ import io
 
 import pytest
 
-from models.errors import FormatError, InvalidInputError
+from models.errors import FormatError, InputError
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats import writer
 from models.reranking.formats.reader import read_lists
@@ -28,7 +28,7 @@ def test_a_stream_is_written_in_pieces(monkeypatch):
 
 def test_a_failure_leaves_the_file_as_it_was(tmp_path):
     (tmp_path / "out").write_text("before")
-    with pytest.raises(InvalidInputError, match="surrogate"):
+    with pytest.raises(InputError, match="surrogate"):
         write_lists([CandidateList("u", "", (Candidate("\ud800"),))], tmp_path / "out", "moses")
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("out", "before")]
 
@@ -41,12 +41,12 @@ def test_srilms_lists_are_files_of_a_folder(tmp_path):
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "a\nb", "u.gz", ".u", "u" * 300, "\0"])
 def test_names_that_files_cannot_have_are_refused(tmp_path, name):
-    with pytest.raises(InvalidInputError, match="it must be a file name"):
+    with pytest.raises(InputError, match="it must be a file name"):
         write_lists([CandidateList(name, "", (Candidate("a"),))], tmp_path / "out", "srilm")
 
 
 def test_two_lists_of_one_name_are_refused(tmp_path):
-    with pytest.raises(InvalidInputError, match="that no other list has"):
+    with pytest.raises(InputError, match="that no other list has"):
         write_lists([ONE, ONE], tmp_path / "out", "srilm")
 
 

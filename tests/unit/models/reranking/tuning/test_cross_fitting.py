@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from models.calls import run_to_completion
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.reranking.features import ListFeatures
 from models.reranking.metrics import make_metric
 from models.reranking.ranking import LogLinearModel
@@ -186,7 +186,7 @@ def test_the_exponent_makes_another_shape_of_the_models_score():
 
 def test_a_named_feature_that_is_missing_is_told_with_its_place():
     lists = [candidate_list("x", reference=None), candidate_list("a", "b", features=[{"am": 1.0}, {}])]
-    with pytest.raises(InvalidInputError, match=r"lists\[1\].candidates\[1\].features has no 'am'"):
+    with pytest.raises(InputError, match=r"lists\[1\].candidates\[1\].features has no 'am'"):
         data(*lists, features=["am"])
 
 
@@ -199,12 +199,12 @@ def test_a_named_feature_that_is_missing_is_told_with_its_place():
     ],
 )
 def test_names_that_cannot_be_are_refused(features, message):
-    with pytest.raises(InvalidInputError, match=message):
+    with pytest.raises(InputError, match=message):
         data(candidate_list("a"), features=features)
 
 
 def test_lists_without_any_reference_are_refused():
-    with pytest.raises(InvalidInputError, match="none of 1 lists has a reference"):
+    with pytest.raises(InputError, match="none of 1 lists has a reference"):
         data(candidate_list("a", reference=None))
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from models.calls import run_to_completion
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.reranking.ranking import MAX_POSTERIOR_SCALE, MAX_WEIGHT
 from models.reranking.tuning.fitting import (
     FIRST_PASS_WEIGHTS,
@@ -149,7 +149,7 @@ def test_a_scale_is_one_that_a_request_may_ask_for():
     ],
 )
 def test_values_outside_their_limits_are_refused_by_name(field, value):
-    with pytest.raises(InvalidInputError, match=f"^{field}.* is .*; it must be from") as caught:
+    with pytest.raises(InputError, match=f"^{field}.* is .*; it must be from") as caught:
         TuningSettings(**{field: value})
     assert caught.value.parameter.startswith(field)
 
@@ -159,5 +159,5 @@ def test_values_outside_their_limits_are_refused_by_name(field, value):
 )
 def test_lists_with_equal_references_cannot_fill_the_folds(num_distinct, problem):
     some = [replace(one, references=(str(i % num_distinct),)) for i, one in enumerate(lists(30))]
-    with pytest.raises(InvalidInputError, match=f"folds is 3, but 30 lists have {problem}"):
+    with pytest.raises(InputError, match=f"folds is 3, but 30 lists have {problem}"):
         assign_folds(some, folds=3, seed=0)

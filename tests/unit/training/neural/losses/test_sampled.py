@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from models.errors import InvalidInputError
+from models.errors import InputError
 from models.neural.adaptive_softmax import AdaptiveSoftmax, ClusteredEmbedding
 from models.neural.softmax import Softmax
 from models.vocabulary import BOS
@@ -223,12 +223,10 @@ def test_the_second_loss_takes_over_after_its_share(layer, text):
 
 @pytest.mark.parametrize("name", ["sampled", "nce", "negative-sampling"])
 def test_drawing_losses_refuse_an_adaptive_softmax(name):
-    with pytest.raises(
-        InvalidInputError, match=f"train.loss={name} requires neural.output=softmax, given adaptive"
-    ):
+    with pytest.raises(InputError, match=f"train.loss={name} requires neural.output=softmax, given adaptive"):
         load_recipe("lstm", ["neural.output=adaptive", "neural.cutoffs=[10]", f"train.loss={name}"])
 
 
 def test_self_normalisation_refuses_an_adaptive_softmax():
-    with pytest.raises(InvalidInputError, match=r"train\.self_normalise requires neural\.output=softmax"):
+    with pytest.raises(InputError, match=r"train\.self_normalise requires neural\.output=softmax"):
         load_recipe("lstm", ["neural.output=adaptive", "neural.cutoffs=[10]", "train.self_normalise=0.1"])
