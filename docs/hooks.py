@@ -288,10 +288,10 @@ def operation_section(method: str, path: str, operation: Json, schemas: Json, re
     lines = [f"### {method} {path}\n", operation.get("description") or described(name, ""), ""]
     if scopes:
         lines.append(f"Key scope: `{scopes[0]}`{' (a key is always required)' if always else ''}.\n")
-    for parameter in operation.get("parameters", []):
-        if parameter["in"] == "path":
-            what = parameter.get("description") or "Part of the path."
-            lines.append(f"- `{{{parameter['name']}}}`: {what}")
+    for param in operation.get("parameters", []):
+        if param["in"] == "path":
+            what = param.get("description") or "Part of the path."
+            lines.append(f"- `{{{param['name']}}}`: {what}")
     body = operation.get("requestBody", {}).get("content", {})
     if json_body := body.get("application/json"):
         for number, schema in enumerate(json_body["schema"].get("anyOf", [json_body["schema"]])):

@@ -39,22 +39,22 @@ class LanguageModelError(Exception):
 class InputError(LanguageModelError):
     """Invalid value from the caller; the message names the limit and the value.
 
-    `parameter` is the path of the field as the caller spells it, such as `top_k` or `texts[3]`.
+    `param` is the path of the field as the caller spells it, such as `top_k` or `texts[3]`.
     """
 
     code = "invalid_value"
 
-    def __init__(self, message: str, *, parameter: str | None = None) -> None:
+    def __init__(self, message: str, *, param: str | None = None) -> None:
         super().__init__(message)
-        self.parameter = parameter
+        self.param = param
 
     @classmethod
-    def of(cls, parameter: str, problem: str) -> Self:
+    def of(cls, param: str, problem: str) -> Self:
         """Create the error of a field; the message begins with its path."""
-        return cls(f"{parameter} {problem}", parameter=parameter)
+        return cls(f"{param} {problem}", param=param)
 
 
-def require_package(package: str, purpose: str, *, parameter: str | None = None) -> None:
+def require_package(package: str, purpose: str, *, param: str | None = None) -> None:
     """Check that an optional package is installed, without importing it.
 
     Raises:
@@ -63,11 +63,11 @@ def require_package(package: str, purpose: str, *, parameter: str | None = None)
     if find_spec(package) is None:
         raise InputError(
             f"{purpose} needs the package {package}: pip install 'gramophone-lm[{EXTRAS[package]}]'",
-            parameter=parameter,
+            param=param,
         )
 
 
-def check_range(parameter: str, value: float, least: float, most: float) -> None:
+def check_range(param: str, value: float, least: float, most: float) -> None:
     """Check that a number is within limits.
 
     Raises:
@@ -76,7 +76,7 @@ def check_range(parameter: str, value: float, least: float, most: float) -> None
     if not least <= value <= most:
         ends = (least, most)
         limits = " to ".join(f"{end:g}" if isinstance(end, float) else str(end) for end in ends)
-        raise InputError.of(parameter, f"is {value}; it must be from {limits}")
+        raise InputError.of(param, f"is {value}; it must be from {limits}")
 
 
 class ContextLengthError(InputError):

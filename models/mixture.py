@@ -80,13 +80,11 @@ class MixtureModel(
     ) -> None:
         for row in (weights, *weights_by_context):
             if not parts or len(parts) != len(row):
-                raise InputError(
-                    f"a mixture of {len(parts)} models has {len(row)} weights", parameter="weights"
-                )
+                raise InputError(f"a mixture of {len(parts)} models has {len(row)} weights", param="weights")
             if not all(w > 0 for w in row) or not math.isclose(sum(row), 1.0, abs_tol=1e-6):
                 raise InputError(
                     f"mixture weights are {list(row)}; they must be positive and sum to 1",
-                    parameter="weights",
+                    param="weights",
                 )
         for number, part in enumerate(parts):
             if part.vocabulary.fingerprint != parts[0].vocabulary.fingerprint:
@@ -105,7 +103,7 @@ class MixtureModel(
                 which = f"part {self._matching} ({parts[self._matching].family}) has {count}"
             raise InputError(
                 f"there are mixture weights for {len(weights_by_context)} context lengths, but {which}",
-                parameter="weights_by_context",
+                param="weights_by_context",
             )
         # [M], or a row for each context [C, M]
         self._log_weights = np.log(np.asarray(weights_by_context or weights)).astype(np.float32)

@@ -183,7 +183,7 @@ def with_slots(
     """
     if tokenizer.members is not None:
         model, tokenizer = without_members(model), tokenizer.members.plain
-    checked = check_slots(given, known=tokenizer.classes, parameter="slots")
+    checked = check_slots(given, known=tokenizer.classes, param="slots")
     slots: Slots = {**tokenizer.slots, **checked}
     extended = tokenizer.with_slots(slots)
     return SlotModel(model, extended), extended

@@ -46,14 +46,14 @@ def class_mark(name: str) -> str:
 
 
 def check_slots(
-    slots: Mapping[str, Sequence[str] | Mapping[str, float]], *, known: Collection[str], parameter: str
+    slots: Mapping[str, Sequence[str] | Mapping[str, float]], *, known: Collection[str], param: str
 ) -> dict[str, dict[str, float]]:
     """Check and return the members of each class and their weights, 1 for members of a list.
 
     Args:
         slots: members of each class; one listed twice has twice the weight.
         known: names of the model's classes.
-        parameter: name of the argument, for messages.
+        param: name of the argument, for messages.
 
     Raises:
         InputError: a class is unknown or empty, there are too many members, a member is blank, too long or
@@ -62,14 +62,14 @@ def check_slots(
     checked: dict[str, dict[str, float]] = {}
     total = sum(map(len, slots.values()))
     if total > MAX_MEMBERS:
-        raise InputError.of(parameter, f"has {total} members; at most {MAX_MEMBERS} are accepted")
+        raise InputError.of(param, f"has {total} members; at most {MAX_MEMBERS} are accepted")
     for name, members in slots.items():
-        path = f"{parameter}.{name:.40}"
+        path = f"{param}.{name:.40}"
         if name not in known:
             classes = ", ".join(map(class_mark, sorted(known))) or "none"
             raise InputError(
                 f"{path}: the model has no class {class_mark(name)!r:.40}; its classes: {classes:.200}",
-                parameter=path,
+                param=path,
             )
         if not members:
             raise InputError.of(path, "is empty; give at least one member")
@@ -77,7 +77,7 @@ def check_slots(
         for text, weight in weights:
             problem = _member_problem(text, weight)
             if problem is not None:
-                raise InputError(f"{path}: the member {text!r:.80} {problem}", parameter=path)
+                raise InputError(f"{path}: the member {text!r:.80} {problem}", param=path)
         checked[name] = {text: float(weight) for text, weight in weights}
     return checked
 
@@ -165,7 +165,7 @@ class MemberMatcher:
         words = tuple(member[start:end] for start, end in self._spans(member))
         if not words or self._marks.search(member):
             problem = "contains the mark of a class" if words else "has no word"
-            raise InputError(f"the member {member!r:.80} of {class_mark(name)} {problem}", parameter="slots")
+            raise InputError(f"the member {member!r:.80} of {class_mark(name)} {problem}", param="slots")
         return words
 
     def add(self, member: str, name: str, value: int) -> int:

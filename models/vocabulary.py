@@ -40,7 +40,7 @@ class Vocabulary:
         if len(self.ids) + len(CONTROL_TOKENS) != len(self.tokens):
             seen: set[str] = set()
             twice = next(t for t in self.tokens[3:] if t in seen or seen.add(t))  # type: ignore[func-returns-value]
-            raise InputError(f"the vocabulary lists the token {twice!r:.80} twice", parameter="vocabulary")
+            raise InputError(f"the vocabulary lists the token {twice!r:.80} twice", param="vocabulary")
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -61,7 +61,7 @@ class Vocabulary:
         text = json.dumps(self.tokens, ensure_ascii=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def check_ids(self, ids: Sequence[int] | npt.NDArray[np.integer], *, parameter: str) -> TokenIds:
+    def check_ids(self, ids: Sequence[int] | npt.NDArray[np.integer], *, param: str) -> TokenIds:
         """Return the ids as an array [T] after checking that each is in the vocabulary.
 
         Raises:
@@ -71,14 +71,14 @@ class Vocabulary:
             array = np.asarray(ids, np.int64).reshape(-1)
         except OverflowError:
             index = next(i for i, v in enumerate(ids) if not -(2**63) <= int(v) < 2**63)
-            raise self._outside(parameter, index, int(ids[index])) from None
+            raise self._outside(param, index, int(ids[index])) from None
         bad = np.flatnonzero((array < 0) | (array >= len(self)))
         if bad.size:
-            raise self._outside(parameter, int(bad[0]), int(array[bad[0]]))
+            raise self._outside(param, int(bad[0]), int(array[bad[0]]))
         return array
 
-    def _outside(self, parameter: str, index: int, value: int) -> InputError:
+    def _outside(self, param: str, index: int, value: int) -> InputError:
         return InputError(
-            f"{parameter}[{index}] is {value}, but this model's token ids are 0 to {len(self) - 1}",
-            parameter=f"{parameter}[{index}]",
+            f"{param}[{index}] is {value}, but this model's token ids are 0 to {len(self) - 1}",
+            param=f"{param}[{index}]",
         )

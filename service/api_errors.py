@@ -114,11 +114,11 @@ def error_status(error: LanguageModelError) -> ErrorStatus:
 
 def error_body(error: LanguageModelError) -> ErrorBody:
     """Return the body of the reply to an error."""
-    parameter = error.parameter if isinstance(error, InputError) else None
+    param = error.param if isinstance(error, InputError) else None
     message = _truncate(str(error))
     if not isinstance(error, (InputError, EngineError)):  # errors about files
         message = _FOLDER_PATHS.sub("", _BUCKET_URLS.sub("", redact_accounts(message)))
-    return ErrorBody(message, error_status(error).type, parameter and _truncate(parameter), error.code)
+    return ErrorBody(message, error_status(error).type, param and _truncate(param), error.code)
 
 
 def _truncate(text: str) -> str:

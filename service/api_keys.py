@@ -130,7 +130,7 @@ def _checked_key(name: str, scopes: Iterable[str], salt: bytes, digest: bytes) -
         raise InputError(
             "the name of a key must have 1 to 64 letters, digits, dots, dashes or underscores, and start with a "
             "letter or digit",
-            parameter="name",
+            param="name",
         )
     try:
         known = frozenset(KeyScope(scope.strip()) for scope in scopes)
@@ -232,11 +232,11 @@ def _parse_keys(lines: Mapping[str, str], fixed: tuple[ApiKey, ...] = ()) -> tup
         try:
             keys.append(parse_key(line))
         except InputError as error:
-            raise InputError(f"{source}: {error}", parameter="GRAMOPHONE_API_KEYS") from None
+            raise InputError(f"{source}: {error}", param="GRAMOPHONE_API_KEYS") from None
     duplicates = [name for name, count in Counter(key.name for key in keys).items() if count > 1]
     if duplicates:
         raise InputError(
-            f"two keys are named {min(duplicates)}; names must be unique", parameter="GRAMOPHONE_API_KEYS"
+            f"two keys are named {min(duplicates)}; names must be unique", param="GRAMOPHONE_API_KEYS"
         )
     return tuple(keys)
 

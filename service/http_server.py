@@ -315,7 +315,7 @@ def listen(settings: Settings) -> socket.socket:
         raise InputError(
             f"cannot listen on {settings.host}, port {settings.port}: {error.strerror}; "
             "choose another with --port or GRAMOPHONE_PORT",
-            parameter="port",
+            param="port",
         ) from None
     if not (settings.api_keys or settings.api_keys_file or is_loopback(settings.host)):
         _log.warning(

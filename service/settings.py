@@ -256,7 +256,7 @@ def read_settings(**overrides: Any) -> Settings:
         named = (f"{name} (did you mean {PREFIX}{near}?)" if near else name for name, near in unknown.items())
         raise InputError(
             f"the environment has {', '.join(named)}, which is not a setting; `gramophone serve --settings` lists them",
-            parameter=next(iter(unknown)),
+            param=next(iter(unknown)),
         )
     try:
         return Settings(**{name: value for name, value in overrides.items() if value is not None})
@@ -267,7 +267,7 @@ def read_settings(**overrides: Any) -> Settings:
         shown = "…" if "@" in value_text else value_text  # text before an @ may be a password
         message_text = first["msg"].removeprefix("Value error, ")
         message = f"{name} is {shown}: {message_text[:1].lower()}{message_text[1:]}"
-        raise InputError(message, parameter=name) from None
+        raise InputError(message, param=name) from None
 
 
 def otel_variables() -> dict[str, str]:

@@ -185,9 +185,7 @@ def _joined(device: str, *, trains_network: bool) -> "Iterator[tuple[str, Proces
     if device == "cpu" and not trains_network and "TORCHELASTIC_RUN_ID" not in os.environ:  # noqa: TID251 - of torchrun
         yield device, None
         return
-    require_package(
-        "torch", "training networks" if trains_network else f"device {device}", parameter="device"
-    )
+    require_package("torch", "training networks" if trains_network else f"device {device}", param="device")
     from models.neural.network import resolve_device
     from training.neural.distributed import Processes, join_processes
 
@@ -234,11 +232,11 @@ def _prepare(
     classes = recipe.tokenizer.slots
     if shared is not None and classes:
         problem = "the model has the classes and members of the published models that it begins with"
-        raise InputError(f"tokenizer.slots: {problem}; omit the key", parameter="tokenizer.slots")
+        raise InputError(f"tokenizer.slots: {problem}; omit the key", param="tokenizer.slots")
     given = {name: Path(path) for name, path in classes.items() if path}
     lists = read_members(given) if shared is None else shared.slots
     known_classes = classes if shared is None else shared.classes
-    slots: Slots = check_slots(lists, known=known_classes, parameter="tokenizer.slots")
+    slots: Slots = check_slots(lists, known=known_classes, param="tokenizer.slots")
     if slots:
         given_texts = [text for text in texts if text is not None]
         marked, slots = mark_members(shared or recipe.tokenizer, slots, given_texts, progress=progress)
@@ -261,7 +259,7 @@ def _load_published(key: str, addresses: Sequence[str], store: Registry, *, devi
     try:
         versions = [store.resolve(address) for address in addresses]
     except (InputError, ModelNotFoundError) as error:
-        raise InputError(f"{key}: {error}", parameter=key) from None
+        raise InputError(f"{key}: {error}", param=key) from None
     return [
         load_checkpoint(store.fetch(version), device=device, precision=FLOAT32, members=False)
         for version in versions
@@ -345,7 +343,7 @@ def run_evaluate(
     options = EvaluationOptions("stream" if dynamic else context, window, sample)
     if dynamic and check_precision(precision) not in {"auto", FLOAT32}:
         problem = f"--precision is {precision}; --dynamic computes gradients and requires float32"
-        raise InputError(problem, parameter="precision")
+        raise InputError(problem, param="precision")
     precision = FLOAT32 if dynamic else precision
     store, progress = open_registry(registry), console_progress()
     checkpoints = _load_models(store, (address, against), slots, device=device, precision=precision)
@@ -355,7 +353,7 @@ def run_evaluate(
     backward = checkpoint.manifest.direction == "backward"
     if backward and not dynamic and context != "sentence":
         problem = f"--context is {context!r}; {name} reads right to left and supports only 'sentence'"
-        raise InputError(problem, parameter="context")
+        raise InputError(problem, param="context")
     texts = _held_out_texts(corpus, options.context, unit, progress)
     encoded = encode_corpus(checkpoint.tokenizer, texts, progress=progress)
     encoded = encoded.reversed() if backward else encoded
@@ -368,7 +366,7 @@ def run_evaluate(
             checkpoint.model, encoded, context=options.context, window=window, progress=progress
         )
     if not len(targets.tokens):
-        raise InputError("the text has no token to predict", parameter="corpus")
+        raise InputError("the text has no token to predict", param="corpus")
     result = {
         "model": name,
         "precision": checkpoint.precision,
@@ -398,7 +396,7 @@ def run_evaluate(
 def _check_counts(**counts: int) -> None:
     for name, value in counts.items():
         if value < 1:
-            raise InputError(f"--{name} is {value}; it must be at least 1", parameter=name)
+            raise InputError(f"--{name} is {value}; it must be at least 1", param=name)
 
 
 def _load_models(
@@ -450,7 +448,7 @@ def run_evaluate_autocomplete(
         raise InputError.of("fuzzy", f"is {fuzzy}; at most {MAX_EDITS} errors in a word are corrected")
     if report is not None and not report.parent.is_dir():
         problem = f"--report is {report}; the folder {report.parent} does not exist"
-        raise InputError(problem, parameter="report")
+        raise InputError(problem, param="report")
     store, progress = open_registry(registry), console_progress()
     models = _load_models(store, (address, against or None), slots, device=device, precision=precision)
     texts = _held_out_texts(corpus, "sentence", unit, progress)

@@ -50,12 +50,12 @@ def dynamic_evaluation(
         InputError: the model has no gradient, or reads members of classes.
     """
     if isinstance(model, SlotModel):
-        raise InputError("dynamic evaluation cannot read members of classes", parameter="dynamic")
+        raise InputError("dynamic evaluation cannot read members of classes", param="dynamic")
     if not isinstance(model, NeuralModel):
         raise InputError(
             "dynamic evaluation requires a neural model, because it computes gradients; "
             f"the family of this model is {model.family}",
-            parameter="dynamic",
+            param="dynamic",
         )
     network = copy.deepcopy(model.network).eval().requires_grad_()
     updater = _WeightUpdater(network)

@@ -286,7 +286,7 @@ def mixture_tokenizer(settings: MixtureSettings, published: Sequence[Checkpoint]
         raise InputError(
             f"a mixture requires at least {'1 part and a cache' if settings.cache else '2 parts'}, given "
             f"{num_trained} recipes and {len(published)} models (mixture.recipes, mixture.parts, mixture.models)",
-            parameter="mixture",
+            param="mixture",
         )
     if not published:
         return None
@@ -306,7 +306,7 @@ def mixture_tokenizer(settings: MixtureSettings, published: Sequence[Checkpoint]
                 "with one tokenizer"
             )
         if problem is not None:
-            raise InputError(problem, parameter="mixture.models")
+            raise InputError(problem, param="mixture.models")
     if is_static:
         return union_tokenizer([(version_address(part.path), part.tokenizer) for part in published])
     return first.tokenizer
@@ -328,7 +328,7 @@ def shared_tokenizer(
             address = version_address(teacher.path)
             problem = f"{address} reads {reads}; the network reads {recipe.reading_direction}"
         if problem is not None:
-            raise InputError(f"train.teacher: {problem}", parameter="train.teacher")
+            raise InputError(f"train.teacher: {problem}", param="train.teacher")
     return tokenizer or next((model.tokenizer for model in [*published, *teachers]), None)
 
 
@@ -365,7 +365,7 @@ def part_recipes(mixture: Recipe) -> dict[str, Recipe]:
     titled, parts, num_networks = titled_parts(mixture.mixture), dict[str, Recipe](), 0
     for title, part in titled.items():
         if mixture.mixture.publish_parts:
-            check_name(title, parameter="mixture.recipes")
+            check_name(title, param="mixture.recipes")
         parts[title] = part_recipe(mixture, part, seed=mixture.seed + num_networks)
         num_networks += parts[title].family == "neural"
     for number, (title, recipe) in enumerate(parts.items()):
@@ -382,7 +382,7 @@ def part_recipes(mixture: Recipe) -> dict[str, Recipe]:
     if idle := [t for t, part in titled.items() if not part.mixed and t not in taught]:
         raise InputError(
             f"the part {idle[0]!r} has mixed=false, but no other part has it as a teacher (train.teacher)",
-            parameter="mixture.parts",
+            param="mixture.parts",
         )
     return parts
 
@@ -425,7 +425,7 @@ def part_recipe(mixture: Recipe, part: PartSettings, *, seed: int) -> Recipe:
             f"family {recipe.family}"
         )
     if problem is not None:
-        raise InputError(problem, parameter="mixture.recipes")
+        raise InputError(problem, param="mixture.recipes")
     return _uncompressed(recipe) if is_static else recipe
 
 

@@ -75,7 +75,7 @@ def fit_weights(log_probs: npt.NDArray[np.floating[Any]]) -> tuple[float, ...]:
         InputError: no held-out token.
     """
     if log_probs.shape[0] == 0:
-        raise InputError("the held-out text has no token to fit mixture weights on", parameter="valid")
+        raise InputError("the held-out text has no token to fit mixture weights on", param="valid")
     num_models = log_probs.shape[1]
     weights = _run_em(log_probs, np.full(num_models, 1.0 / num_models), np.zeros(num_models))
     return _normalised(np.maximum(weights, _MIN_WEIGHT))  # every part keeps a positive weight
@@ -207,7 +207,7 @@ def score_with_caches(
             predicted = chunk != BOS  # [T]
             parts.append((inner.log_probs[0, predicted], shares[predicted], evidence[predicted]))
     if not parts:
-        raise InputError("the held-out text has no token to fit a cache on", parameter="valid")
+        raise InputError("the held-out text has no token to fit a cache on", param="valid")
     log_probs, every_share, all_evidence = map(np.concatenate, zip(*parts, strict=True))
     targets = CorpusScores(log_probs, text[text != BOS], None)
     return CacheGridScores(targets, every_share, all_evidence, *grid, kind, window)
@@ -226,7 +226,7 @@ def choose_cache(readings: CacheGridScores, log_probs: Float32s) -> ChosenCache:
         InputError: the text has one token, so the cache is always empty.
     """
     if not (readings.evidence[:, 0, 0] > 0).any():
-        raise InputError("the held-out text has one token; a cache needs two", parameter="valid")
+        raise InputError("the held-out text has one token; a cache needs two", param="valid")
 
     def fit(flatness: float, half_life: float | None, prior_share: float) -> ChosenCache:
         """Fit λ of a cache whose prior is `prior_share` times the median evidence."""

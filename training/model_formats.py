@@ -128,7 +128,7 @@ def run_import_arpa(
             f"--lowercase is for a model of lower-cased text, but {len(capital):,} of {len(vocabulary.ids):,} words of "
             f"{file.name}, such as {capital[0]!r:.80}, have capitals and would never be found: omit --lowercase, or "
             "lower-case the file first, for example with sed 's/.*/\\L&/'",
-            parameter="lowercase",
+            param="lowercase",
         )
     tokenizer: Tokenizer
     irregularities = {k: v for k, v in report._asdict().items() if k not in {"sha256", "backward"}}
@@ -163,16 +163,16 @@ def _check_options(
 ) -> None:
     if not 0 <= prune_entropy < math.inf:
         problem = f"--prune-entropy is {prune_entropy}; it must be at least 0 and finite"
-        raise InputError(problem, parameter="prune_entropy")
+        raise InputError(problem, param="prune_entropy")
     if quantize_bits not in {None, 8}:
         problem = f"--quantize-bits is {quantize_bits}; it must be 8"
-        raise InputError(problem, parameter="quantize_bits")
+        raise InputError(problem, param="quantize_bits")
     if encoding not in ENCODINGS or (encoding != "pieces" and not has_pieces):
         problem = f"--encoding is {encoding!r}; it can be {' or '.join(ENCODINGS)}, with --tokenizer"
-        raise InputError(problem, parameter="encoding")
+        raise InputError(problem, param="encoding")
     if has_pieces and lowercase:
         problem = "--lowercase is for words; the SentencePiece model of --tokenizer normalises texts itself"
-        raise InputError(problem, parameter="lowercase")
+        raise InputError(problem, param="lowercase")
 
 
 def _piece_tokenizer(words: Vocabulary, path: Path, *, encoding: str) -> ListedPieceTokenizer:
@@ -188,13 +188,13 @@ def _piece_tokenizer(words: Vocabulary, path: Path, *, encoding: str) -> ListedP
                     f"--encoding is nemo, but {len(wrong):,} of the {len(ids):,} words of the ARPA file, such as "
                     f"{wrong[0]!r:.80}, are not one character from U+{_NEMO_OFFSET:04X} to "
                     f"U+{_NEMO_OFFSET + size - 1:04X}, the codes of the pieces in {path.name}",
-                    parameter="encoding",
+                    param="encoding",
                 )
             words = Vocabulary(map(pieces.IdToPiece, ids))
         return ListedPieceTokenizer(model, words)
     except (OSError, ManifestError) as error:
         problem = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"--tokenizer {path}: {problem}", parameter="tokenizer") from None
+        raise InputError(f"--tokenizer {path}: {problem}", param="tokenizer") from None
 
 
 def _golden_sequences(orders: Sequence[NGrams]) -> list[list[int]]:
@@ -232,7 +232,7 @@ def run_export_arpa(address: str, file: Path, *, registry: Address) -> dict[str,
         raise UnsupportedParameterError(
             f"{version.address} is of the family {model.family!r}; only n-gram models, including static mixtures, "
             "can be written as ARPA files",
-            parameter="model",
+            param="model",
         )
     orders = list_ngrams(model.automaton)
     with progress.stage(f"writing {file.name}", model.automaton.num_arcs):
@@ -279,7 +279,7 @@ def run_import_hf(
             tokenizer = PretrainedTokenizer(folder)
             model = PretrainedModel(folder, tokenizer.vocabulary)
         except (ManifestError, RuntimeError) as error:
-            raise InputError(str(error), parameter="folder") from None
+            raise InputError(str(error), param="folder") from None
     facts: dict[str, Any] = {
         "context": "sentence",
         "pretrained": {"type": kind, "window": model.window, **tokenizer.facts},

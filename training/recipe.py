@@ -125,7 +125,7 @@ def _recipe_error(error: ValidationError, source: str) -> InputError:
         problem = _problem(key, first["type"], first["msg"], first.get("ctx", {}))
         if first["type"] not in {"missing", "value_error"}:  # validators of this package name the value
             problem += f", given {first['input']!r:.{_SHOWN_CHARACTERS}}"
-    return InputError(f"recipe {source}: {key:.{_SHOWN_CHARACTERS}}: {problem}", parameter=key)
+    return InputError(f"recipe {source}: {key:.{_SHOWN_CHARACTERS}}: {problem}", param=key)
 
 
 def _problem(key: str, kind: str, message: str, context: Mapping[str, Any]) -> str:
@@ -367,15 +367,15 @@ def recipe_table(name: str) -> dict[str, Any]:
         else:
             raise InputError(
                 f"unknown recipe {name!r}; use one of {', '.join(recipe_names())}, or the path of a .toml file",
-                parameter="recipe",
+                param="recipe",
             )
         return tomllib.loads(text)
     except OSError as error:
-        raise InputError(f"recipe {name}: {error.strerror}", parameter="recipe") from None
+        raise InputError(f"recipe {name}: {error.strerror}", param="recipe") from None
     except RecursionError:
-        raise InputError(f"recipe {name} is nested too deeply", parameter="recipe") from None
+        raise InputError(f"recipe {name} is nested too deeply", param="recipe") from None
     except ValueError as error:  # bad TOML, bad UTF-8
-        raise InputError(f"recipe {name} is not TOML: {error}", parameter="recipe") from None
+        raise InputError(f"recipe {name} is not TOML: {error}", param="recipe") from None
 
 
 def parse_recipe(table: Mapping[str, Any], assignments: Sequence[str] = (), *, source: str) -> Recipe:
@@ -391,7 +391,7 @@ def parse_recipe(table: Mapping[str, Any], assignments: Sequence[str] = (), *, s
     except ValidationError as error:
         raise _recipe_error(error, source) from None
     for key, problem in _unused_keys(recipe):
-        raise InputError(f"recipe {source}: {problem}", parameter=key)
+        raise InputError(f"recipe {source}: {problem}", param=key)
     return recipe
 
 
@@ -407,7 +407,7 @@ def merge_tables(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[s
 def _parse_assignment(text: str) -> dict[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise InputError(f"--set takes key=value, given {text!r}", parameter="set")
+        raise InputError(f"--set takes key=value, given {text!r}", param="set")
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
     except (ValueError, RecursionError):  # not TOML, or number or nesting beyond limits

@@ -59,17 +59,17 @@ def run_select(
     """
     if output.exists() or not output.parent.is_dir():
         problem = "exists" if output.exists() else f"is in {output.parent}, which is no folder"
-        raise InputError(f"--output {output} {problem}; name a new file", parameter="output")
+        raise InputError(f"--output {output} {problem}; name a new file", param="output")
     if share is not None and not 0 < share <= 1:
-        raise InputError(f"--share is {share}; it must be above 0 and at most 1", parameter="share")
+        raise InputError(f"--share is {share}; it must be above 0 and at most 1", param="share")
     progress, recipe = console_progress(), load_recipe("ngram", [*_SETTINGS, *assignments])
     if (recipe.family, recipe.reading_direction) != ("ngram", "forward"):
         problem = f"given family={recipe.family}, direction={recipe.reading_direction}"
-        raise InputError(f"--set: n-gram models that read forward select, {problem}", parameter="set")
+        raise InputError(f"--set: n-gram models that read forward select, {problem}", param="set")
     texts = read_texts(in_domain, (), (), unit=recipe.corpus.unit, progress=progress)
     if (size := len(texts.train.sentences)) < MIN_SENTENCES:
         problem = f"has {size} sentences that are not held out; at least {MIN_SENTENCES} are needed"
-        raise InputError(f"--in-domain {problem}", parameter="in_domain")
+        raise InputError(f"--in-domain {problem}", param="in_domain")
     tokenizer = learn_tokenizer(recipe.tokenizer, texts.train.sentences, progress=progress)
     inputs = TrainingInputs(tokenizer, encode_texts(tokenizer, texts, progress=progress), "cpu", SILENT)
     blocks = [encode_block(tokenizer, lines) for lines in _read(large, recipe, progress)]
@@ -78,7 +78,7 @@ def run_select(
     if num_tokens >= needed:
         problem = f"none of the {len(tokenizer.vocabulary.ids):,} words of the in-domain text"
     if num_tokens < needed or not any((block.tokens != UNK).any() for block in blocks):
-        raise InputError(f"the large text has {problem}", parameter="large")
+        raise InputError(f"the large text has {problem}", param="large")
     ranks = np.argsort(np.argsort(_score_lines(blocks, recipe, inputs, progress), kind="stable"))
     trials = list[dict[str, Any]]()
     with progress.stage("comparing shares", len(SHARES) if share is None else 1):

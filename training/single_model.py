@@ -209,7 +209,7 @@ class ResumableRuns:
         busy = InputError(
             f"another process is training {self._name!r} in {self.folder.parent.parent}; wait until it ends, or give "
             "another --name",
-            parameter="name",
+            param="name",
         )
         with locked_folder(self.folder, busy=busy):
             if not self.resume and (unwanted := [path.parent for path in self._states()]):
@@ -366,7 +366,7 @@ def continue_from(recipe: Recipe, base: Checkpoint, *, source: str) -> Recipe:
     if family not in ({NGramModel.family} if is_ngram else NEURAL_FAMILIES):
         kind = "an n-gram model" if is_ngram else "a network"
         problem = f"train.from: {address} is of the family {family}; {kind} continues from {kind}"
-        raise InputError(problem, parameter="train.from")
+        raise InputError(problem, param="train.from")
     shape, full_shape = dict[str, Any](), dict[str, Any]()
     if not is_ngram:
         config: NetworkConfig = base.model.config  # type: ignore[attr-defined]  # of a network
@@ -389,7 +389,7 @@ def continue_from(recipe: Recipe, base: Checkpoint, *, source: str) -> Recipe:
         differences.append("tokenizer.min_count adds words, which the models of train.teacher lack")
     if differences:
         hint = f"unset keys, as in the recipe finetune, have the values of {address}"
-        raise InputError(f"train.from: {'; '.join(differences)}; {hint}", parameter="train.from")
+        raise InputError(f"train.from: {'; '.join(differences)}; {hint}", param="train.from")
     table = merge_tables({**direction, **shape, "tokenizer": rules}, own)
     return parse_recipe(merge_tables(table, {"train": {"from": address}}), source=source)
 

@@ -160,7 +160,7 @@ def union_tokenizer(tokenizers: Sequence[tuple[str, Tokenizer]]) -> Tokenizer:
             raise InputError(
                 f"{name} has another tokenizer ({tokenizer.kind}) than {first_name} ({first.kind}); "
                 "only word tokenizers can be joined: train the parts with one tokenizer",
-                parameter="mixture.models",
+                param="mixture.models",
             )
         for key, value in tokenizer.rules.items():
             if value != first.rules[key]:
@@ -168,7 +168,7 @@ def union_tokenizer(tokenizers: Sequence[tuple[str, Tokenizer]]) -> Tokenizer:
                     f"the tokenizers of {first_name} ({first.kind}) and {name} ({tokenizer.kind}) cannot be joined: "
                     f"{key} is {first.rules[key]!r} in one and {value!r} in the other; "
                     "train the parts with one tokenizer",
-                    parameter="mixture.models",
+                    param="mixture.models",
                 )
     words = dict.fromkeys(w for _, t in tokenizers for w in t.vocabulary.tokens[len(CONTROL_TOKENS) :])
     if not isinstance(first, WordTokenizer) or len(words) + len(CONTROL_TOKENS) == len(first.vocabulary):

@@ -129,7 +129,7 @@ def read_texts(
     """
     if not train:
         if valid or test:
-            raise InputError("--valid and --test need --corpus", parameter="corpus")
+            raise InputError("--valid and --test need --corpus", param="corpus")
         return Texts(*read_default_corpus(progress))
     corpus = read_corpus(train, unit=unit, stream=stream, progress=progress)
     if valid:
@@ -138,7 +138,7 @@ def read_texts(
         size = len(corpus.sentences)
         if size < 2:
             needed = "at least 2 are needed to hold one out, or give --valid"
-            raise InputError(f"the corpus has {size} sentence; {needed}", parameter="corpus")
+            raise InputError(f"the corpus has {size} sentence; {needed}", param="corpus")
         cut = size - min(max(size // _HELD_OUT_DIVISOR, 1), _MAX_HELD_OUT)
         sources = [f"the end of {', '.join(corpus.sources)}"]
         held_out = corpus._replace(sentences=list(corpus.sentences[cut:]), sources=sources)
@@ -161,10 +161,10 @@ def read_fitting_text(
         problem = (
             "no model is trained, and weights are fitted on one text; give --corpus or --valid, not both"
         )
-        raise InputError(problem, parameter="valid")
+        raise InputError(problem, param="valid")
     if not corpus and not valid:
         if test:
-            raise InputError("--test needs --corpus or --valid", parameter="corpus")
+            raise InputError("--test needs --corpus or --valid", param="corpus")
         return Texts(_EMPTY_CORPUS, *read_default_corpus(progress)[1:])
     fitted_on = read_corpus(corpus or valid, unit=unit, progress=progress)
     return Texts(_EMPTY_CORPUS, fitted_on, read_corpus(test, unit=unit, progress=progress) if test else None)

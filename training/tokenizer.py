@@ -140,7 +140,7 @@ def learn_tokenizer(
             raise InputError(
                 f"tokenizer.slots.{name}: {class_mark(name)} is not in the vocabulary, because the training text has "
                 "neither the mark nor enough members of the list",
-                parameter=f"tokenizer.slots.{name}",
+                param=f"tokenizer.slots.{name}",
             )
         return learnt
     if settings.kind == "char":

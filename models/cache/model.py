@@ -292,7 +292,7 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
 
     @override
     def advance(self, state: CacheState, tokens: TokenIds) -> CacheState:
-        tokens = self.vocabulary.check_ids(tokens, parameter="tokens")
+        tokens = self.vocabulary.check_ids(tokens, param="tokens")
         features = self._features(state.inner)
         after = self.inner.advance(state.inner, tokens)
         histories = tuple(
@@ -323,7 +323,7 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
         if want.before:
             return read_step_by_step(self, state, tokens, lengths, want)
         is_token = np.arange(tokens.shape[1]) < lengths[:, None]
-        self.vocabulary.check_ids(tokens[is_token], parameter="tokens")
+        self.vocabulary.check_ids(tokens[is_token], param="tokens")
         scores, states = np.zeros(tokens.shape, np.float32), []
         # rows whose features fit into the memory limit
         most = max(1, _MAX_FEATURE_VALUES // max(min(tokens.shape[1], _SEGMENT_TOKENS) * self._width, 1))

@@ -114,7 +114,7 @@ def _split_address(address: str) -> tuple[str, int]:
         InputError: it is no version's address, and so cannot be a file name.
     """
     name, _, number = address.partition("@")
-    check_name(name, parameter="model")
+    check_name(name, param="model")
     if not is_version_number(number):
         raise InputError.of("model", f"is {address[:200]!r}; it must be NAME@NUMBER")
     return name, int(number)

@@ -114,7 +114,7 @@ def _check(
     sentences = yield from _sentences(loaded, text, limits)
     limits.check_entries(
         sum(len(one.words) for one in sentences),
-        parameter="text",
+        param="text",
         description="the reply has an entry for each word of text",
         instead="send it in parts",
     )
@@ -130,7 +130,7 @@ def _check(
         num_entries += sum(1 + len(one.suggestions) for one in found)
         limits.check_entries(
             num_entries,
-            parameter="text",
+            param="text",
             description="the reply has an entry for each error in text and each suggestion",
             instead="send it in parts, with a higher threshold or fewer max_suggestions",
         )
@@ -253,16 +253,16 @@ def _sentences(loaded: TextModel, text: str, limits: Limits) -> Work[Any, list[S
         for number, line in enumerate(text.split("\n"), start=1):
             try:
                 if _BYTES_PER_CHARACTER * len(line) > limits.max_tokens_per_sequence:
-                    limits.check_characters(line, parameter="text")
+                    limits.check_characters(line, param="text")
                     # before its words are found
-                    limits.check_length(len(loaded.tokenizer.encode(line)), parameter="text")
+                    limits.check_length(len(loaded.tokenizer.encode(line)), param="text")
                 num_tokens = 0
                 for sentence in loaded.checker.sentences(line, offset) if line else ():
                     num_tokens += len(sentence.ids)
-                    limits.check_length(num_tokens, parameter="text")
+                    limits.check_length(num_tokens, param="text")
                     yield sentence
             except ContextLengthError as error:
-                raise ContextLengthError(f"line {number} of {error}", parameter="text") from None
+                raise ContextLengthError(f"line {number} of {error}", param="text") from None
             offset += len(line) + 1
 
     return (yield from map_in_steps(read(), lambda one: one, size=lambda one: len(one.text)))

@@ -85,7 +85,7 @@ class Checker:
             index = bisect_right(offsets, span.start) - 1
             if index < 0 or span.end > offsets[index] + len(sentences[index].text):
                 raise InputError.of(
-                    span.parameter,
+                    span.param,
                     f"spans {span.start} to {span.end}; a span must be within one line that has a word, "
                     f"and within one part of a line of more than {MAX_SENTENCE_TOKENS} tokens",
                 )

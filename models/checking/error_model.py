@@ -117,7 +117,7 @@ class ErrorTableStore(DocumentStore[ErrorTable]):
 
     def write(self, model: str, table: ErrorTable) -> str | Path:
         """Store the table of a model, replacing an earlier one; return its path or URL."""
-        check_name(model, parameter="model")
+        check_name(model, param="model")
         return self._put(model, table)
 
 
@@ -139,7 +139,7 @@ def fit_error_table(misspellings: Mapping[str, Sequence[str]], source_sha256: st
                 edits[_edit(typed, meant)] += 1
                 contexts.update(map("".join, pairwise(_START + meant + _END)))
     if not edits:
-        raise InputError("no misspelling is one edit away from its intended word", parameter="pairs")
+        raise InputError("no misspelling is one edit away from its intended word", param="pairs")
     return ErrorTable(
         one_edit=distances[1],
         two_edits=distances[2],
@@ -283,13 +283,13 @@ class GivenSpan:
         suggestions: replacement texts, each with ln P(typed | this is intended) by the caller's error model,
             or None for the model of this module. For the typed text itself, the log-probability of typing it
             correctly.
-        parameter: name in the request, for error messages.
+        param: name in the request, for error messages.
     """
 
     start: int
     end: int
     suggestions: tuple[tuple[str, float | None], ...]
-    parameter: str = "candidates"
+    param: str = "candidates"
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,7 +150,7 @@ class DocumentStore(Generic[_Document]):
         if len(content) > MAX_DOCUMENT_BYTES:
             raise InputError(
                 f"the {self._what} has {len(content)} bytes; the maximum is {MAX_DOCUMENT_BYTES}",
-                parameter=self._what,
+                param=self._what,
             )
         self.write_bytes(name, content)
         return self.display_path(name)

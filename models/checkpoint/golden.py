@@ -70,7 +70,7 @@ def replay_golden(
         golden = json.loads(path.read_text(encoding="utf-8"))
         tolerances = golden["tolerance"][device.partition(":")[0]] | {BFLOAT16: _LOW_TOLERANCE}
         tolerance = float(tolerances[precision])
-        sequences = [model.vocabulary.check_ids(s, parameter="sequences") for s in golden["sequences"]]
+        sequences = [model.vocabulary.check_ids(s, param="sequences") for s in golden["sequences"]]
         if max(map(len, sequences), default=0) > MAX_GOLDEN_TOKENS:
             raise ValueError(f"a sequence has more than {MAX_GOLDEN_TOKENS} tokens")
         expected = [np.asarray(row, np.float64) for row in golden[_LOG_PROB_FIELDS[precision]]]

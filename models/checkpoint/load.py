@@ -199,7 +199,7 @@ def load_tokenizer(directory: Path) -> Tokenizer:
     path = directory / SLOTS_FILE
     if path.exists():
         try:
-            tokenizer.slots = check_slots(read_config(path), known=tokenizer.classes, parameter="slots")
+            tokenizer.slots = check_slots(read_config(path), known=tokenizer.classes, param="slots")
         except (TypeError, AttributeError, InputError) as error:
             raise ManifestError(f"{path}: not members of classes: {error!s:.300}") from None
     return tokenizer
@@ -275,7 +275,7 @@ def _resolve_device_name(device: str, directory: Path, manifest: Manifest) -> st
         device == "auto" and (find_spec("torch") is None or _families(directory, manifest) == {NGRAM_FAMILY})
     ):
         return "cpu"
-    require_package("torch", f"device {device}", parameter="device")
+    require_package("torch", f"device {device}", param="device")
     from models.neural.network import resolve_device  # imports torch
 
     return str(resolve_device(device))
@@ -326,7 +326,7 @@ def _build(
             return network
     options: dict[str, Any] = {"device": device}
     if manifest.family in NEURAL_FAMILIES:
-        require_package("torch", f"float32 for {manifest.family} models", parameter="precision")
+        require_package("torch", f"float32 for {manifest.family} models", param="precision")
     if manifest.family == PRETRAINED_FAMILY:
         require_package("transformers", "a pretrained model")
         options |= {

@@ -237,7 +237,7 @@ def is_version_number(text: str) -> bool:
     return _NUMBER.fullmatch(text) is not None
 
 
-def check_name(name: str, *, parameter: str = "name") -> None:
+def check_name(name: str, *, param: str = "name") -> None:
     """Check the name of a model or an alias.
 
     Raises:
@@ -245,7 +245,7 @@ def check_name(name: str, *, parameter: str = "name") -> None:
     """
     if not is_name(name):
         raise InputError.of(
-            parameter,
+            param,
             f"is {name[:120]!r}; it must start with a letter or digit, continue with letters, digits, "
             f"'.', '_' or '-', and have at most {MAX_NAME_LENGTH} characters",
         )
@@ -257,7 +257,7 @@ def check_unaliased(version: Version, aliases: dict[str, int]) -> None:
     if pointing:
         raise InputError(
             f"{version.address} is {' and '.join(pointing)}: move the alias to another version first",
-            parameter="version",
+            param="version",
         )
 
 

@@ -87,20 +87,16 @@ def local_registry_folder(address: Address) -> Path | None:
     """
     text = str(address)
     if not text:
-        raise InputError("the registry is empty: give a folder or a URL", parameter="registry")
+        raise InputError("the registry is empty: give a folder or a URL", param="registry")
     if isinstance(address, str) and _ONE_SLASH.match(text):
-        raise InputError(
-            f"the registry is {text!r}; a URL has two slashes after the colon", parameter="registry"
-        )
+        raise InputError(f"the registry is {text!r}; a URL has two slashes after the colon", param="registry")
     if isinstance(address, Path) or not _URL.match(text):
         return Path(address)
     if not text.lower().startswith(_FILE_URL):
         return None
     path = text[len(_FILE_URL) :]
     if not path.startswith("/"):
-        raise InputError(
-            f"the registry is {text!r}; a file URL is file:///absolute/path", parameter="registry"
-        )
+        raise InputError(f"the registry is {text!r}; a file URL is file:///absolute/path", param="registry")
     return Path(path)
 
 
@@ -234,12 +230,12 @@ def open_store(address: Address) -> ObjectStore:
         raise InputError(
             f"the registry's {protocol}:// URL contains @, ?, #, :: or a space; set credentials and options in "
             "the environment, such as AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL",
-            parameter="registry",
+            param="registry",
         )
     if not rest.strip("/"):
-        raise InputError(f"the registry is {url!r}, without a bucket or folder", parameter="registry")
+        raise InputError(f"the registry is {url!r}, without a bucket or folder", param="registry")
     if protocol == "s3":
-        require_package("s3fs", "a registry at s3://", parameter="registry")
+        require_package("s3fs", "a registry at s3://", param="registry")
         from models.checkpoint.s3_store import S3Store
 
         return S3Store(url, STORE_TIMEOUTS)

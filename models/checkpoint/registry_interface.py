@@ -129,7 +129,7 @@ class Catalogue:
             raise InputError(
                 f"the model is {address!r}; a version number or an alias must follow the @, as in {name}@7 or "
                 f"{name}@{CHAMPION}",
-                parameter="model",
+                param="model",
             )
         versions = self.versions(name) if seen is None else list(seen.stamp.versions)
         if not versions:
@@ -280,8 +280,8 @@ class Registry(Catalogue, ABC):
             ManifestError: aliases.json is damaged (it is replaced if `alias` is the champion).
         """
         if alias.isdecimal():
-            raise InputError(f"the alias {alias!r} would read as a version number", parameter="alias")
-        check_name(alias, parameter="alias")
+            raise InputError(f"the alias {alias!r} would read as a version number", param="alias")
+        check_name(alias, param="alias")
         require_writable(self._store)
         self.resolve(f"{name}@{number}")
         before = self._point_alias(name, alias, number)

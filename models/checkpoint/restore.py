@@ -102,7 +102,7 @@ def restore_backup(
         raise InputError(
             f"restore writes only to registries in folders, not to {target.location}: copy the backup unchanged, for "
             "example with `aws s3 sync`, and check it with `gramophone models verify`",
-            parameter="registry",
+            param="registry",
         )
     versions = backup.published()
     if not versions:
@@ -125,7 +125,7 @@ def restore_backup(
             f"nothing was restored, because these differ from the backup: {', '.join(changed[:_MAX_NAMED])}"
             f"{f' and {len(changed) - _MAX_NAMED} more' * (len(changed) > _MAX_NAMED)}; --differing keep keeps them, "
             "--differing replace restores the backup's",
-            parameter="differing",
+            param="differing",
         )
     kept = changed if differing == "keep" else []
     chosen = [item for item in items if item.name not in {*same, *kept}]

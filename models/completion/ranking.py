@@ -415,7 +415,7 @@ class _OfModel:
         else:
             return []
         context = text[:start].rstrip()
-        entry = yield from predict_next(loaded, context, limits, parameter="text")
+        entry = yield from predict_next(loaded, context, limits, param="text")
         after = (" " if context else "") + text[start : typed.start].rstrip()
         joint, num_context = loaded.tokenizer.encode_after(context, after)
         before = np.array([joint[num_context:]], np.int64)
@@ -511,7 +511,7 @@ def rank_completions(
         InputError: the dictionary has too many words.
         UnsupportedParameterError: a model reads backward.
     """
-    limits.check_characters(text, parameter="text")
+    limits.check_characters(text, param="text")
     words = yield from map_in_steps(blocklist, lambda one: tuple(_folded(one).split()), size=len)
     blocked = dict.fromkeys(filter(None, words))
     splits, entries = [], []
@@ -520,8 +520,8 @@ def rank_completions(
         split = split_prefix(loaded.tokenizer, text)
         entry = cached
         if entry is None:
-            entry = yield from predict_next(loaded, split.context, limits, parameter="text")
-        limits.check_length(entry.num_tokens, parameter="text")
+            entry = yield from predict_next(loaded, split.context, limits, param="text")
+        limits.check_length(entry.num_tokens, param="text")
         splits.append(split)
         entries.append(entry)
     weights = [1.0]

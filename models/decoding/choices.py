@@ -186,7 +186,7 @@ class Continuation:
 
 
 def encode_prompt(
-    loaded: TextModel, number: int, given: TextOrIds, limits: Limits, *, parameter: str, healing: bool
+    loaded: TextModel, number: int, given: TextOrIds, limits: Limits, *, param: str, healing: bool
 ) -> Prompt:
     """Tokenise a prompt that follows `<s>`, or check its ids.
 
@@ -195,7 +195,7 @@ def encode_prompt(
         number: index of the prompt in the request.
         given: the prompt.
         limits: of one request.
-        parameter: name of the prompt in the request, for messages.
+        param: name of the prompt in the request, for messages.
         healing: true to take back the tokens of the prompt's last word.
 
     Raises:
@@ -203,10 +203,10 @@ def encode_prompt(
         ContextLengthError: there are too many tokens.
         UnsupportedParameterError: a prompt of token ids is to be healed.
     """
-    ids = encode_within(loaded, given, limits, parameter=parameter)
+    ids = encode_within(loaded, given, limits, param=param)
     if healing and not isinstance(given, str):
         raise UnsupportedParameterError(
-            f"{parameter} is a list of token ids; token_healing requires a string", parameter="token_healing"
+            f"{param} is a list of token ids; token_healing requires a string", param="token_healing"
         )
     if healing and isinstance(given, str) and given:
         kept, taken = take_back(loaded.tokenizer, loaded.token_trie, given)

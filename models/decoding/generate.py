@@ -76,13 +76,13 @@ def continue_prompts(
         if not 0 <= token_id < loaded.vocab_size:
             raise InputError(
                 f"logit_bias has token id {token_id}, but this model's token ids are 0 to {loaded.vocab_size - 1}",
-                parameter=f"logit_bias.{token_id}",
+                param=f"logit_bias.{token_id}",
             )
     num_choices = len(prompts) * parameters.n
     alternatives = top if isinstance(top, int) else len(top)
     limits.check_entries(
         num_choices * parameters.max_tokens * max(1, alternatives),
-        parameter="max_tokens",
+        param="max_tokens",
         description=f"max_tokens is {parameters.max_tokens} for {num_choices} choices"
         + (f" with {alternatives} alternatives per token" if alternatives else ""),
         instead="split it into several requests",

@@ -371,7 +371,7 @@ def format_kaldi(lattice: Lattice, symbols: SymbolTable | None = None) -> str:
     if symbols is not None:
         unknown = next((label for label in labels if label not in symbols.ids), None)
         if unknown is not None:
-            raise InputError(f"words.txt has no {unknown!r}", parameter="words")
+            raise InputError(f"words.txt has no {unknown!r}", param="words")
         labels = [str(symbols.ids[label]) for label in labels]
     end = lattice.num_nodes - 1
     final = (lattice.targets == end) & (lattice.labels == NO_WORD)

@@ -95,7 +95,7 @@ class LabelTokenizer:
             f"lattices are scored word by word, but tokens of this {self.tokenizer.kind} tokenizer depend on "
             f"neighbouring words: {problem}; use a model with a word or SentencePiece tokenizer, or re-rank n-best "
             "lists",
-            parameter="model",
+            param="model",
         )
 
 

@@ -104,12 +104,10 @@ def check_size(num_nodes: int, num_arcs: int) -> None:
         InputError: the message names the limit.
     """
     if num_arcs == 0:
-        raise InputError("the lattice has no arcs", parameter="lattice")
+        raise InputError("the lattice has no arcs", param="lattice")
     for what, count, limit in (("nodes", num_nodes, MAX_NODES), ("arcs", num_arcs, MAX_ARCS)):
         if count > limit:
-            raise InputError(
-                f"the lattice has {count} {what}; at most {limit} are allowed", parameter="lattice"
-            )
+            raise InputError(f"the lattice has {count} {what}; at most {limit} are allowed", param="lattice")
 
 
 class Arc(NamedTuple):
@@ -202,12 +200,12 @@ def build_lattice(
     if (depth < 0).any():
         raise InputError(
             f"node {_find_cycle_node(sources, targets, depth)} is on a cycle; a lattice must be acyclic",
-            parameter="lattice",
+            param="lattice",
         )
     used = _nodes_on_paths(sources, targets, depth, start=start, end=end)
     arc_ids = np.flatnonzero(used[sources] & used[targets])
     if not arc_ids.size:
-        raise InputError(f"no path leads from node {start} to node {end}", parameter="lattice")
+        raise InputError(f"no path leads from node {start} to node {end}", param="lattice")
     nodes = np.flatnonzero(used)
     if (sources > targets)[arc_ids].any():
         nodes = nodes[np.argsort(depth[nodes], kind="stable")]
@@ -235,7 +233,7 @@ def _checked_scores(scores: Scores) -> Scores:
     wrong = scores[~(np.abs(scores) <= MAX_SCORE)]
     if wrong.size:
         raise InputError(
-            f"a score is {wrong[0]:g}; it must be from {-MAX_SCORE:g} to {MAX_SCORE:g}", parameter="lattice"
+            f"a score is {wrong[0]:g}; it must be from {-MAX_SCORE:g} to {MAX_SCORE:g}", param="lattice"
         )
     return scores
 

@@ -45,7 +45,7 @@ class ClusteredEmbedding(nn.Module):
         super().__init__()
         problem = cutoffs_problem(cutoffs, vocab_size=vocab_size)
         if problem is not None:
-            raise InputError(f"neural.cutoffs: {problem}", parameter="neural.cutoffs")
+            raise InputError(f"neural.cutoffs: {problem}", param="neural.cutoffs")
         self.bounds = (0, *cutoffs, vocab_size)
         shapes = cluster_shapes(cutoffs, vocab_size=vocab_size, width=width)
         self.tables = nn.ParameterList(

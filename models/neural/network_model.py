@@ -96,7 +96,7 @@ class NetworkModel(
         if vocab_size != len(vocabulary):
             raise InputError(
                 f"the network predicts {vocab_size} tokens, the vocabulary has {len(vocabulary)}",
-                parameter="vocabulary",
+                param="vocabulary",
             )
         self.config = config
         self.family: str = config.cell

@@ -137,7 +137,7 @@ def quantise_automaton(automaton: Automaton) -> Automaton:
     if automaton.vocab_size > MAX_QUANTISED_WORDS:
         raise InputError(
             f"the vocabulary has {automaton.vocab_size} words; the limit of a quantised model is {MAX_QUANTISED_WORDS}",
-            parameter="ngram.quantize_bits",
+            param="ngram.quantize_bits",
         )
     prob_values, probs = encode_values(automaton.log10_probs, kept=automaton.log10_probs[[UNK]])
     backoff_values, backoffs = encode_values(automaton.log10_backoffs)
@@ -307,7 +307,7 @@ def check_ngram_counts(sizes: Sequence[int]) -> None:
         if count > most:
             raise InputError(
                 f"the model would have {count:,} {what}; the limit is {most:,}: lower the order, or prune",
-                parameter="ngram.order",
+                param="ngram.order",
             )
 
 

@@ -66,7 +66,7 @@ def check_offsets(tokens: TokenIds, offsets: TokenIds, rows: int) -> None:
         raise InputError(
             f"tokens have the shape {list(tokens.shape)} and offsets {list(offsets.shape)}; "
             f"for {rows} rows they must be [N] and [{rows + 1}]",
-            parameter="offsets",
+            param="offsets",
         )
     ascends = offsets[0] == 0 and offsets[-1] == len(tokens)
     if not ascends or (rows > 1 and (offsets[1:] < offsets[:-1]).any()):  # one row's offsets are 0 and N
@@ -84,7 +84,7 @@ def check_known(tokens: TokenIds, bad: int, vocab_size: int) -> None:
     if bad >= 0:
         raise InputError(
             f"token {bad} of the batch is {tokens.flat[bad]}, but token ids are 0 to {vocab_size - 1}",
-            parameter="tokens",
+            param="tokens",
         )
 
 
@@ -154,7 +154,7 @@ class NGramModel(
         if automaton.vocab_size != len(vocabulary):
             raise InputError(
                 f"the n-gram automaton has {automaton.vocab_size} unigrams, the vocabulary {len(vocabulary)} tokens",
-                parameter="vocabulary",
+                param="vocabulary",
             )
         compile_kernels(automaton)
         self.automaton = automaton

@@ -183,7 +183,7 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
     @override
     @torch.inference_mode()
     def advance(self, state: TransformerState, tokens: TokenIds) -> TransformerState:
-        tokens = self.vocabulary.check_ids(tokens, parameter="tokens")
+        tokens = self.vocabulary.check_ids(tokens, param="tokens")
         lengths = np.ones(len(tokens), np.int64)
         after: TransformerState = self._read(state, tokens[:, None], lengths, STATE).state
         return after
@@ -199,7 +199,7 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
     @torch.inference_mode()
     def read(self, state: TransformerState, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
         is_token = np.arange(tokens.shape[1]) < lengths[:, None]
-        self.vocabulary.check_ids(tokens[is_token], parameter="tokens")
+        self.vocabulary.check_ids(tokens[is_token], param="tokens")
         return self._read(state, tokens, lengths, want)
 
     @torch.inference_mode()

@@ -93,7 +93,7 @@ def check_derived(name: str) -> None:
     choices = {RANK: ("", "log"), CONSENSUS: UTILITIES, CORRECTION: ("",)}[kind]
     if which not in choices or (colon and not which):
         known = ", ".join(f"{kind}:{choice}" if choice else kind for choice in choices)
-        raise InputError(f"there is no feature {name!r}; features: {known}", parameter="weights")
+        raise InputError(f"there is no feature {name!r}; features: {known}", param="weights")
 
 
 def derive(
@@ -123,7 +123,7 @@ def derive(
             count = count_words if name.endswith("words") else len
             return given(base) * np.array([count(text) for text in texts], dtype=np.float64)
         if tokens is None:
-            raise InputError(f"{name} needs a language model, but none is used", parameter="weights")
+            raise InputError(f"{name} needs a language model, but none is used", param="weights")
         return given(base) * tokens
     if name == CORRECTION:
         return np.array([sum_log_odds(corrections_of(one)) for one in candidates])
@@ -163,14 +163,14 @@ def needs_main_model(feature: str) -> bool:
     return not {feature, base_feature(feature)}.isdisjoint({*MODEL_FEATURES, LM_SUM}) or needs_tokens(feature)
 
 
-def check_model_names(names: Sequence[str], *, parameter: str) -> None:
+def check_model_names(names: Sequence[str], *, param: str) -> None:
     """Check that further models' names can be part of feature names.
 
     Raises:
         InputError: a name has characters besides letters, digits and `_.-`, is too long or not unique.
     """
     for index, name in enumerate(names):
-        where = f"{parameter}[{index}].name"
+        where = f"{param}[{index}].name"
         if _MODEL_NAME.fullmatch(name) is None:
             raise InputError.of(
                 where, f"is {name[:80]!r}; a name has 1 to 64 letters, digits, '_', '.' or '-'"

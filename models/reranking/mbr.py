@@ -115,7 +115,7 @@ def _wer_utilities(texts: Sequence[str]) -> Steps[_Comparison]:
         raise InputError(
             f"a candidate has {longest} words; comparing the words of all pairs of candidates accepts at most "
             f"{MAX_COMPARED_WORDS}",
-            parameter="candidates",
+            param="candidates",
         )
 
     def utilities(candidates: Int64s, references: Int64s) -> Float64s:

@@ -224,7 +224,7 @@ class ProfileStore(DocumentStore[Profile]):
         Raises:
             InputError: it does not exist; the message lists the existing profiles.
         """
-        check_name(name, parameter="profile")
+        check_name(name, param="profile")
         profile = self._find(name)
         if profile is None:
             raise self._unknown(name)
@@ -236,7 +236,7 @@ class ProfileStore(DocumentStore[Profile]):
         Raises:
             InputError: its name cannot be a file name, or it is too large.
         """
-        check_name(profile.name, parameter="profile")
+        check_name(profile.name, param="profile")
         return self._put(profile.name, profile)
 
     def delete(self, name: str) -> None:
@@ -245,10 +245,10 @@ class ProfileStore(DocumentStore[Profile]):
         Raises:
             InputError: it does not exist.
         """
-        check_name(name, parameter="profile")
+        check_name(name, param="profile")
         if not self._delete(name):
             raise self._unknown(name)
 
     def _unknown(self, name: str) -> InputError:
         known = ", ".join(self.names()) or "none"
-        return InputError(f"there is no profile {name!r}; profiles: {known}", parameter="profile")
+        return InputError(f"there is no profile {name!r}; profiles: {known}", param="profile")

@@ -110,16 +110,16 @@ def scoring_models(
         InputError: there are too many models, the weights are no distribution over the parts, the
             parts tokenise differently, or a name is invalid.
     """
-    for parameter, count in (("mixture", len(main)), ("models", len(extra))):
+    for param, count in (("mixture", len(main)), ("models", len(extra))):
         if count > MAX_MODELS:
-            raise InputError.of(parameter, f"has {count} models; at most {MAX_MODELS} are accepted")
-    check_model_names([name for name, _ in extra], parameter="models")
+            raise InputError.of(param, f"has {count} models; at most {MAX_MODELS} are accepted")
+    check_model_names([name for name, _ in extra], param="models")
     weights = tuple(weight for _, weight in main)
     is_distribution = all(weight > 0 for weight in weights) and math.isclose(sum(weights), 1.0, abs_tol=1e-6)
     if main and not is_distribution:
         raise InputError(
             f"the weights of mixture are {list(weights)}; they must be positive and sum to 1",
-            parameter="mixture",
+            param="mixture",
         )
     parts = tuple(resolve(address) for address, _ in main)
     models = ScoringModels(parts, weights, {name: resolve(address) for name, address in extra}, form)
@@ -141,7 +141,7 @@ def _check_compatible(first: TextModel, part: TextModel, index: int) -> None:
         raise InputError(
             f"mixture[{index}].model is {part.address}, which {why} {first.address}: their probabilities cannot be "
             "mixed at every token; give it in models, with its own weight",
-            parameter=f"mixture[{index}].model",
+            param=f"mixture[{index}].model",
         )
 
 

@@ -177,7 +177,7 @@ def tokenise_texts(
     for number, setting in enumerate(distinct.settings) if loaded.reads_backward else ():
         if setting.context or setting.continuation is not None or setting.start is not None:
             text = int(np.flatnonzero(distinct.setting_of == number)[0])
-            raise no_context_error(loaded, parameter=distinct.names(text))
+            raise no_context_error(loaded, param=distinct.names(text))
     if _is_separable(loaded, distinct):
         texts = yield from _encode_together(loaded, distinct)
     else:
@@ -194,7 +194,7 @@ def tokenise_texts(
     lengths = np.diff(texts.offsets) + np.array(before, dtype=np.int64)[texts.context_of]
     longest = int(np.argmax(lengths))
     if lengths[longest] > limits.max_tokens_per_sequence:
-        limits.check_length(int(lengths[longest]), parameter=distinct.names(longest))
+        limits.check_length(int(lengths[longest]), param=distinct.names(longest))
     return texts
 
 
@@ -211,7 +211,7 @@ def _is_separable(loaded: TextModel, distinct: DistinctTexts) -> bool:
 def _encode_together(loaded: TextModel, distinct: DistinctTexts) -> Work[Any, RaggedTexts]:
     tokenizer, settings = loaded.tokenizer, distinct.settings
     context_texts = [s.context for s in settings if s.start is None]
-    contexts = yield from map_in_steps(context_texts, partial(encode, loaded, parameter="context"), size=len)
+    contexts = yield from map_in_steps(context_texts, partial(encode, loaded, param="context"), size=len)
     parts = []
     most = CHARACTERS_PER_STEP[isinstance(tokenizer, WordTokenizer)]
     for run in token_runs([len(text) for text in distinct.texts], most):
@@ -240,7 +240,7 @@ def _encode_each(
             before, after = _with_space(before, one) + one, setting.continuation
         before, after = split_at_space(loaded, before, after)
         # texts are never rejected here, so an inexact parameter name will do
-        return encoder.encode(before, after, parameter="candidates")
+        return encoder.encode(before, after, param="candidates")
 
     def size(text: int) -> int:
         context, continuation, _ = distinct.settings[distinct.setting_of[text]]
@@ -280,5 +280,5 @@ def _check_characters(distinct: DistinctTexts, limits: Limits) -> None:
         setting.context,
         distinct.texts[longest],
         setting.continuation or "",
-        parameter=distinct.names(longest),
+        param=distinct.names(longest),
     )

@@ -116,16 +116,14 @@ def chunks_by_length(lengths: Int64s) -> Iterator[Int64s]:
         yield order[run]
 
 
-def predict_next(
-    loaded: TextModel, context: str, limits: Limits, *, parameter: str
-) -> Work[Any, NextTokenEntry]:
+def predict_next(loaded: TextModel, context: str, limits: Limits, *, param: str) -> Work[Any, NextTokenEntry]:
     """Compute or find the state and distribution after a context; cached for a word's keystrokes.
 
     Too long a context is also cached, to avoid tokenising it at every keystroke.
     """
     entry = loaded.next_token_cache.find(context)
     if entry is None:
-        ids = encode(loaded, context, parameter=parameter)
+        ids = encode(loaded, context, param=param)
         entry = NextTokenEntry(len(ids))
         if len(ids) <= limits.max_tokens_per_sequence:
             state = yield from prefill(loaded, [ids], bos=True)

@@ -78,13 +78,13 @@ class ScoreItem(NamedTuple):
     """One sequence to score.
 
     Attributes:
-        parameter: its name in the request, for messages.
+        param: its name in the request, for messages.
         given: the text or ids to score; not empty, see `checked`.
         context: text or ids before it; may be empty.
         name: the client's id for it, if any.
     """
 
-    parameter: str
+    param: str
     given: TextOrIds
     context: TextOrIds = ""
     name: str | None = None
@@ -96,7 +96,7 @@ class ScoreItem(NamedTuple):
             InputError: there is nothing to score.
         """
         if not self.given:
-            raise InputError.of(self.parameter, "is empty; there is nothing to score")
+            raise InputError.of(self.param, "is empty; there is nothing to score")
         return self
 
     def size(self) -> int:
@@ -125,14 +125,12 @@ def score_pairs(
     encoder = ContextEncoder(loaded)
 
     def encode_pair(pair: ScoreItem) -> EncodedText:
-        context, text, parameter = pair.context, pair.given, pair.parameter
-        limits.check_characters(context, text, parameter=parameter)
-        encoded = encoder.encode(context, text, parameter=parameter)
-        limits.check_length(len(encoded.context) + len(encoded.text), parameter=parameter)
+        context, text, param = pair.context, pair.given, pair.param
+        limits.check_characters(context, text, param=param)
+        encoded = encoder.encode(context, text, param=param)
+        limits.check_length(len(encoded.context) + len(encoded.text), param=param)
         if not len(encoded.text):
-            raise InputError(
-                f"{text!r} has no token, so it cannot be scored after a context", parameter=parameter
-            )
+            raise InputError(f"{text!r} has no token, so it cannot be scored after a context", param=param)
         return encoded
 
     sequences = yield from map_in_steps(pairs, encode_pair, size=ScoreItem.size)

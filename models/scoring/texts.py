@@ -51,29 +51,29 @@ class Limits:
     max_top_k: int | None = None
     max_reply_entries: int = 131_072
 
-    def check_count(self, count: int, parameter: str) -> None:
+    def check_count(self, count: int, param: str) -> None:
         """Raise InputError for more texts than the limit."""
         if count > self.max_texts:
             raise InputError.of(
-                parameter, f"has {count} entries; at most {self.max_texts} are accepted in one request"
+                param, f"has {count} entries; at most {self.max_texts} are accepted in one request"
             )
 
-    def check_entries(self, count: int, parameter: str, *, description: str, instead: str) -> None:
+    def check_entries(self, count: int, param: str, *, description: str, instead: str) -> None:
         """Raise InputError for a reply of more entries than the limit.
 
         Args:
             count: entries of the reply.
-            parameter: responsible parameter, for the message.
+            param: responsible parameter, for the message.
             description: request in words, such as `top_k is 4000 for 100 contexts`.
             instead: an alternative for large requests.
         """
         if count > self.max_reply_entries:
             raise InputError(
                 f"{description}: {count} entries; a reply has at most {self.max_reply_entries} ({instead})",
-                parameter=parameter,
+                param=param,
             )
 
-    def check_characters(self, *given: str | Sequence[int], parameter: str) -> None:
+    def check_characters(self, *given: str | Sequence[int], param: str) -> None:
         """Raise a `ContextLengthError` for a text, in one or more pieces, too long to tokenise; ids do not count."""
         size = sum(len(piece) for piece in given if isinstance(piece, str))
         if size <= MAX_CHARACTERS_AT_LEAST:
@@ -81,16 +81,16 @@ class Limits:
         limit = max(MAX_CHARACTERS_PER_TOKEN * self.max_tokens_per_sequence, MAX_CHARACTERS_AT_LEAST)
         if size > limit:
             raise ContextLengthError.of(
-                parameter,
+                param,
                 f"has {size} characters with its context; at most {limit} characters or "
                 f"{self.max_tokens_per_sequence} tokens are accepted in one sequence",
             )
 
-    def check_length(self, num_tokens: int, parameter: str) -> None:
+    def check_length(self, num_tokens: int, param: str) -> None:
         """Raise a `ContextLengthError` for a sequence of more tokens than the limit."""
         if num_tokens > self.max_tokens_per_sequence:
             raise ContextLengthError.of(
-                parameter,
+                param,
                 f"has {num_tokens} tokens; at most {self.max_tokens_per_sequence} are accepted "
                 "in one sequence",
             )
@@ -108,7 +108,7 @@ class EncodedText(NamedTuple):
     text: TokenIds
 
 
-def encode(loaded: TextModel, given: TextOrIds, *, parameter: str) -> TokenIds:
+def encode(loaded: TextModel, given: TextOrIds, *, param: str) -> TokenIds:
     """Tokenise a text [T], or check given ids.
 
     Raises:
@@ -116,19 +116,19 @@ def encode(loaded: TextModel, given: TextOrIds, *, parameter: str) -> TokenIds:
     """
     if isinstance(given, str):
         return np.asarray(loaded.tokenizer.encode(given), dtype=np.int64)
-    return loaded.model.vocabulary.check_ids(given, parameter=parameter)
+    return loaded.model.vocabulary.check_ids(given, param=param)
 
 
-def encode_within(loaded: TextModel, given: TextOrIds, limits: Limits, *, parameter: str) -> TokenIds:
+def encode_within(loaded: TextModel, given: TextOrIds, limits: Limits, *, param: str) -> TokenIds:
     """Tokenise a text [T], or check given ids, within the limits.
 
     Raises:
         InputError: an id is outside the vocabulary.
         ContextLengthError: there are too many tokens.
     """
-    limits.check_characters(given, parameter=parameter)
-    ids = encode(loaded, given, parameter=parameter)
-    limits.check_length(len(ids), parameter=parameter)
+    limits.check_characters(given, param=param)
+    ids = encode(loaded, given, param=param)
+    limits.check_length(len(ids), param=param)
     return ids
 
 
@@ -138,12 +138,12 @@ def encode_each(
     """Encode texts, each with its name in the request; see `encode_within`."""
     return map_in_steps(
         named,
-        lambda item: encode_within(loaded, item[1], limits, parameter=item[0]),
+        lambda item: encode_within(loaded, item[1], limits, param=item[0]),
         size=lambda item: len(item[1]),
     )
 
 
-def encode_after(loaded: TextModel, context: TextOrIds, given: TextOrIds, *, parameter: str) -> EncodedText:
+def encode_after(loaded: TextModel, context: TextOrIds, given: TextOrIds, *, param: str) -> EncodedText:
     """Encode a context and its continuation as one text.
 
     A token that begins in the context and ends in the text belongs to the text.
@@ -152,7 +152,7 @@ def encode_after(loaded: TextModel, context: TextOrIds, given: TextOrIds, *, par
         loaded: model.
         context: may be empty.
         given: the continuation; text after a text, ids after ids.
-        parameter: name of the continuation, for messages.
+        param: name of the continuation, for messages.
 
     Raises:
         InputError: an id is outside the vocabulary, or text and ids are mixed.
@@ -162,11 +162,9 @@ def encode_after(loaded: TextModel, context: TextOrIds, given: TextOrIds, *, par
         return EncodedText(np.array(joint[:border], dtype=np.int64), np.array(joint[border:], dtype=np.int64))
     if isinstance(context, str) != isinstance(given, str) and context:
         kinds = ("text", "token ids") if isinstance(context, str) else ("token ids", "text")
-        raise InputError.of(
-            "context", f"is {kinds[0]} but {parameter} is {kinds[1]}; both must be of one kind"
-        )
-    before = encode(loaded, context, parameter="context") if context else NO_TOKENS
-    return EncodedText(before, encode(loaded, given, parameter=parameter))
+        raise InputError.of("context", f"is {kinds[0]} but {param} is {kinds[1]}; both must be of one kind")
+    before = encode(loaded, context, param="context") if context else NO_TOKENS
+    return EncodedText(before, encode(loaded, given, param=param))
 
 
 class ContextEncoder:
@@ -182,10 +180,10 @@ class ContextEncoder:
         self._heads: dict[str | int, tuple[TextOrIds, int, TokenIds]] = {}
         self._contexts: dict[tuple[int, bytes], TokenIds] = {}
 
-    def encode(self, context: TextOrIds, given: TextOrIds, *, parameter: str) -> EncodedText:
+    def encode(self, context: TextOrIds, given: TextOrIds, *, param: str) -> EncodedText:
         """Encode a context and its continuation, see `encode_after`."""
         if not context and isinstance(given, str):
-            return EncodedText(NO_TOKENS, encode(self._loaded, given, parameter=parameter))
+            return EncodedText(NO_TOKENS, encode(self._loaded, given, param=param))
         cut, head = 0, NO_TOKENS
         is_text = isinstance(context, str)
         if is_text == isinstance(given, str) and len(context) > (_LONG_CONTEXT if is_text else 0):
@@ -193,7 +191,7 @@ class ContextEncoder:
             if key not in self._heads:
                 self._heads[key] = context, *self._cut(context)
             _, cut, head = self._heads[key]
-        encoded = encode_after(self._loaded, context[cut:], given, parameter=parameter)
+        encoded = encode_after(self._loaded, context[cut:], given, param=param)
         whole = (id(head), encoded.context.tobytes())
         if whole not in self._contexts:
             parts = [part for part in (head, encoded.context) if part.size]
@@ -203,12 +201,10 @@ class ContextEncoder:
     def _cut(self, context: TextOrIds) -> tuple[int, TokenIds]:
         """Return where to cut a context, 0 for nowhere, and the ids before; ids are only checked."""
         if not isinstance(context, str):
-            return len(context), encode(self._loaded, context, parameter="context")
+            return len(context), encode(self._loaded, context, param="context")
         cut = context.rfind(" ", 0, len(context) - _TAIL)
         if cut > 0:
-            tail, whole = (
-                encode_after(self._loaded, one, "", parameter="") for one in (context[cut:], context)
-            )
+            tail, whole = (encode_after(self._loaded, one, "", param="") for one in (context[cut:], context))
             size = max(0, len(whole.context) - len(tail.context))
             if np.array_equal(whole.context[size:], tail.context):
                 return cut, whole.context[:size]
@@ -224,11 +220,11 @@ def check_reads_forward(loaded: TextModel) -> None:
         )
 
 
-def no_context_error(loaded: TextModel, *, parameter: str) -> UnsupportedParameterError:
+def no_context_error(loaded: TextModel, *, param: str) -> UnsupportedParameterError:
     """Return the error for a text with a context and a backward model."""
     return UnsupportedParameterError(
-        f"model {loaded.address} reads from right to left; it does not accept a context before {parameter}",
-        parameter="context",
+        f"model {loaded.address} reads from right to left; it does not accept a context before {param}",
+        param="context",
     )
 
 

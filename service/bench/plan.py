@@ -93,7 +93,7 @@ class LoadSettings:
 
     def __post_init__(self) -> None:
         if (self.duration_s is None) == (self.num_requests is None):
-            raise InputError("give either a duration or a number of requests", parameter="duration")
+            raise InputError("give either a duration or a number of requests", param="duration")
         for name in ("duration_s", "num_requests", "max_connections", "timeout_s"):
             value = getattr(self, name)
             if value is not None and value <= 0:
@@ -144,14 +144,14 @@ class Target:
             port = parts.port
             host = (parts.hostname or "").encode("idna").decode()
         except ValueError as error:
-            raise InputError(f"URL is {url!r}: {error}", parameter="url") from None
+            raise InputError(f"URL is {url!r}: {error}", param="url") from None
         if parts.scheme not in _PORTS or not host or parts.username is not None:
             raise InputError(
                 f"URL is {url!r}; it must be http://HOST[:PORT][/PATH], or https, without a user",
-                parameter="url",
+                param="url",
             )
         if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
-            raise InputError("the API key has characters that headers do not allow", parameter="key")
+            raise InputError("the API key has characters that headers do not allow", param="key")
         return cls(
             host=host,
             port=_PORTS[parts.scheme] if port is None else port,
@@ -186,7 +186,7 @@ class Target:
         return encode_request("POST", self.path_of(request).encode(), headers, request.body)
 
 
-def parse_duration_s(text: str, parameter: str) -> float:
+def parse_duration_s(text: str, param: str) -> float:
     """Parse a number with its unit, `us`, `ms`, `s` or `min`, into seconds; `0` needs no unit.
 
     Raises:
@@ -197,6 +197,6 @@ def parse_duration_s(text: str, parameter: str) -> float:
     found = _TIME.fullmatch(text)
     if found is None or math.isinf(float(found[1])):
         raise InputError.of(
-            parameter, f"is {text!r}; it must be a number followed by us, ms, s or min, such as 200ms"
+            param, f"is {text!r}; it must be a number followed by us, ms, s or min, such as 200ms"
         )
     return float(found[1]) * _SECONDS[found[2]]

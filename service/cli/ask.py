@@ -82,7 +82,7 @@ def score(
     lines = texts or [line.rstrip("\n") for line in sys.stdin or () if line.strip()]
     if not lines:
         raise InputError(
-            "there is no text: give texts as arguments or as lines of standard input", parameter="texts"
+            "there is no text: give texts as arguments or as lines of standard input", param="texts"
         )
     request = {"texts": lines, "context": context, "bos": bos, "eos": eos, "detail": detail}
     reply = ask(published.call(model), "/v1/score", request)
@@ -136,11 +136,9 @@ def generate(
     from service.local.ask import ask, sample_lines, stream_text
 
     if (lines is None) != (out is None):
-        raise InputError("--lines and --out are given together", parameter="lines")
+        raise InputError("--lines and --out are given together", param="lines")
     if lines is not None and options.strategy != "sample":
-        raise InputError(
-            f"--lines requires the strategy sample, given {options.strategy}", parameter="strategy"
-        )
+        raise InputError(f"--lines requires the strategy sample, given {options.strategy}", param="strategy")
     request = {**options._asdict(), "bad_words": options.bad_words or [], "stop": options.stop or []}
     call = published.call(model)
     if lines is not None and out is not None:
@@ -326,7 +324,7 @@ def check(
     from service.local.ask import ask
 
     if threshold is not None and min_precision is not None:
-        raise InputError("give either --threshold or --min-precision, not both", parameter="threshold")
+        raise InputError("give either --threshold or --min-precision, not both", param="threshold")
     text = _read_source(source)
     lists, word_lists = split_dictionaries(dictionary or ())
     request: dict[str, Any] = {
@@ -355,7 +353,7 @@ def _read_source(source: str) -> str:
         text = source
     if not text.strip():
         raise InputError(
-            "there is no text: give a text, a file, or - and lines of standard input", parameter="source"
+            "there is no text: give a text, a file, or - and lines of standard input", param="source"
         )
     return text
 

@@ -103,13 +103,13 @@ def bench(
             if value is not None:
                 raise InputError(
                     f"--{name} shapes requests of a workload, but --body is sent unchanged: give only one of them",
-                    parameter=name,
+                    param=name,
                 )
         requests = read_bodies(body)
     if (rate is None) == (clients is None):
         raise InputError(
             "give either --rate (requests per second) or --clients (each waits for its replies)",
-            parameter="rate",
+            param="rate",
         )
     target = Target.parse(url, key)
     load = OpenLoop(rate, arrivals, seed) if rate is not None else ClosedLoop(clients or 0)

@@ -132,10 +132,10 @@ def evaluate(
         fitting = [owner for owner, own in _TASK_OPTIONS.items() if name in own]
         raise InputError(
             f"--{name.replace('_', '-')} requires --task {' or '.join(fitting)}; the task is {task}",
-            parameter=name,
+            param=name,
         )
     if task == "perplexity" and "sample" in given and not given & {"detail", "against"}:
-        raise InputError("--sample requires --detail or --against", parameter="sample")
+        raise InputError("--sample requires --detail or --against", param="sample")
     values |= {**published._asdict(), "slots": published.members(), "corpus": corpus or ()}
     used = {"registry", "device", "precision", "corpus", *_TASK_OPTIONS[task]}
     arguments = {name: values[name] for name in used if values[name] not in (None, [])}
@@ -151,7 +151,7 @@ def evaluate(
             raise InputError(
                 "--dynamic reads the text as one stream, so it cannot be combined with --context document, --window "
                 "or --against",
-                parameter="dynamic",
+                param="dynamic",
             )
         show, result = evaluation.show_evaluation, commands.run_evaluate(model, **arguments)
     print_json(result) if as_json else show(result)
@@ -185,7 +185,7 @@ def fit_errors(
     from training.evaluation.spelling import read_misspellings
 
     if (model is None) == (out is None):
-        raise InputError("give either --model or --out", parameter="model")
+        raise InputError("give either --model or --out", param="model")
     digest = hashlib.sha256()
     misspellings = read_misspellings(pairs, digest)
     table = fit_error_table(misspellings, digest.hexdigest())

@@ -180,9 +180,9 @@ def lattice(
     if output_format not in {TEXT, *LATTICE_FORMATS}:
         format_by_name(output_format, to_write=True)  # refuses other formats
     if output_format in LATTICE_FORMATS and references:
-        raise InputError("--references applies to n-best lists, not to lattices", parameter="references")
+        raise InputError("--references applies to n-best lists, not to lattices", param="references")
     if profile and weights:
-        raise InputError("give either --weights or --profile, not both", parameter="weights")
+        raise InputError("give either --weights or --profile, not both", param="weights")
     saved = ProfileStore(published.registry).read(profile) if profile else None
     entries = saved.phrases if saved else []
     if phrases is not None:
@@ -191,7 +191,7 @@ def lattice(
     if saved:
         path_weights = tuned_weights(saved.weights, saved.length_exponent, listed.features)
     else:
-        given = parse_weights(weights, parameter="weights") if weights else {}
+        given = parse_weights(weights, param="weights") if weights else {}
         path_weights = partial(PathWeights.of, given, phrases=listed.features)
     path_weights(Scales())  # refuses wrong weights before the model is loaded
     loaded = published.load(model)

@@ -113,7 +113,7 @@ def models_default(
         store.set_default(name)
     names = store.models()
     if not names:
-        raise InputError(f"the registry {store.location} holds no model", parameter="registry")
+        raise InputError(f"the registry {store.location} holds no model", param="registry")
     default = choose_default(names, store.default())
     typer.echo(f"{default.name} is the default: {default.reason}")
 
@@ -146,7 +146,7 @@ def models_restore(
 
     folder = local_registry_folder(backup)
     if folder is not None and not folder.is_dir():
-        raise InputError(f"there is no backup at {backup}", parameter="backup")
+        raise InputError(f"there is no backup at {backup}", param="backup")
     source, target = open_registry(backup), open_registry(registry, create=True)
     with TuningProgress() as progress:
         documents = ProfileStore, CalibrationStore, ErrorTableStore
@@ -179,7 +179,7 @@ def models_delete(
     from models.checkpoint.registry import open_registry
 
     if not model.partition("@")[2].isdecimal():
-        raise InputError(f"delete takes NAME@NUMBER, given {model!r}", parameter="model")
+        raise InputError(f"delete takes NAME@NUMBER, given {model!r}", param="model")
     store = open_registry(registry)
     version = store.resolve(model)
     store.delete(version.name, version.number)

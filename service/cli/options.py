@@ -204,7 +204,7 @@ def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
         command(**values)
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    run.__annotations__ = {param.name: param.annotation for param in parameters}
     return run
 
 
@@ -213,7 +213,7 @@ def _named_files(option: str, kind: str, given: Iterable[str] | None) -> dict[st
     for one in given or ():
         name, _, path = one.partition("=")
         if not (name and path):
-            raise InputError(f"--{option} takes {kind}=FILE, given {one!r:.80}", parameter=option)
+            raise InputError(f"--{option} takes {kind}=FILE, given {one!r:.80}", param=option)
         files[name] = Path(path)
     return files
 

@@ -116,14 +116,14 @@ def lsp(
     lists, word_lists = split_dictionaries(dictionary or ())
     if url is not None and word_lists:
         problem = f"{word_lists[0]}: with --url, give no Hunspell dictionary; a model reads it, not a service"
-        raise InputError(problem, parameter="dictionary")
+        raise InputError(problem, param="dictionary")
     if url is not None:
         query = remote_models(url, models or (), key)
     elif models:
         read = tuple(map(HunspellDictionary, word_lists))
         query = local_models(published.call(*models, word_lists=read), models)
     else:
-        raise InputError("give a model, or the --url of a service", parameter="model")
+        raise InputError("give a model, or the --url of a service", param="model")
     words = [word for file in lists if file != lists[0] or file.exists() for word in read_words(file)]
     options = ServerOptions(limit, max_words, threshold, delay, words, next(iter(lists), None))
     ProseServer(query, options).start_io()

@@ -110,15 +110,13 @@ def train(
         from training.purpose import choose_recipe
 
         if recipe is not None:
-            raise InputError(
-                f"RECIPE is {recipe}, and --for chooses one; give one of the two", parameter="for"
-            )
+            raise InputError(f"RECIPE is {recipe}, and --for chooses one; give one of the two", param="for")
         choice = choose_recipe(purpose, corpus or (), engine=engine, assignments=assignments or ())
         typer.echo("\n".join(choice.reasons), err=True)
         recipe = choice.recipe
         assignments = [*(f"{key}={value}" for key, value in choice.settings.items()), *(assignments or ())]
     if recipe is None:
-        raise InputError("no recipe: give a RECIPE, or a use of the model with --for", parameter="recipe")
+        raise InputError("no recipe: give a RECIPE, or a use of the model with --for", param="recipe")
     result = run_train(
         recipe,
         name=name,

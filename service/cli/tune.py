@@ -146,7 +146,7 @@ def tune(
         _check_profile(given, source, settings, published, {**unused, "nbest": nbest}, as_json=as_json)
         raise typer.Exit
     if save is not None:
-        check_name(save, parameter="save")
+        check_name(save, param="save")
     form = None if source.format_name is not None else detect_lattice_format(open_source(source.file))
     if form is None and (more or nbest is not None or lattices != LatticeOptions()):
         options = ", ".join(["nbest", *lattices._fields])
@@ -168,7 +168,7 @@ def tune(
     if form is None:
         lists = list(source.lists(reserved=lambda name: is_reserved(name, job.models.extra)))
         if not lists:
-            raise InputError(f"{source.file} has no lists", parameter="file")
+            raise InputError(f"{source.file} has no lists", param="file")
         with TuningProgress() as progress:
             tuned, reply = tune.tune_lists(job, lists, progress)
     else:
@@ -201,7 +201,7 @@ def _check_profile(
     from service.local import ask
 
     for name in filter(unused.get, unused):
-        raise InputError(f"--check tunes nothing, so {name} has no effect", parameter=name)
+        raise InputError(f"--check tunes nothing, so {name} has no effect", param=name)
     operation = ask.prepare_rerank(given, published.registry, published.load)
     lists = source.lists(reserved=lambda name: is_reserved(name, operation.job.models.extra))
     settings = {name: getattr(options, name) for name in ("seed", "max_p_value", "bootstrap_samples")}
@@ -273,7 +273,7 @@ def add_corrections(
         given = {"heard": heard, "written": written, "log_odds": log_odds}
         added = [parse_values(PhraseCorrection, given)]
     else:
-        raise InputError("give either HEARD and WRITTEN, or --file", parameter="file")
+        raise InputError("give either HEARD and WRITTEN, or --file", param="file")
     change_corrections(registry, profile, add=added)
 
 

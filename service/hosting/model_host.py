@@ -242,7 +242,7 @@ class ModelHost:
             raise InputError(
                 f"{model.address} is the default model: point its alias to another version, or set another default "
                 "with `gramophone models default` or GRAMOPHONE_DEFAULT_MODEL",
-                parameter="model",
+                param="model",
             )
         ending = self.followed_addresses(model)
         if not ending:
@@ -250,7 +250,7 @@ class ModelHost:
             moving = next((item.address for item in watched if item.target == model.address), address)
             raise InputError(
                 f"{moving} is about to move to {model.address}: point the alias elsewhere, or unload {moving}",
-                parameter="model",
+                param="model",
             )
         for ended in ending:
             del self._watcher.watched[ended]

@@ -111,13 +111,13 @@ class StateStore:
         """Bytes of all stored states and their phrases."""
         return self._sizes.used
 
-    def find(self, owner: str, handles: Sequence[str], *, parameter: str) -> list[StoredState]:
+    def find(self, owner: str, handles: Sequence[str], *, param: str) -> list[StoredState]:
         """Return handles' states, and renew their expiry.
 
         Args:
             owner: client of the request; others' states count as unknown.
             handles: handles; duplicates are allowed.
-            parameter: parameter for error messages; `states[]` becomes `states[3]`.
+            param: parameter for error messages; `states[]` becomes `states[3]`.
 
         Raises:
             UnknownStateError: a handle has no state of this owner.
@@ -128,7 +128,7 @@ class StateStore:
             entries = self._owned.get(owner, OrderedDict())
             for index, handle in enumerate(handles):
                 if handle not in entries:
-                    raise self._unknown_state(handle, _indexed_name(parameter, index))
+                    raise self._unknown_state(handle, _indexed_name(param, index))
             now_s = self.clock()
             states = [entries[handle][0] for handle in handles]
             for handle, stored in zip(handles, states, strict=True):
@@ -188,7 +188,7 @@ class StateStore:
                 self._remove(owner, handle)
             return len(owned)
 
-    def check_process(self, handles: Sequence[str], *, parameter: str) -> None:
+    def check_process(self, handles: Sequence[str], *, param: str) -> None:
         """Reject handles of other processes; see `find` for the arguments.
 
         Raises:
@@ -197,7 +197,7 @@ class StateStore:
         for index, handle in enumerate(handles):
             form = _HANDLE.fullmatch(handle)
             if form is not None and form["process"] != self.process:
-                name = _indexed_name(parameter, index)
+                name = _indexed_name(param, index)
                 raise StateElsewhereError.of(
                     name,
                     f"is stored by the process {form['process']}, and this is {self.process}: send "
@@ -258,8 +258,8 @@ class StateStore:
         self._counts.add(owner, sign)
         self._sizes.add(owner, sign * (stored.num_bytes + is_only * stored.phrases.num_bytes))
 
-    def _unknown_state(self, handle: str, parameter: str) -> UnknownStateError:
-        self.check_process([handle], parameter=parameter)
+    def _unknown_state(self, handle: str, param: str) -> UnknownStateError:
+        self.check_process([handle], param=param)
         form = _HANDLE.fullmatch(handle)
         address = self._unloaded.get(form["tag"]) if form is not None else None
         gave_way = " gave way to another key's," if len(self._counts.held) > 1 else ""
@@ -268,11 +268,11 @@ class StateStore:
         )
         if address is not None:
             what = f"was a state of {address}, which has been unloaded"
-        return UnknownStateError.of(parameter, what)
+        return UnknownStateError.of(param, what)
 
 
-def _indexed_name(parameter: str, index: int) -> str:
-    return parameter.replace("[]", f"[{index}]", 1)
+def _indexed_name(param: str, index: int) -> str:
+    return param.replace("[]", f"[{index}]", 1)
 
 
 class OwnedStateStore(NamedTuple):

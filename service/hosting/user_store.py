@@ -137,7 +137,7 @@ class UserStore:
             raise UnknownUserError(
                 f"the user {user!r} has no personal model: no words were accepted, or the user was evicted; "
                 f"the maximum is {self._max_users} users of a key",
-                parameter="user",
+                param="user",
             )
         return model
 

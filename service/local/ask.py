@@ -179,7 +179,7 @@ def sample_lines(call: LocalCall, request: Mapping[str, Any], count: int) -> Ite
         lines = [line for choice in choices if (line := f"{request['prompt']}{choice.text}".strip())]
         if not lines and number:
             message = f"{operation.models[0].address} generates empty lines only"
-            raise InputError(message, parameter="lines")
+            raise InputError(message, param="lines")
         yield from lines[: count - num_lines]
         num_lines += len(lines)
         if num_lines >= count:
@@ -295,7 +295,7 @@ def rerank_file(
         new = (reorder_list(ranked_list, cut) for ranked_list in ranked)
         write_lists(new, open_target(target), output_format)
     elif target != "-" and output_format is None:
-        raise InputError("--output needs --output-format", parameter="output")
+        raise InputError("--output needs --output-format", param="output")
     else:
         printed = nullcontext(partial(typer.echo, nl=False))
         with printed if target == "-" else atomic_writer(Path(target)) as write:

@@ -75,7 +75,7 @@ def prepare_tuning(
     if fold_models and len(fold_models) != settings.folds:
         raise InputError(
             f"--fold-models names {len(fold_models)} models; {settings.folds} folds need one each",
-            parameter="fold_models",
+            param="fold_models",
         )
     per_fold = [settings.model_copy(update={"mixture": None, "model": address}) for address in fold_models]
     return TuneJob(settings, models, tuple(one.resolve_models(load_once) for one in per_fold))
@@ -221,7 +221,7 @@ def change_corrections(
         removed = [pair for pair in kept if pair[0] == remove[0] and remove[1] in {None, pair[1]}]
         if not removed:
             phrase = " → ".join(one for one in remove if one is not None)
-            raise InputError(f"profile {name!r} has no correction of {phrase!r}", parameter="heard")
+            raise InputError(f"profile {name!r} has no correction of {phrase!r}", param="heard")
         for pair in removed:
             del kept[pair]
     store.write(Profile(**profile.model_dump(exclude={"corrections"}), corrections=list(kept.values())))

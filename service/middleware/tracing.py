@@ -56,7 +56,7 @@ def make_tracer_provider(endpoint: str | None, variables: Mapping[str, str]) -> 
         raise InputError(
             f"{names[0]} is set, but OpenTelemetry is not installed: "
             "pip install 'gramophone-lm[otel]', or unset it",
-            parameter=names[0],
+            param=names[0],
         ) from None
     if endpoint and not urlsplit(endpoint).path.strip("/"):
         endpoint = endpoint.rstrip("/") + "/v1/traces"

@@ -84,14 +84,14 @@ class ImportRequest(WireModel):
         for name, entries, most in given:
             if len(entries) > most:
                 raise InputError.of(name, f"has {len(entries)} entries; at most {most} are stored per user")
-        words = _unique_counts([(word.text, word.count) for word in self.words], parameter="words")
+        words = _unique_counts([(word.text, word.count) for word in self.words], param="words")
         pairs = _unique_counts(
-            [((pair.previous, pair.text), pair.count) for pair in self.pairs], parameter="pairs"
+            [((pair.previous, pair.text), pair.count) for pair in self.pairs], param="pairs"
         )
         for index, pair in enumerate(self.pairs):
             if pair.text not in words:
-                parameter = f"pairs[{index}].text"
-                raise InputError.of(parameter, f"is {pair.text!r}, which is not among the words")
+                param = f"pairs[{index}].text"
+                raise InputError.of(param, f"is {pair.text!r}, which is not among the words")
         return user_model_from_counts(words.items(), ((*pair, n) for pair, n in pairs.items()))
 
 
@@ -109,11 +109,11 @@ def check_user_name(user: str) -> str:
     return user
 
 
-def _unique_counts(items: Iterable[tuple[K, float]], *, parameter: str) -> dict[K, float]:
+def _unique_counts(items: Iterable[tuple[K, float]], *, param: str) -> dict[K, float]:
     """Return counts by item; each may occur only once."""
     counts: dict[K, float] = {}
     for index, (item, count) in enumerate(items):
         if item in counts:
-            raise InputError.of(f"{parameter}[{index}]", f"is {item!r}, which occurs twice")
+            raise InputError.of(f"{param}[{index}]", f"is {item!r}, which occurs twice")
         counts[item] = count
     return counts

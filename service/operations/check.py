@@ -149,16 +149,14 @@ class CheckRequest(ModelsRequest):
         Raises:
             InputError: there are too many suggestions, or spans overlap or end after the text.
         """
-        limits.check_count(
-            sum(len(c.suggestions) for c in self.candidates), parameter="candidates[].suggestions"
-        )
+        limits.check_count(sum(len(c.suggestions) for c in self.candidates), param="candidates[].suggestions")
         ordered = sorted(enumerate(self.candidates), key=lambda one: one[1].start)
         for (first, before), (second, span) in pairwise(ordered):
             if span.start < before.end:
                 raise InputError(
                     f"candidates[{second}] begins at {span.start}, before the end of candidates[{first}] at "
                     f"{before.end}; spans must not overlap",
-                    parameter=f"candidates[{second}].start",
+                    param=f"candidates[{second}].start",
                 )
         given = []
         for index, span in enumerate(self.candidates):

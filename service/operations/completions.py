@@ -242,7 +242,7 @@ class CompletionRequest(ModelRequest):
             raise InputError(
                 f"{len(self.prompts)} prompts with {most} choices each are {rows} choices; at most "
                 f"{limits.max_texts} are accepted in one request",
-                parameter="n" if self.best_of is None else "best_of",
+                param="n" if self.best_of is None else "best_of",
             )
         max_tokens = DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
         if max_tokens == 0 and not self.echo:
@@ -420,7 +420,7 @@ def complete_prompts(
     """
     check_reads_forward(loaded)
     requested = tuple(request.logprob_token_ids or ())
-    loaded.model.vocabulary.check_ids(requested, parameter="logprob_token_ids")
+    loaded.model.vocabulary.check_ids(requested, param="logprob_token_ids")
     prompts = yield from _encode_prompts(loaded, request, limits)
     _check_entries(prompts, request, parameters, limits)
     if request.echo and request.logprobs is not None:
@@ -468,14 +468,14 @@ def _encode_prompts(
     loaded: TextModel, request: CompletionRequest, limits: Limits
 ) -> Work[Any, list[EncodedPrompt]]:
     def encode(index: int) -> EncodedPrompt:
-        parameter, given = request.prompts[index]
+        param, given = request.prompts[index]
         heals = bool(request.token_healing)
-        prompt = encode_prompt(loaded, index, given, limits, parameter=parameter, healing=heals)
+        prompt = encode_prompt(loaded, index, given, limits, param=param, healing=heals)
         if isinstance(given, str):
             return EncodedPrompt(given, prompt, no_entries())
         ids = prompt.ids
         if not len(ids):
-            raise InputError.of(parameter, f'is an empty list; use "" or [{BOS}] for the start of a sentence')
+            raise InputError.of(param, f'is an empty list; use "" or [{BOS}] for the start of a sentence')
         text = loaded.tokenizer.decode(ids.tolist())
         spells = any(loaded.tokenizer.token_bytes[token] for token in ids[-PROMPT_TOKENS_PER_STEP:].tolist())
         return EncodedPrompt(text, Prompt(index, ids, bos=False, continues=spells), no_entries())

@@ -251,7 +251,7 @@ class Generate(ChoicesOperation):
                 "token_healing", "is true and strategy is 'beam'; use 'greedy' or 'sample'"
             )
         prompt = encode_prompt(
-            loaded, 0, request.prompt, limits, parameter="prompt", healing=request.token_healing
+            loaded, 0, request.prompt, limits, param="prompt", healing=request.token_healing
         )
         num_ended = 0
         choices = []

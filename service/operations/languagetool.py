@@ -127,7 +127,7 @@ class LanguageToolRequest(_Lenient):
             parts = [{"text": body.text}] if body.annotation is None else body.annotation
             yield from map_in_steps(enumerate(parts), add, size=lambda _: 0)
         except InputError as error:
-            raise InputError(f"data: {error}", parameter="data") from None
+            raise InputError(f"data: {error}", param="data") from None
         return document
 
     def allows(self, rule: str, category: str) -> bool:

@@ -103,11 +103,11 @@ class NextTokenRequest(ModelRequest):
 
 def _check_entries(request: NextTokenRequest, limits: Limits, instead: str) -> None:
     count, top_k = len(request.contexts), request.top_k
-    parameter, description = "top_k", f"top_k is {top_k} for {count} contexts"
+    param, description = "top_k", f"top_k is {top_k} for {count} contexts"
     if request.token_ids is not None:
         top_k = len(request.token_ids)
-        parameter, description = "token_ids", f"token_ids has {top_k} entries for {count} contexts"
-    limits.check_entries(count * top_k, parameter=parameter, description=description, instead=instead)
+        param, description = "token_ids", f"token_ids has {top_k} entries for {count} contexts"
+    limits.check_entries(count * top_k, param=param, description=description, instead=instead)
 
 
 def _rank(
@@ -312,19 +312,19 @@ class _NextWords(_AfterContexts[list[NextWordResult]]):
             )
         _check_entries(request, limits, "split it into several requests")
         ranked: list[NextWordResult] = []
-        for parameter, context in request.contexts:
+        for param, context in request.contexts:
             if ranked:  # a cached context has no model call, during which others run
                 yield None
             if not isinstance(context, str):
                 raise UnsupportedParameterError.of(
-                    parameter, "is a list of token ids; unit 'word' requires a string"
+                    param, "is a list of token ids; unit 'word' requires a string"
                 )
-            limits.check_characters(context, parameter=parameter)
+            limits.check_characters(context, param=param)
             typed = split_prefix(
                 loaded.tokenizer, f"{context} " if context and not context[-1].isspace() else context
             )
-            entry = yield from predict_next(loaded, typed.context, limits, parameter=parameter)
-            limits.check_length(entry.num_tokens, parameter)
+            entry = yield from predict_next(loaded, typed.context, limits, param=param)
+            limits.check_length(entry.num_tokens, param)
             settings = CompletionSettings(
                 limit=request.top_k, max_steps=MAX_SEARCH_STEPS, open_vocabulary=True
             )

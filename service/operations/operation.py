@@ -185,8 +185,8 @@ class Call:
         for index, name in enumerate(names):
             if name not in dictionaries:
                 known = ", ".join(dictionaries) or "none: GRAMOPHONE_DICTIONARIES names them"
-                parameter = f"dictionaries[{index}]"
-                raise InputError.of(parameter, f"is {name!r}; this service has {known}")
+                param = f"dictionaries[{index}]"
+                raise InputError.of(param, f"is {name!r}; this service has {known}")
             if isinstance(one := dictionaries[name], FormatError):
                 raise one.with_traceback(None)  # it would grow
             found.append(one)

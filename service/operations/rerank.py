@@ -128,7 +128,7 @@ def resume_sessions(
             starts = (one.model.initial_state(1) if bos else one.model.empty_state(1) for one in models)
             return list(map(StoredState, models, starts))
         handles = turn.session.split(_HANDLE_SEPARATOR)
-        states = state_store.store.find(state_store.owner, handles, parameter=f"{name}session")
+        states = state_store.store.find(state_store.owner, handles, param=f"{name}session")
         found = [state.loaded for state in states]
         if len(found) != len(models) or any(a is not b for a, b in zip(found, models, strict=True)):
             raise InputError.of(
@@ -143,7 +143,7 @@ def resume_sessions(
         """Tokenise a committed text after a state."""
         if turn.commit is None:
             return NO_TOKENS
-        limits.check_characters(turn.commit, parameter=f"{name}commit")
+        limits.check_characters(turn.commit, param=f"{name}commit")
         text = written(turn.commit, job.models.form) if reads_forms(before.loaded) else turn.commit
         if text and not (eos or text[-1].isspace() or before.loaded.tokenizer.joins_spaces):
             text += " "  # its own token, read but not scored, as after a context
@@ -579,7 +579,7 @@ class RankDocuments(ModelOperation[DocumentsReply]):
         texts = [one if isinstance(one, str) else one.text for one in given.documents]
         limits.check_count(len(texts), "documents")
         if loaded.reads_backward:
-            raise no_context_error(loaded, parameter="query")
+            raise no_context_error(loaded, param="query")
         pairs = []
         for index, text in enumerate(texts):
             context, query = split_at_space(loaded, text, given.query)

@@ -169,7 +169,7 @@ def main_models(model: str | None, mixture: Sequence[MixturePart] | None) -> lis
     if mixture is None:
         return [(model, 1.0)]
     if model is not None:
-        raise InputError("give either model or mixture", parameter="mixture")
+        raise InputError("give either model or mixture", param="mixture")
     return [(part.model, part.weight) for part in mixture]
 
 
@@ -281,7 +281,7 @@ class RerankSettings(ModelRequest):
         duplicate = next((name for name in given if name in (self.weights or {})), None)
         if duplicate is not None:
             raise InputError(
-                f"the weight of {duplicate} is given twice, in models and in weights", parameter="models"
+                f"the weight of {duplicate} is given twice, in models and in weights", param="models"
             )
         return given
 
@@ -417,12 +417,12 @@ def parse_models(query: Mapping[str, Any]) -> dict[str, Any]:
     """
     fields = dict(query)
     if "weights" in fields:
-        fields["weights"] = parse_weights(fields["weights"], parameter="weights")
+        fields["weights"] = parse_weights(fields["weights"], param="weights")
     if "mixture" in fields:
-        parts = parse_weights(fields["mixture"], parameter="mixture")
+        parts = parse_weights(fields["mixture"], param="mixture")
         fields["mixture"] = [{"model": model, "weight": weight} for model, weight in parts.items()]
     if "models" in fields:
-        named = parse_names(fields["models"], parameter="models")
+        named = parse_names(fields["models"], param="models")
         fields["models"] = [{"name": name, "model": model} for name, model in named.items()]
     return fields
 
@@ -442,29 +442,29 @@ def parse_phrases(text: str) -> list[Phrase]:
     try:
         return parse_json(_PhrasesIn, b'{"phrases":%b}' % text.encode()).phrases
     except InputError as error:
-        if error.parameter is not None:
+        if error.param is not None:
             raise
         raise InputError.of(
             "phrases", f"takes a JSON array of objects with text, given {text[:80]!r}"
         ) from None
 
 
-def parse_weights(text: str, *, parameter: str) -> dict[str, float]:
+def parse_weights(text: str, *, param: str) -> dict[str, float]:
     """Parse pairs like `lm=0.7,am=1`.
 
     Raises:
         InputError: a part is not NAME=NUMBER.
     """
     weights = {}
-    for name, value in parse_names(text, parameter=parameter).items():
+    for name, value in parse_names(text, param=param).items():
         try:
             weights[name] = float(value)
         except ValueError:
-            raise InputError.of(parameter, f"takes NAME=NUMBER,…, given {f'{name}={value}'!r}") from None
+            raise InputError.of(param, f"takes NAME=NUMBER,…, given {f'{name}={value}'!r}") from None
     return weights
 
 
-def parse_names(text: str, *, parameter: str) -> dict[str, str]:
+def parse_names(text: str, *, param: str) -> dict[str, str]:
     """Parse pairs like `old=small@3,new=lstm`.
 
     Raises:
@@ -475,8 +475,8 @@ def parse_names(text: str, *, parameter: str) -> dict[str, str]:
         name, equals, value = part.rpartition("=")
         name, value = name.strip(), value.strip()
         if not equals or not name or not value:
-            raise InputError.of(parameter, f"takes NAME=VALUE,…, given {part.strip()[:80]!r}")
+            raise InputError.of(param, f"takes NAME=VALUE,…, given {part.strip()[:80]!r}")
         if name in values:
-            raise InputError.of(parameter, f"has {name[:80]!r} twice")
+            raise InputError.of(param, f"has {name[:80]!r} twice")
         values[name] = value
     return values

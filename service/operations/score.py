@@ -214,8 +214,8 @@ def _score_lines(
     scores = []
     for item, text, begin, end in zip(items, texts, offsets, offsets[1:], strict=False):
         if begin == end:
-            raise _nothing_error(item.parameter)
-        limits.check_length(end - begin, item.parameter)
+            raise _nothing_error(item.param)
+        limits.check_length(end - begin, item.param)
         values = tokens[begin:end], log_probs[begin:end]
         scores.append(_sequence_score(item, len(text.encode()), *values))
     return scores
@@ -228,24 +228,24 @@ def _sequence_score(
     return SequenceScore(item, num_bytes, ids, log_probs, logprob, num_oov, *lengths)
 
 
-def _nothing_error(parameter: str) -> InputError:
-    return InputError(f"{parameter} has no token to score", parameter=parameter)
+def _nothing_error(param: str) -> InputError:
+    return InputError(f"{param} has no token to score", param=param)
 
 
 def _prepare(
     encoder: ContextEncoder, loaded: TextModel, settings: ScoreSettings, limits: Limits, item: ScoreItem
 ) -> EncodedText:
-    limits.check_characters(item.context, item.given, parameter=item.parameter)
-    context, text = encoder.encode(item.context, item.given, parameter=item.parameter)
+    limits.check_characters(item.context, item.given, param=item.param)
+    context, text = encoder.encode(item.context, item.given, param=item.param)
     if loaded.reads_backward:
         if len(context):
-            raise no_context_error(loaded, parameter=item.parameter)
+            raise no_context_error(loaded, param=item.param)
         text = np.ascontiguousarray(text[::-1])
     if settings.eos:
         text = np.append(text, EOS)
     if not len(text):
-        raise _nothing_error(item.parameter)
-    limits.check_length(len(context) + len(text), item.parameter)
+        raise _nothing_error(item.param)
+    limits.check_length(len(context) + len(text), item.param)
     return EncodedText(context, text)
 
 
@@ -341,13 +341,13 @@ class QualityLine(WireModel):
     id: Annotated[str, StringConstraints(max_length=_MAX_ID_CHARACTERS)] | None = None
     """Client's id of the text, echoed in the reply."""
 
-    def item(self, parameter: str = "text") -> ScoreItem:
+    def item(self, param: str = "text") -> ScoreItem:
         """Return the text, with its name in the request.
 
         Raises:
             InputError: it is empty.
         """
-        return ScoreItem(parameter, self.text, name=self.id).checked()
+        return ScoreItem(param, self.text, name=self.id).checked()
 
 
 _Text = Annotated[TextOrObject[str, QualityLine], text_or_object("text and id")]

@@ -285,7 +285,7 @@ def requested_token_ids(loaded: TextModel, ids: Sequence[int] | None) -> TokenId
         raise InputError.of(
             "token_ids", f"has {len(ids)} entries; the model's vocabulary has {loaded.vocab_size} tokens"
         )
-    return loaded.model.vocabulary.check_ids(ids, parameter="token_ids")
+    return loaded.model.vocabulary.check_ids(ids, param="token_ids")
 
 
 def stored_states(
@@ -356,19 +356,19 @@ class OpenStates(ModelOperation[list[OpenedState]]):
 class _OnStates(Operation[R]):
     """Operation on stored states of one model version."""
 
-    def find_states(self, call: Call, handles: Sequence[str], parameter: str) -> None:
+    def find_states(self, call: Call, handles: Sequence[str], param: str) -> None:
         """Find the states of handles, and use their model.
 
         Raises:
             InputError: the states are of several versions.
         """
         self.stored: list[StoredState]
-        self.stored = call.resources.states.find(call.owner, handles, parameter=parameter)
+        self.stored = call.resources.states.find(call.owner, handles, param=param)
         loaded = self.stored[0].loaded
         for index, state in enumerate(self.stored):
             if state.loaded is not loaded:
                 raise InputError.of(
-                    parameter.replace("[]", f"[{index}]", 1),
+                    param.replace("[]", f"[{index}]", 1),
                     f"was computed by {state.loaded.address} and the first state by {loaded.address}; all "
                     "states of a request must come from one load of one version",
                 )
@@ -395,7 +395,7 @@ class AdvanceStates(_OnStates[list[AdvancedState]]):
     def __init__(self, call: Call, given: AdvanceRequest) -> None:
         call.limits.check_count(len(given.continuations), "continuations")
         call.limits.check_count(len(given.free), "free")
-        call.resources.states.check_process(given.free, parameter="free[]")
+        call.resources.states.check_process(given.free, param="free[]")
         self.given = given
         handles = [one.state for one in given.continuations]
         self.find_states(call, handles, "continuations[].state")
@@ -412,7 +412,7 @@ class AdvanceStates(_OnStates[list[AdvancedState]]):
         given, before = self.given.continuations, self.stored
         loaded = self.models[0]
         limits, states = self.call.limits, self.call.states
-        next_ids = loaded.model.vocabulary.check_ids(self.given.next_token_ids, parameter="next_token_ids")
+        next_ids = loaded.model.vocabulary.check_ids(self.given.next_token_ids, param="next_token_ids")
         to_keep = [i for i, item in enumerate(given) if item.keep]
         if to_keep:
             size = sum(before[i].num_bytes for i in to_keep)
@@ -420,14 +420,14 @@ class AdvanceStates(_OnStates[list[AdvancedState]]):
 
         def prepare(index: int) -> TokenIds:
             text = given[index].given
-            parameter = f"continuations[{index}].{'text' if given[index].text is not None else 'token_ids'}"
-            limits.check_characters(text, parameter=parameter)
+            param = f"continuations[{index}].{'text' if given[index].text is not None else 'token_ids'}"
+            limits.check_characters(text, param=param)
             ids = (
                 ids_after(before[index].loaded.tokenizer, before[index], text)
                 if isinstance(text, str)
-                else loaded.model.vocabulary.check_ids(text, parameter=parameter)
+                else loaded.model.vocabulary.check_ids(text, param=param)
             )
-            limits.check_length(len(ids), parameter)
+            limits.check_length(len(ids), param)
             return ids
 
         texts = yield from map_in_steps(

@@ -110,7 +110,7 @@ class Tokenize(ModelOperation[TokenizeReply]):
     @override
     def run(self) -> Work[Any, TokenizeReply]:
         text, loaded, limits = self.given.prompt, self.models[0], self.call.limits
-        limits.check_characters(text, parameter="prompt")
+        limits.check_characters(text, param="prompt")
         # so clients look up the ids of control tokens; within longer texts these are ordinary text
         if text in CONTROL_TOKENS and text not in loaded.model.vocabulary:
             ids = [CONTROL_TOKENS.index(text)]
@@ -133,6 +133,6 @@ class Detokenize(ModelOperation[DetokenizeReply]):
     def run(self) -> Work[Any, DetokenizeReply]:
         given, loaded = self.given.tokens, self.models[0]
         self.call.limits.check_length(len(given), "tokens")
-        checked = loaded.model.vocabulary.check_ids(given, parameter="tokens")
+        checked = loaded.model.vocabulary.check_ids(given, param="tokens")
         yield None
         return DetokenizeReply(loaded.tokenizer.decode(checked.tolist()))

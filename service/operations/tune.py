@@ -359,7 +359,7 @@ def _check(
     if compares and longest > MAX_COMPARED:
         raise InputError(
             f"a list has {longest} candidates; at most {MAX_COMPARED} are accepted for {CONSENSUS} features",
-            parameter="features",
+            param="features",
         )
 
 
@@ -389,7 +389,7 @@ class Tune(Operation[TuneReply]):
             raise InputError(
                 f"lists[].candidates has {count} entries; at most {MAX_CANDIDATES} are accepted in one request: "
                 "use `gramophone tune` for more",
-                parameter="lists",
+                param="lists",
             )
         lists = yield from map_in_steps(
             request.lists, ReferredListIn.given, size=lambda wire: len(wire.candidates)
@@ -400,7 +400,7 @@ class Tune(Operation[TuneReply]):
             raise InputError(
                 f"(folds + 1) · length_exponents · (restarts + resamples) is {searches}; at most {MAX_SEARCHES} "
                 "searches are accepted in one request",
-                parameter="restarts",
+                param="restarts",
             )
         numbers, referenced = select_with_references(lists)
         yield from _check(request.features or (), referenced, numbers, models)

@@ -451,13 +451,13 @@ def _query_parameter(name: str, body: Json, lines: Lines | None) -> Json:
     """Convert a body's field to a query parameter: of the JSON-lines variant, or without `lines` of a GET."""
     field = body["properties"][name]
     schema = {key: value for key, value in field.items() if key not in {"description", "title"}}
-    parameter = {"name": name, "in": "query", "required": False, "description": field.get("description", "")}
+    param = {"name": name, "in": "query", "required": False, "description": field.get("description", "")}
     if lines is None:
         if examples := [one[name] for one in body["examples"] if name in one]:
             schema["examples"] = examples
-        return parameter | {"required": name in body["required"], "schema": schema}
-    parameter["description"] = f"For JSON lines. {parameter['description']}".strip()
+        return param | {"required": name in body["required"], "schema": schema}
+    param["description"] = f"For JSON lines. {param['description']}".strip()
     if pairs := lines.pairs.get(name):
         schema = {"type": "string"}
-        parameter["description"] += f" Format: `{pairs}`."
-    return parameter | {"schema": schema, "x-only-with": LINES_TYPE}
+        param["description"] += f" Format: `{pairs}`."
+    return param | {"schema": schema, "x-only-with": LINES_TYPE}

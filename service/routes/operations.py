@@ -191,6 +191,6 @@ async def free(request: Request) -> Response:
     """Free states; unknown handles are ignored."""
     services, wire = services_of(request), await read_json(request, FreeRequest)
     services.limits.check_count(len(wire.states), "states")
-    services.states.check_process(wire.states, parameter="states[]")
+    services.states.check_process(wire.states, param="states[]")
     freed = services.states.free(owner_of(request), wire.states)
     return json_response(FreeReply(freed))

@@ -306,20 +306,20 @@ def invalid_input(error: ValidationError) -> InputError:
     if first["type"] == "json_invalid":
         reason = first["msg"].partition(": ")[2] or first["msg"]
         return InputError(f"not JSON in UTF-8: {reason}")
-    parameter = _path(first["loc"])
+    param = _path(first["loc"])
     if first["type"] == "missing":
-        return InputError.of(parameter, "is required")
+        return InputError.of(param, "is required")
     if first["type"] == "extra_forbidden":
-        return InputError(f"unknown parameter {parameter!r}", parameter=parameter)
-    if not parameter and isinstance(first["input"], dict):
+        return InputError(f"unknown parameter {param!r}", param=param)
+    if not param and isinstance(first["input"], dict):
         # mutually exclusive fields: quoting the object would not help
         return InputError(_constraint_text(first["msg"]))
     shown = repr(_truncate(first["input"]))
     if len(shown) > _MAX_SHOWN_CHARACTERS:
         shown = shown[:_MAX_SHOWN_CHARACTERS] + "…"
     return InputError(
-        f"{parameter or 'the request body'} is {shown}: {_constraint_text(first['msg'])}",
-        parameter=parameter or None,
+        f"{param or 'the request body'} is {shown}: {_constraint_text(first['msg'])}",
+        param=param or None,
     )
 
 
@@ -375,9 +375,9 @@ OneOrMoreContexts = Annotated[
 
 
 def named_contexts(
-    given: str | list[str] | list[int] | list[list[int]], parameter: str
+    given: str | list[str] | list[int] | list[list[int]], param: str
 ) -> tuple[tuple[str, TextOrIds], ...]:
     """Return each context and its name in errors."""
     if isinstance(given, str) or not given or isinstance(given[0], int):
-        return ((parameter, given),)  # type: ignore[return-value]  # a list of one kind by its type
-    return tuple((f"{parameter}[{i}]", context) for i, context in enumerate(given))  # type: ignore[misc]
+        return ((param, given),)  # type: ignore[return-value]  # a list of one kind by its type
+    return tuple((f"{param}[{i}]", context) for i, context in enumerate(given))  # type: ignore[misc]

@@ -330,7 +330,7 @@ def _socket_folder() -> LockedFolder:
         raise InputError(
             f"the path of the folder of temporary files, {folder.path.parent}, is too long for sockets: "
             "set TMPDIR to a shorter path",
-            parameter="TMPDIR",
+            param="TMPDIR",
         )
     return folder
 

@@ -188,8 +188,8 @@ def test_a_beginning_is_told_where_no_word_was_found(http):
         ({"text": "a " * 1100}, "text"),
     ],
 )
-def test_invalid_parameter_is_named(http, body, parameter):
-    assert refused(http, **body)["param"] == parameter
+def test_invalid_parameter_is_named(http, body, param):
+    assert refused(http, **body)["param"] == param
 
 
 @pytest.mark.parametrize("model", ["mixture", "chars"])

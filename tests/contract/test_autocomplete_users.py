@@ -97,10 +97,10 @@ def test_a_user_is_forgotten(client):
         ([UserWord(text="a", count=1)], [UserPair(previous="", text="a", count=1)] * 2, "pairs[1]"),
     ],
 )
-def test_invalid_word_or_pair_of_a_restore_is_named(client, words, pairs, parameter):
+def test_invalid_word_or_pair_of_a_restore_is_named(client, words, pairs, param):
     with pytest.raises(BadRequestError) as caught:
         client.users.restore("gus", words, pairs)
-    assert caught.value.param == parameter
+    assert caught.value.param == param
 
 
 @pytest.mark.parametrize("user", ["a b", ".hidden", "é", "x" * 129])

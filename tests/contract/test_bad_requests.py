@@ -75,9 +75,9 @@ def error_of(response, status):
         (GENERATE, {"prompt": "the " * 1001}, "prompt", "1001"),
     ],
 )
-def test_a_wrong_value_is_named_with_its_limit(http, path, body, parameter, said):
+def test_a_wrong_value_is_named_with_its_limit(http, path, body, param, said):
     error = error_of(http.post(path, json=body), 400)
-    assert error["param"] == parameter
+    assert error["param"] == param
     assert said in error["message"]
     assert error["type"] == "invalid_request_error"
 

@@ -164,9 +164,9 @@ def span(start, end, *suggestions):
         ({"nonsense": 1}, "nonsense", "nonsense"),
     ],
 )
-def test_a_wrong_value_is_named_with_its_limit(http, body, parameter, said):
+def test_a_wrong_value_is_named_with_its_limit(http, body, param, said):
     error = refused(http, **body)
-    assert error["param"] == parameter
+    assert error["param"] == param
     assert said in error["message"]
 
 

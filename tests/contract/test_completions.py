@@ -383,9 +383,9 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("body", "parameter"), WRONG, ids=lambda v: v if isinstance(v, str) else "")
-def test_errors_name_the_field(http, body, parameter):
+def test_errors_name_the_field(http, body, param):
     told = error(http, model="mixture", **body)
-    assert told["param"] == parameter
+    assert told["param"] == param
     assert told["type"] == "invalid_request_error"
     assert isinstance(told["code"], str)
 

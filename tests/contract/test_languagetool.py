@@ -375,10 +375,10 @@ def test_an_empty_text_has_no_errors(service):
         ({"text": "word " * 2000}, "text", "text"),
     ],
 )
-def test_bad_input_is_refused_by_name(service, fields, said, parameter):
+def test_bad_input_is_refused_by_name(service, fields, said, param):
     error = refused(service, **fields)
     assert re.search(said, error["message"]), error
-    assert error["param"] == parameter
+    assert error["param"] == param
 
 
 def test_a_body_that_is_not_utf8_is_refused(service):

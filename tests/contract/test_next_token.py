@@ -166,11 +166,11 @@ def test_the_logprob_of_a_text_is_the_sum_of_its_chain(http):
         ({"token_ids": [3], "unit": "word"}, None, "unit 'word' accepts only top_k"),
     ],
 )
-def test_invalid_requests_for_tokens_name_the_field(http, body, parameter, says):
+def test_invalid_requests_for_tokens_name_the_field(http, body, param, says):
     response = http.post("/v1/next-token", json={"context": "the", **body})
     assert response.status_code == 400, response.text
     error = response.json()["error"]
-    assert error["param"] == parameter
+    assert error["param"] == param
     assert says in error["message"]
 
 
@@ -250,10 +250,10 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("path", "body", "parameter"), WRONG)
-def test_errors_name_the_field(http, path, body, parameter):
+def test_errors_name_the_field(http, path, body, param):
     response = http.post(path, json={"model": "mixture", **body})
     assert response.status_code == 400
-    assert response.json()["error"]["param"] == parameter
+    assert response.json()["error"]["param"] == param
 
 
 def test_unknown_fields_are_ignored(http):

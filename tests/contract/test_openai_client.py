@@ -130,11 +130,11 @@ ERRORS = [
 
 @pytest.mark.parametrize(("kind", "body", "parameter", "code"), ERRORS)
 @pytest.mark.parametrize("stream", [False, True])
-def test_errors_have_their_classes(client, kind, body, parameter, code, stream):
+def test_errors_have_their_classes(client, kind, body, param, code, stream):
     with pytest.raises(kind) as caught:
         client.completions.create(**body, stream=stream)
     error = caught.value
-    assert (error.param, error.code) == (parameter, code)
+    assert (error.param, error.code) == (param, code)
     assert isinstance(error.type, str)
     assert error.body["message"] in error.message
     assert error.request_id

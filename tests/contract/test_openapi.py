@@ -252,10 +252,10 @@ def test_every_operation_is_described_grouped_and_says_what_key_it_asks_for(docu
 
 def test_every_parameter_is_described_and_those_of_paths_have_an_example(document):
     for path, method, operation in operations_in(document):
-        for parameter in operation.get("parameters", ()):
-            said = f"{method} {path} {parameter['name']}"
-            assert parameter.get("description"), said
-            assert parameter["in"] == "query" or parameter["schema"].get("examples"), said
+        for param in operation.get("parameters", ()):
+            said = f"{method} {path} {param['name']}"
+            assert param.get("description"), said
+            assert param["in"] == "query" or param["schema"].get("examples"), said
 
 
 def test_the_document_is_small_and_made_quickly(served):

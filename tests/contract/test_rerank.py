@@ -252,11 +252,11 @@ def test_names_of_fields_in_texts_change_no_body(http):
         ({"rank_fields": ["text"]}, "rank_fields", "unknown parameter"),
     ],
 )
-def test_invalid_documents_are_named(http, body, parameter, says):
+def test_invalid_documents_are_named(http, body, param, says):
     response = http.post("/v1/rerank", json={"query": QUERY, "documents": DOCUMENTS, **body})
     assert response.status_code == 400, response.text
     error = response.json()["error"]
-    assert error["param"] == parameter
+    assert error["param"] == param
     assert says in error["message"]
 
 

@@ -236,10 +236,10 @@ def test_a_line_that_is_too_long_fails_alone(http):
         ({"texts": ["a"] * 101}, "texts", "101 entries; at most 100"),
     ],
 )
-def test_a_wrong_value_is_named_with_its_limit(http, body, parameter, said):
+def test_a_wrong_value_is_named_with_its_limit(http, body, param, said):
     response = http.post("/v1/quality", json=body)
     assert response.status_code == 400
-    assert response.json()["error"]["param"] == parameter
+    assert response.json()["error"]["param"] == param
     assert said in response.json()["error"]["message"]
 
 

@@ -81,9 +81,9 @@ def test_states_and_forms_need_no_more_than_required_fields(small_http):
         ("/v1/completions", {"prompt": "rain", "max_tokens": 5000}, "max_tokens"),
     ],
 )
-def test_a_given_value_beyond_the_limit_is_an_error(small_http, path, body, parameter):
+def test_a_given_value_beyond_the_limit_is_an_error(small_http, path, body, param):
     response = small_http.post(path, json=body)
-    assert (response.status_code, response.json()["error"]["param"]) == (400, parameter)
+    assert (response.status_code, response.json()["error"]["param"]) == (400, param)
 
 
 def test_as_many_next_tokens_as_there_are(small_http):

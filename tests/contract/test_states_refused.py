@@ -85,9 +85,9 @@ def opened(http, **body):
         (FREE, {"handles": []}, "states", "required"),
     ],
 )
-def test_a_wrong_value_is_named_with_its_limit(http, path, body, parameter, said):
+def test_a_wrong_value_is_named_with_its_limit(http, path, body, param, said):
     error = error_of(http.post(path, json=body), 400)
-    assert error["param"] == parameter
+    assert error["param"] == param
     assert said in error["message"]
 
 
@@ -102,10 +102,10 @@ def test_a_wrong_value_is_named_with_its_limit(http, path, body, parameter, said
         ({"words": "a"}, "continuations[0].words", "words"),
     ],
 )
-def test_a_wrong_continuation_is_named_and_leaves_the_state_as_it_was(http, body, parameter, said):
+def test_a_wrong_continuation_is_named_and_leaves_the_state_as_it_was(http, body, param, said):
     state = opened(http)
     error = error_of(http.post(ADVANCE, json={"continuations": [{"state": state, **body}]}), 400)
-    assert error["param"] == parameter
+    assert error["param"] == param
     assert said in error["message"]
     assert http.post(FREE, json={"states": [state]}).json()["freed"] == 1
 

@@ -94,7 +94,7 @@ def test_commands_and_their_options_exist(words):
             break
         assert word in command.commands, words
         command = command.commands[word]
-    known = {option for parameter in command.params for option in parameter.opts}
+    known = {option for param in command.params for option in param.opts}
     assert {word for word in words if word.startswith("--")} <= known
 
 

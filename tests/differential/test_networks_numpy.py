@@ -143,8 +143,8 @@ def test_model_computes_the_equations(cell, options):
     """Each step's distribution and each sequence's score match the equations within 1e-5."""
     torch.manual_seed(3)
     network = Network(NetworkConfig(cell=cell, **options), len(VOCABULARY))
-    for parameter in network.parameters():
-        torch.nn.init.uniform_(parameter, -0.8, 0.8)  # far from linear
+    for param in network.parameters():
+        torch.nn.init.uniform_(param, -0.8, 0.8)  # far from linear
     model = NeuralModel(network, VOCABULARY)
     tokens = np.random.default_rng(5).integers(2, len(VOCABULARY), 45)
     expected = reference_log_probs(network, tokens)

@@ -205,8 +205,8 @@ def likely(document, *, lines):
             schema["properties"][name] = _with_likely(name, _with_likely_items(name, field))
     for path, operations in list(document["paths"].items()):
         for operation in operations.values():
-            for parameter in operation.get("parameters", ()):
-                parameter["schema"] = _with_likely(parameter["name"], parameter["schema"])
+            for param in operation.get("parameters", ()):
+                param["schema"] = _with_likely(param["name"], param["schema"])
             if "requestBody" in operation:
                 _keep_bodies(operation, lines=lines)
         if lines and not any(
@@ -242,7 +242,7 @@ def _keep_bodies(operation, *, lines):
     }
     if not lines:
         asked = operation.get("parameters", ())
-        operation["parameters"] = [parameter for parameter in asked if "x-only-with" not in parameter]
+        operation["parameters"] = [param for param in asked if "x-only-with" not in param]
     elif LINES in content:
         del content[LINES]["examples"]  # texts of several lines
         content[LINES]["schema"] = {

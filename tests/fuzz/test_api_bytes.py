@@ -64,8 +64,8 @@ def written(example):
 def target_of(example):
     """Return an example's path, with its parameters' own examples."""
     operation, path = DOCUMENT["paths"][example.path][example.method], example.path
-    for parameter in operation.get("parameters", ()):
-        path = path.replace(f"{{{parameter['name']}}}", str(parameter.get("example", "")))
+    for param in operation.get("parameters", ()):
+        path = path.replace(f"{{{param['name']}}}", str(param.get("example", "")))
     return path
 
 

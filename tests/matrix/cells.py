@@ -115,7 +115,7 @@ class Refusal(NamedTuple):
         endpoint: a path that takes POST.
         who: predicate of the refusing models.
         body: body of the request, without the model.
-        parameter: field that the error names.
+        param: field that the error names.
         says: part of the error message.
         always: True if the models refuse every request to the endpoint, and so have no other row for it.
     """
@@ -123,7 +123,7 @@ class Refusal(NamedTuple):
     endpoint: str
     who: Callable[[Cell], bool]
     body: Mapping[str, Any]
-    parameter: str
+    param: str
     says: str
     always: bool = False
 

@@ -79,7 +79,7 @@ def test_a_model_says_why_it_refuses(model, refusal):
     answer = model.post(refusal.endpoint, {"model": model.cell.model, **refusal.body})
     assert answer.status_code == 400
     error = answer.json()["error"]
-    assert (error["code"], error["param"]) == ("unsupported_parameter", refusal.parameter)
+    assert (error["code"], error["param"]) == ("unsupported_parameter", refusal.param)
     assert refusal.says in error["message"]
     assert model.cell.address in error["message"]
 

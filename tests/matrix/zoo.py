@@ -166,8 +166,8 @@ def _network(tokens, **options):
     config = NetworkConfig(**{"layers": 2, "embedding_size": 13, "hidden_size": 17, **options})
     network = Network(config, len(vocabulary))
     with torch.no_grad():
-        for parameter in network.parameters():
-            parameter.mul_(_SHARPNESS)
+        for param in network.parameters():
+            param.mul_(_SHARPNESS)
     return NeuralModel(network, vocabulary)
 
 

@@ -37,8 +37,8 @@ def model_of(cell, attention, *, layers, hidden_size, extras):
         attention_window=5,
     )
     network = Network(config, len(VOCABULARY))
-    for parameter in network.parameters():
-        torch.nn.init.uniform_(parameter, -0.6, 0.6)
+    for param in network.parameters():
+        torch.nn.init.uniform_(param, -0.6, 0.6)
     return NeuralModel(network, VOCABULARY)
 
 
@@ -159,8 +159,8 @@ VOCAB_SIZE = 10_001  # odd, like the widths
 def quantised_model_of(shape):
     torch.manual_seed(3)
     network = Network(NetworkConfig(**SHAPES[shape]), VOCAB_SIZE)
-    for parameter in network.parameters():
-        torch.nn.init.uniform_(parameter, -0.6, 0.6)
+    for param in network.parameters():
+        torch.nn.init.uniform_(param, -0.6, 0.6)
     return Int8Model(network.weights(), Vocabulary([f"w{i}" for i in range(VOCAB_SIZE - 3)]))
 
 

@@ -78,13 +78,13 @@ class StoreMachine(RuleBasedStateMachine):
     def find(self, owner, some):
         self.drop_late()
         if all(handle in self.there and self.there[handle][0] == owner for handle in some):
-            found = self.store.find(owner, some, parameter="states[]")
+            found = self.store.find(owner, some, param="states[]")
             assert all(state is self.there[handle][1] for state, handle in zip(found, some, strict=True))
             for handle in some:  # the last becomes the most recently used
                 self.there[handle] = (owner, self.there.pop(handle)[1], self.now)
         else:
             with pytest.raises(UnknownStateError):
-                self.store.find(owner, some, parameter="states[]")
+                self.store.find(owner, some, param="states[]")
 
     @rule(owner=OWNERS, some=st.lists(handles, min_size=1, max_size=3))
     def free(self, owner, some):

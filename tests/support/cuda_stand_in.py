@@ -470,8 +470,8 @@ def _give_new_memory(module):
     """Copy the parameters of recurrent layers, as torch does for cuDNN at every move, even to the same device."""
     for part in module.modules():
         if isinstance(part, nn.RNNBase):
-            for parameter in part.parameters():
-                parameter.inner = parameter.inner.detach().clone()
+            for param in part.parameters():
+                param.inner = param.inner.detach().clone()
 
 
 def _module_to(original):

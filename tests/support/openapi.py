@@ -224,13 +224,11 @@ class Asker:
         """Send an example and return the response."""
         operation = self.document["paths"][example.path][example.method]
         url, query = example.path, {}
-        for parameter in operation.get("parameters", ()):
-            if parameter["in"] == "path":
-                url = url.replace(
-                    f"{{{parameter['name']}}}", quote(parameter["schema"]["examples"][0], safe="")
-                )
-            elif "examples" in parameter["schema"]:
-                query[parameter["name"]] = parameter["schema"]["examples"][0]
+        for param in operation.get("parameters", ()):
+            if param["in"] == "path":
+                url = url.replace(f"{{{param['name']}}}", quote(param["schema"]["examples"][0], safe=""))
+            elif "examples" in param["schema"]:
+                query[param["name"]] = param["schema"]["examples"][0]
         if example.media_type == FORM:
             body = urlencode(example.body)
         else:

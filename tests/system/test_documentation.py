@@ -50,7 +50,7 @@ def test_commands_in_the_text_exist(words):
             break
         command = command.commands[word]
     assert not hasattr(command, "commands") or len(said) == 1
-    known = {option for parameter in command.params for option in parameter.opts}
+    known = {option for param in command.params for option in param.opts}
     assert {word for word in said if word.startswith("--")} <= known
 
 

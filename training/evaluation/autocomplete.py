@@ -320,14 +320,14 @@ def autocomplete_figures(
     if context == "document":
         raise InputError(
             "--context is 'document', but lines are typed one by one; it must be 'sentence' or 'stream'",
-            parameter="context",
+            param="context",
         )
     models = [model for model in (checkpoint, against) if model is not None]
     for model in models:
         if model.manifest.direction == "backward":
             raise InputError(
                 "--task autocomplete requires a model that reads left to right; this one reads right to left",
-                parameter="task",
+                param="task",
             )
     carries_state = context == "stream"
     sampled_lines = sample_lines(texts, words, consecutive=carries_state)
@@ -362,7 +362,7 @@ def _model_figures(
     lines = [typing_line(checkpoint.tokenizer, text) for text in texts]
     spelled = [line.text[word.begin : word.end] for line in lines for word in line.words]
     if not spelled:
-        raise InputError("the text has no word to type", parameter="corpus")
+        raise InputError("the text has no word to type", param="corpus")
     loaded = TextModel(version_address(checkpoint.path), checkpoint.model, checkpoint.tokenizer)
     typist = Typist(loaded, settings, **options)
     typed = typist.type_lines(lines, progress=progress)

@@ -370,7 +370,7 @@ def check_comparable(a: Checkpoint, b: Checkpoint) -> None:
     elif a.manifest.direction != b.manifest.direction:
         problem = f": {name_a} reads {a.manifest.direction}, but {name_b} reads {b.manifest.direction}"
     if problem is not None:
-        raise InputError(f"--against{problem}", parameter="against")
+        raise InputError(f"--against{problem}", param="against")
 
 
 def training_counts(directory: Path, vocab_size: int) -> Int64s | None:

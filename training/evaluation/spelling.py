@@ -371,7 +371,7 @@ def run_check_task(
     if checkpoint.manifest.direction == "backward":
         raise UnsupportedParameterError(
             f"model {version.address} reads from right to left; checking requires a model that reads left to right",
-            parameter="model",
+            param="model",
         )
     text = read_corpus(corpus, unit="line", progress=progress) if corpus else read_default_corpus(progress)[2]
     random = np.random.default_rng(seed)
@@ -415,11 +415,11 @@ def _misspelling_rate(misspellings: Misspellings, checker: Checker, lines: Seque
 
 def _check_options(sample: int, kinds: Sequence[Kind], misspellings: Path | None) -> None:
     if sample < 1:
-        raise InputError(f"--sample is {sample}; it must be at least 1", parameter="sample")
+        raise InputError(f"--sample is {sample}; it must be at least 1", param="sample")
     unknown = [kind for kind in kinds if kind not in KINDS]
     if unknown or not (kinds or misspellings):
         problem = f"contains {unknown[0]!r}" if unknown else "is empty"
-        raise InputError(f"--kinds {problem}; the kinds are {', '.join(KINDS)}", parameter="kinds")
+        raise InputError(f"--kinds {problem}; the kinds are {', '.join(KINDS)}", param="kinds")
 
 
 def _sample_lines(sentences: Sequence[str], words: int, random: np.random.Generator) -> list[str]:
@@ -434,7 +434,7 @@ def _sample_lines(sentences: Sequence[str], words: int, random: np.random.Genera
         raise InputError(
             f"the text has {len(lines)} line; at least {_MIN_LINES} are needed, one to choose a threshold and "
             "one to measure it",
-            parameter="corpus",
+            param="corpus",
         )
     return lines
 
@@ -503,7 +503,7 @@ def _calibration(address: str, pooled: Detections, kinds: list[str], words: int,
         raise InputError(
             f"no error was injected into the text, where one in {1 / ERROR_RATE:.0f} eligible words is corrupted; "
             "give more lines to calibrate a model",
-            parameter="corpus",
+            param="corpus",
         )
     figures = [figures_at_threshold(pooled, threshold) for threshold in THRESHOLDS]
     return Calibration(

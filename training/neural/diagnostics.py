@@ -205,7 +205,7 @@ def memory_advice(settings: TrainSettings) -> Iterator[None]:
         raise InputError(
             f"the training ran out of memory: train.batch_size is {settings.batch_size}; try half of it, or lower "
             f"train.bptt_length ({settings.bptt_length}), neural.hidden_size or tokenizer.vocab_size",
-            parameter="train.batch_size",
+            param="train.batch_size",
         ) from error
 
 
@@ -253,7 +253,7 @@ class TensorBoardWriter:
         self._writer: Any = None
         if not folder:
             return
-        require_package("tensorboard", f"train.tensorboard {folder!r}", parameter="train.tensorboard")
+        require_package("tensorboard", f"train.tensorboard {folder!r}", param="train.tensorboard")
         from torch.utils.tensorboard import SummaryWriter  # imports tensorboard
 
         try:

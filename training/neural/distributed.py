@@ -262,8 +262,8 @@ class Processes:
             dist.all_reduce(flat)
             *sums, tail = torch.split(flat, [*(p.numel() for p in parameters), len(extras)])
             loss, seconds, interruptions, terminations = tail.tolist()
-        for parameter, gradient in zip(parameters, sums, strict=True):
-            parameter.grad = gradient.view_as(parameter)
+        for param, gradient in zip(parameters, sums, strict=True):
+            param.grad = gradient.view_as(param)
         return ExchangeStatus(loss, seconds, interruptions > 0, terminations > 0)
 
     def broadcast_value(self, value: float) -> float:
@@ -290,8 +290,8 @@ class Processes:
         if self.count == 1:
             return
         with self._detect_lost_peer():
-            for parameter in network.parameters():
-                dist.broadcast(parameter.data, src=0)
+            for param in network.parameters():
+                dist.broadcast(param.data, src=0)
 
     def gather_texts(self, text: str) -> list[str]:
         """Gather all processes' texts, by rank."""

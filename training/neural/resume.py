@@ -86,7 +86,7 @@ def changed_bounds(state: Mapping[str, Any], identity: Mapping[str, Any], *, fol
             (changed if name.removeprefix("train.") in BOUNDS else refused).append(difference)
     if refused:
         problem = f"cannot resume the training in {folder}: {'; '.join(refused)}; {_RESTART_HINT}"
-        raise InputError(problem, parameter="resume")
+        raise InputError(problem, param="resume")
     return changed
 
 
@@ -139,7 +139,7 @@ def _check_fits(run: TrainingRun, state: Mapping[str, Any]) -> None:
         if differing := weights.keys() ^ own["network"].keys():
             raise ValueError(f"best.weights and the network differ in {min(differing, key=str)}")
     if state["average"]["averages"]:
-        parameters = [parameter.data for parameter in run.network.parameters()]
+        parameters = [param.data for param in run.network.parameters()]
         check_same_structure(state["average"]["averages"], parameters, "average.averages")
 
 
@@ -183,7 +183,7 @@ class Saver:
                     raise InputError(
                         f"process 0 has no saved training, but process {rank} has one, {found}; start its "
                         "machine with --node-rank 0, or omit --resume",
-                        parameter="resume",
+                        param="resume",
                     )
             return 0.0
         state = parse_state(path, content)

@@ -167,7 +167,7 @@ class WeightAverage:
                 share = 1 - min(self._settings.average_decay, (1 + self.updates) / (10 + self.updates))
             torch._foreach_lerp_(self._averages, self._parameters, share)
         else:
-            self._averages = [parameter.detach().clone() for parameter in self._parameters]
+            self._averages = [param.detach().clone() for param in self._parameters]
         self.updates += 1
 
     def record_validation(self, perplexity: float) -> None:
@@ -185,7 +185,7 @@ class WeightAverage:
             yield
             return
         with torch.no_grad():
-            own = [parameter.clone() for parameter in self._parameters]
+            own = [param.clone() for param in self._parameters]
             torch._foreach_copy_(self._parameters, self._averages)
         try:
             yield
@@ -206,7 +206,7 @@ class WeightAverage:
         """Restore a result of `state`."""
         self.updates = state["updates"]
         pairs = zip(state["averages"], self._parameters, strict=False)
-        self._averages = [average.to(parameter.device) for average, parameter in pairs]
+        self._averages = [average.to(param.device) for average, param in pairs]
         self._validations = list(state["validations"])
         self._triggered = state["triggered"]
 

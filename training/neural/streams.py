@@ -54,7 +54,7 @@ class Streams:
     def __init__(self, corpus: EncodedCorpus, settings: TrainSettings, *, seed: int) -> None:
         self._text = corpus.with_boundaries().astype(np.int64)
         if len(self._text) < 2:
-            raise InputError("the training text has no sentences", parameter="corpus")
+            raise InputError("the training text has no sentences", param="corpus")
         self.batch_size = max(1, min(settings.batch_size, len(self._text) // (settings.bptt_length + 1)))
         self._length = (len(self._text) - 1) // self.batch_size  # of each stream
         self.bptt_length = min(settings.bptt_length, self._length)

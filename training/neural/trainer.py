@@ -127,7 +127,7 @@ def train_network(
         Terminated: SIGTERM was received under `exit_on_sigterm`; the run is saved.
     """
     if not valid.num_sentences:
-        raise InputError("the validation text has no sentences", parameter="valid")
+        raise InputError("the validation text has no sentences", param="valid")
     torch_device = resolve_device(device)
     if sys.platform.startswith("linux") and (tune := getattr(ctypes.CDLL(None), "mallopt", None)):
         # else glibc returns each large freed block and gets it back page by page, zeroed:
@@ -238,7 +238,7 @@ def _update(
             f"the training diverged at step {run.step + 1}: the loss is {totals.loss:g} and the gradient norm "
             f"{norm:g}; train.learning_rate is {settings.learning_rate:g}: try a third of it, or "
             f"train.precision=float32; the row of text with the highest loss is {text!r}",
-            parameter="train.learning_rate",
+            param="train.learning_rate",
         )
     rate = run.schedule.learning_rate(run.done) * len(inputs) / run.streams.bptt_length  # Merity et al.
     for group in run.optimizer.param_groups:

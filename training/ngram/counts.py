@@ -148,14 +148,14 @@ def count_ngrams(
     """
     check_range("ngram.order", order, 1, MAX_ORDER)
     if corpus.num_sentences == 0:
-        raise InputError("the corpus has no sentence; at least 1 is needed", parameter="corpus")
+        raise InputError("the corpus has no sentence; at least 1 is needed", param="corpus")
     positions = corpus.num_tokens + corpus.num_sentences
     if positions > MAX_POSITIONS:
         raise InputError(
             f"the corpus has {positions} tokens with <s> and </s>; --engine memory counts at most {MAX_POSITIONS}",
-            parameter="corpus",
+            param="corpus",
         )
-    check_ids(corpus, vocab_size, what="the corpus", parameter="corpus")
+    check_ids(corpus, vocab_size, what="the corpus", param="corpus")
     # padded with </s>, so every position has `order` words after it
     text = np.append(corpus.with_boundaries(), np.full(order, EOS, np.int32))  # [L + N]
     with progress.stage("counting n-grams", 2 * order - 1):
@@ -172,7 +172,7 @@ def count_ngrams(
     return counted
 
 
-def check_ids(corpus: EncodedCorpus, vocab_size: int, *, what: str, parameter: str) -> None:
+def check_ids(corpus: EncodedCorpus, vocab_size: int, *, what: str, param: str) -> None:
     """Check the ids of a text, called `what` in messages, before counting or matching.
 
     Raises:
@@ -183,10 +183,10 @@ def check_ids(corpus: EncodedCorpus, vocab_size: int, *, what: str, parameter: s
     low, high = int(corpus.tokens.min()), int(corpus.tokens.max())
     if low < 0 or high >= vocab_size:
         problem = f"{what} has ids from {low} to {high}; the vocabulary has ids from 0 to {vocab_size - 1}"
-        raise InputError(problem, parameter=parameter)
+        raise InputError(problem, param=param)
     if ((corpus.tokens == BOS) | (corpus.tokens == EOS)).any():
         problem = f"{what} has <s> or </s> (ids {BOS} and {EOS}) inside a sentence"
-        raise InputError(problem, parameter=parameter)
+        raise InputError(problem, param=param)
 
 
 def _count_order(parts: Sequence[SortedText], order: int, shorter: Int32s) -> tuple[CountedNGrams, Int32s]:
@@ -384,7 +384,7 @@ def match_counts(
     Raises:
         InputError: the held-out text has ids beyond the vocabulary, or of `<s>` or `</s>`.
     """
-    check_ids(held_out, vocab_size, what="the held-out text", parameter="valid")
+    check_ids(held_out, vocab_size, what="the held-out text", param="valid")
     text = held_out.with_boundaries()
     predicted = text != BOS
     contexts = np.zeros_like(text)

@@ -56,13 +56,13 @@ def scale_options(engine: str, *, memory_limit: str | None, work_dir: Path | Non
         for name, value in {"memory-limit": memory_limit, "work-dir": work_dir}.items():
             if value is not None:
                 problem = f"--{name} requires --engine duckdb or spark, given {value}"
-                raise InputError(problem, parameter=name)
+                raise InputError(problem, param=name)
         return None
     limit = DEFAULT_LIMIT_BYTES if memory_limit is None else _bytes_of(memory_limit)
     for known in get_args(EngineName):
         if engine == known:
             return ScaleOptions(known, limit, work_dir)
-    raise InputError(f"--engine is {engine!r}; use one of {', '.join(ENGINES)}", parameter="engine")
+    raise InputError(f"--engine is {engine!r}; use one of {', '.join(ENGINES)}", param="engine")
 
 
 def require_engine(engine: EngineName) -> None:
@@ -72,7 +72,7 @@ def require_engine(engine: EngineName) -> None:
         InputError: one is missing; the message gives the command that installs it.
     """
     for package in ("duckdb" if engine == "duckdb" else "pyspark", "pyarrow"):
-        require_package(package, f"--engine {engine}", parameter="engine")
+        require_package(package, f"--engine {engine}", param="engine")
 
 
 def check_relational(recipe: Recipe, engine: EngineName, *, name: str) -> None:
@@ -97,7 +97,7 @@ def check_relational(recipe: Recipe, engine: EngineName, *, name: str) -> None:
             raise InputError(
                 f"recipe {name}: --engine {engine} estimates with {key} {possible} only, given {value}; "
                 "use --engine memory",
-                parameter=key,
+                param=key,
             )
 
 
@@ -109,7 +109,7 @@ def _bytes_of(size: str) -> int:
         count = float(number) * (1024 if binary else 1000) ** _POWERS[prefix.upper()]
     if not 1 <= count <= _MAX_BYTES:
         problem = f"--memory-limit is {size!r}; it must be a size such as 500MB or 1.5GiB, up to 1024TiB"
-        raise InputError(problem, parameter="memory-limit")
+        raise InputError(problem, param="memory-limit")
     return int(count)
 
 
@@ -134,7 +134,7 @@ def engine_memory_bytes(limit_bytes: int) -> int:
         raise InputError(
             f"--memory-limit is {megabytes(limit_bytes)}; text, vocabulary and program take {megabytes(own)}, "
             f"so at least {megabytes(needed)} are needed",
-            parameter="memory-limit",
+            param="memory-limit",
         )
     return share
 
@@ -144,7 +144,7 @@ def out_of_memory_error(limit_bytes: int, purpose: str, engine: str) -> InputErr
     return InputError(
         f"--memory-limit {limit_bytes // 10**6} MB is too little for {purpose} with {engine}; "
         "raise it: the same command continues after the last finished stage",
-        parameter="memory-limit",
+        param="memory-limit",
     )
 
 

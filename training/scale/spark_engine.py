@@ -42,7 +42,7 @@ class SparkEngine:
         if memory_limit_bytes < _MIN_BYTES:
             given, needed = memory_limit_bytes // 10**6, _MIN_BYTES // 10**6
             problem = f"--memory-limit is {given} MB; Spark needs at least {needed} MB"
-            raise InputError(problem, parameter="memory-limit")
+            raise InputError(problem, param="memory-limit")
         logging.getLogger("py4j").setLevel(logging.ERROR)
         try:
             self._session = (
@@ -56,7 +56,7 @@ class SparkEngine:
             )
         except (PySparkException, RuntimeError) as error:
             problem = f"Spark does not start: {_first_line(error)}"
-            raise InputError(problem, parameter="engine") from None
+            raise InputError(problem, param="engine") from None
 
     def read(self, name: str, folder: Path) -> None:
         """Register the table in a folder under a name."""

@@ -146,12 +146,12 @@ def workspace(folder: Path) -> Iterator[Workspace]:
         RegistryError: a file operation failed.
     """
     problem = f"another process is estimating in {folder}; wait until it ends, or give another --work-dir"
-    with locked_folder(folder, busy=InputError(problem, parameter="work-dir")):
+    with locked_folder(folder, busy=InputError(problem, param="work-dir")):
         with report_write_errors(folder):
             if not (folder / _MARKER_FILE).exists():
                 if any(folder.iterdir()):
                     what = "is not empty and contains no stages of an estimation; give an empty folder"
-                    raise InputError(f"{folder} {what}", parameter="work-dir")
+                    raise InputError(f"{folder} {what}", param="work-dir")
                 (folder / _MARKER_FILE).touch()
             for left in folder.glob(f"{TEMPORARY_PREFIX}*"):  # left by a killed process
                 shutil.rmtree(left)

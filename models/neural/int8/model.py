@@ -70,7 +70,7 @@ class Int8Model(NetworkModel, BlockSampler[NeuralState]):
         config, _, arrays = weights
         super().__init__(config, weights.vocab_size, vocabulary)
         if config.int8_problem is not None:
-            raise InputError(config.int8_problem, parameter="precision")
+            raise InputError(config.int8_problem, param="precision")
         weight_cache = weight_cache or PackedWeightCache()
         self._weights = weight_cache.arrays
         given = Parameters(arrays, weight_cache)
@@ -181,7 +181,7 @@ class Int8Model(NetworkModel, BlockSampler[NeuralState]):
         vectors = zero_int8_rows((steps + 1) * batch, self.config.embedding_size)
         size, ids = len(self.vocabulary), np.ascontiguousarray(tokens).reshape(-1)
         if bad := gather_rows(self._embedding, size, ids, vectors, batch):
-            raise InputError(f"token id {bad} is not in [0, {size})", parameter="tokens")
+            raise InputError(f"token id {bad} is not in [0, {size})", param="tokens")
         return vectors
 
     def features_of(self, outputs: FloatArray | Int8Rows) -> Int8Rows:

@@ -318,7 +318,7 @@ def format_by_name(name: str, *, to_write: bool = False) -> Format:
     if name not in names:
         field = "output format" if to_write else "format"
         raise InputError(
-            f"{field} is {shorten(name)!r}; it must be one of {', '.join(names)}", parameter="format"
+            f"{field} is {shorten(name)!r}; it must be one of {', '.join(names)}", param="format"
         )
     return FORMATS[name]
 

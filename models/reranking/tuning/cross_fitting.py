@@ -109,7 +109,7 @@ def select_with_references(lists: Sequence[CandidateList]) -> tuple[Ints, tuple[
     if not numbers:
         raise InputError(
             f"none of {len(lists)} lists has a reference: give reference or references with each list",
-            parameter="lists",
+            param="lists",
         )
     return np.array(numbers), tuple(lists[number] for number in numbers)
 

@@ -169,7 +169,7 @@ def test_a_moved_module_keeps_its_parameters_and_what_they_share(cuda):
     assert module.to("cuda") is module
     after = list(module.parameters())
     assert all(one is other and one.is_cuda for one, other in zip(before, after, strict=True))
-    assert all(isinstance(parameter, nn.Parameter) for parameter in after)
+    assert all(isinstance(param, nn.Parameter) for param in after)
     assert module.mask.is_cuda
     assert module.output.weight is module.embedding.weight
     assert all(weight.is_cuda for weight in module.lstm._flat_weights)

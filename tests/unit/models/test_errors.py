@@ -50,4 +50,4 @@ def test_a_number_within_its_limits_is_accepted(value, least, most):
 def test_a_number_outside_its_limits_is_named_with_them(value, least, most, message):
     with pytest.raises(InputError) as caught:
         check_range("size", value, least, most)
-    assert (str(caught.value), caught.value.parameter) == (message, "size")
+    assert (str(caught.value), caught.value.param) == (message, "size")

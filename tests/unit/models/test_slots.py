@@ -59,11 +59,11 @@ def tokenizer(request):
 )
 def test_invalid_members_are_refused_by_name(slots, problem):
     with pytest.raises(InputError, match=problem):
-        check_slots(slots, known={"city", "contact"}, parameter="slots")
+        check_slots(slots, known={"city", "contact"}, param="slots")
 
 
 def test_a_member_twice_in_a_list_has_twice_the_weight():
-    checked = check_slots({"city": ["ulm", "bonn", "ulm"]}, known={"city"}, parameter="slots")
+    checked = check_slots({"city": ["ulm", "bonn", "ulm"]}, known={"city"}, param="slots")
     assert checked == {"city": {"ulm": 2.0, "bonn": 1.0}}
 
 

@@ -301,8 +301,8 @@ def test_fingerprint_depends_on_tokens_and_their_order():
 def test_ids_outside_the_vocabulary_are_named_with_place_and_limit(bad):
     vocabulary = Vocabulary(["a", "b"])
     with pytest.raises(InputError, match=rf"token_ids\[1\] is {bad}, .* 0 to 4") as caught:
-        vocabulary.check_ids([3, bad], parameter="token_ids")
-    assert caught.value.parameter == "token_ids[1]"
+        vocabulary.check_ids([3, bad], param="token_ids")
+    assert caught.value.param == "token_ids[1]"
 
 
 @pytest.mark.parametrize("space", ["\x1c", "\x85", "\u00a0", "\u2003", "\u3000"], ids=ascii)

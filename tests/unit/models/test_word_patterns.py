@@ -43,7 +43,7 @@ SAFE = [
 def test_a_repetition_with_several_ways_for_one_text_is_refused(pattern):
     with pytest.raises(InputError, match="a repetition reads one text in several ways") as refused:
         WordSplitter(pattern)
-    assert refused.value.parameter == "tokenizer.pattern"
+    assert refused.value.param == "tokenizer.pattern"
 
 
 @pytest.mark.parametrize("pattern", SAFE)

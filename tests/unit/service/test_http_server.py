@@ -69,4 +69,4 @@ def test_unusable_certificate_or_key_is_named(folder, certificate, key, told):
     with pytest.raises(InputError, match=f"^{told}") as refused:
         context(folder, certificate, key)
     assert "\n" not in str(refused.value)
-    assert refused.value.parameter == re.match(r"\w+", told)[0]
+    assert refused.value.param == re.match(r"\w+", told)[0]

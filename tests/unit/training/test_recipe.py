@@ -298,7 +298,7 @@ def test_vectors_of_a_file_are_what_training_starts_from(tmp_path):
 def test_a_key_that_would_do_nothing_or_cannot_be_is_refused(assignments, said):
     with pytest.raises(InputError, match=said) as caught:
         load_recipe("lstm", assignments)
-    assert caught.value.parameter.startswith(("neural.", "train."))
+    assert caught.value.param.startswith(("neural.", "train."))
 
 
 def test_one_key_turns_models_of_both_families_round():

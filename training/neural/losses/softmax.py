@@ -98,9 +98,9 @@ class Loss(ABC):
         """Restore a result of `state`."""
 
 
-def accumulate(parameter: Tensor, gradient: Tensor) -> None:
+def accumulate(param: Tensor, gradient: Tensor) -> None:
     """Add to a parameter's gradient; a missing one becomes `gradient`, not a copy."""
-    parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+    param.grad = gradient if param.grad is None else param.grad.add_(gradient)
 
 
 def as_float32(logit: Any) -> Any:

@@ -50,7 +50,7 @@ def require_held_out(held_out: EncodedCorpus | None, *, key: str, what: str) -> 
     """
     if held_out is None or held_out.num_sentences == 0:
         problem = f"{key}: {what} are fitted on held-out text, but there is none; give --valid"
-        raise InputError(problem, parameter=key)
+        raise InputError(problem, param=key)
     return held_out
 
 

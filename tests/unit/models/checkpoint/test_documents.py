@@ -70,7 +70,7 @@ def test_an_unknown_profile_is_told_with_those_there_are(profile_store, action):
     profile_store.write(profile())
     with pytest.raises(InputError, match="no profile 'two'; profiles: one") as caught:
         getattr(profile_store, action)("two")
-    assert caught.value.parameter == "profile"
+    assert caught.value.param == "profile"
 
 
 def test_deleted_profile_is_not_listed(profile_store):

@@ -48,7 +48,7 @@ NAN, INF = float("nan"), float("inf")
 def test_a_value_outside_its_limits_is_refused_by_name_and_value(field, value):
     with pytest.raises(InputError, match=f"{field} is {value}") as caught:
         DecodingParameters(**{"max_tokens": 2, field: value})
-    assert caught.value.parameter == field
+    assert caught.value.param == field
 
 
 @pytest.mark.parametrize(

@@ -207,8 +207,8 @@ def block_model(request):
     torch.manual_seed(3)
     config = NetworkConfig(cell="gru", embedding_size=20, hidden_size=20, **request.param)
     network = Network(config, VOCAB_SIZE).eval()
-    for parameter in network.parameters():
-        torch.nn.init.normal_(parameter, std=0.7)
+    for param in network.parameters():
+        torch.nn.init.normal_(param, std=0.7)
     vocabulary = Vocabulary([f"w{i}" for i in range(VOCAB_SIZE - 3)])
     return Int8Model(network.weights(), vocabulary)
 

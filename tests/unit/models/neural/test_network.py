@@ -26,8 +26,8 @@ def network(request):
 
 
 def test_rows_that_go_on_keep_their_state_and_others_begin_anew(network):
-    for parameter in network.parameters():
-        torch.nn.init.normal_(parameter)  # a learned state that is not zero
+    for param in network.parameters():
+        torch.nn.init.normal_(param)  # a learned state that is not zero
     tokens = torch.tensor([[3, 4, 5], [6, 7, 8]])
     before = network(tokens, network.initial_hidden(3))[1]
     hidden = network.detach_and_reset(before, torch.tensor([True, False, True]))
@@ -140,8 +140,8 @@ def test_the_tied_matrix_is_stored_once_and_is_one_again(saved, vocabulary):
 def test_changed_weights_leave_the_mapped_file_unchanged(saved, vocabulary):
     before = (saved / "model.safetensors").read_bytes()
     with torch.no_grad():
-        for parameter in NeuralModel.load(saved, vocabulary).network.parameters():
-            parameter.add_(1)
+        for param in NeuralModel.load(saved, vocabulary).network.parameters():
+            param.add_(1)
     assert (saved / "model.safetensors").read_bytes() == before
 
 
@@ -149,7 +149,7 @@ def test_a_loaded_network_can_be_trained_further(saved, vocabulary):
     network = NeuralModel.load(saved, vocabulary).network
     outputs, _ = network(torch.arange(6).view(2, 3), network.initial_hidden(3))
     network.output.log_probs(network.features(outputs.flatten(0, 1)))[:, 3:].sum().backward()
-    assert all(parameter.grad is not None for parameter in network.parameters())
+    assert all(param.grad is not None for param in network.parameters())
 
 
 def test_loading_brings_in_no_compiler(vocabulary, tmp_path):

@@ -33,8 +33,8 @@ def network(request):
     config = NetworkConfig(**{"layers": 2, "embedding_size": 6, "hidden_size": 11, **SHAPES[request.param]})
     network = Network(config, V)
     network.output.initialise_from_counts(torch.arange(1.0, V + 1))  # ranks that differ from the ids
-    for parameter in network.parameters():
-        torch.nn.init.uniform_(parameter, -0.4, 0.4)
+    for param in network.parameters():
+        torch.nn.init.uniform_(param, -0.4, 0.4)
     return network.eval()
 
 

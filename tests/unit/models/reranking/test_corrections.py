@@ -155,7 +155,7 @@ def test_contexts_of_a_continuation_are_not_corrected():
 def test_corrections_outside_the_limits_are_refused(wrong, field, message):
     with pytest.raises(InputError, match=message) as error:
         CorrectionTable([correction("x", "y"), wrong])
-    assert error.value.parameter == f"corrections[1].{field}"
+    assert error.value.param == f"corrections[1].{field}"
     assert str(error.value).startswith(f"corrections[1].{field} ")
 
 

@@ -103,7 +103,7 @@ def test_names_of_features_and_models_belong_together():
 @pytest.mark.parametrize("names", [["a b"], [""], ["x" * 65], ["a", "a"], ["ä"]])
 def test_names_that_features_cannot_have_are_refused(names):
     with pytest.raises(InputError, match=r"models\[\d\]\.name is"):
-        check_model_names(names, parameter="models")
+        check_model_names(names, param="models")
 
 
 def derived(name, texts, *arguments):

@@ -31,7 +31,7 @@ def pieces():
 
 
 def split(loaded, context, text):
-    sequence = encode_after(loaded, context, text, parameter="text")
+    sequence = encode_after(loaded, context, text, param="text")
     before, after = ([loaded.model.vocabulary[i] for i in ids] for ids in sequence)
     return before, after
 
@@ -69,7 +69,7 @@ def test_pieces_end_within_the_context_or_belong_to_the_text(load, pieces, text)
     """Split at every position; pieces before the boundary spell no more than the context."""
     model = load(pieces)
     for cut in range(1, len(text)):
-        before, after = encode_after(model, text[:cut], text[cut:], parameter="text")
+        before, after = encode_after(model, text[:cut], text[cut:], param="text")
         assert [*before, *after] == pieces.encode(text)
         assert len(pieces.decode(before)) <= cut < len(pieces.decode([*before, after[0]]))
 
@@ -80,7 +80,7 @@ def test_ids_follow_ids(words):
 
 def test_text_and_ids_are_not_mixed(words):
     with pytest.raises(InputError, match="context is text but text is token ids"):
-        encode_after(words, "the", (4,), parameter="text")
+        encode_after(words, "the", (4,), param="text")
 
 
 @pytest.mark.parametrize("name", list(zoo.TOKENIZERS))
@@ -91,13 +91,13 @@ def test_a_long_context_is_tokenised_once_and_as_with_each_text(name, context, m
     loaded = SimpleNamespace(tokenizer=zoo.tokenizer(name))
     encoder, context = ContextEncoder(loaded), context * 200
     texts = ["", "t", " The cat", "\u0301", "s", "漢", " "]
-    expected = [encode_after(loaded, context, text, parameter="text") for text in texts]
-    encoder.encode(context, "", parameter="text")
+    expected = [encode_after(loaded, context, text, param="text") for text in texts]
+    encoder.encode(context, "", param="text")
     read = []
     own = loaded.tokenizer.normaliser
     monkeypatch.setattr(loaded.tokenizer, "normaliser", lambda text: read.append(len(text)) or own(text))
     for text, (ids, own_ids) in zip(texts, expected, strict=True):
-        encoded = encoder.encode(context, text, parameter="text")
+        encoded = encoder.encode(context, text, param="text")
         assert (encoded.context.tolist(), encoded.text.tolist()) == (ids.tolist(), own_ids.tolist())
     if name == "word" and " " in context[:300]:
         assert max(read) < 1000

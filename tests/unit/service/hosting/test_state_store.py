@@ -35,7 +35,7 @@ def kept(loaded=None, width=ROW_BYTES // 4):
 
 
 def found(store, handle, owner="me"):
-    return store.find(owner, [handle], parameter="states[]")[0]
+    return store.find(owner, [handle], param="states[]")[0]
 
 
 def test_a_handle_leads_to_its_state_and_names_the_process():
@@ -57,7 +57,7 @@ def test_equal_states_have_handles_that_tell_nothing_of_each_other():
 def test_invalid_handle_is_an_unknown_state(handle):
     with pytest.raises(UnknownStateError, match=r"states\[0\] is no stored state") as caught:
         found(made(), handle)
-    assert caught.value.parameter == "states[0]"
+    assert caught.value.param == "states[0]"
 
 
 def test_a_state_of_somebody_else_is_as_unknown_as_none():
@@ -74,7 +74,7 @@ def test_a_handle_of_another_process_names_it():
     with pytest.raises(StateElsewhereError, match="by the process there, and this is here"):
         found(made(), handle)
     with pytest.raises(StateElsewhereError):
-        made().check_process(["x", handle], parameter="free[]")
+        made().check_process(["x", handle], param="free[]")
 
 
 def test_states_that_are_not_used_expire_and_used_ones_stay():

@@ -24,7 +24,7 @@ def test_a_line_that_is_too_long_is_told_by_its_number_and_the_text_is_the_field
     request = CheckRequest(text=f"the cat\n{long}", max_suggestions=1)
     with pytest.raises(ContextLengthError, match=f"line 2 of text has {told}") as caught:
         finish(check([WeightedModel(words)], request, None, limits))
-    assert caught.value.parameter == "text"
+    assert caught.value.param == "text"
 
 
 TEXT = "w1 w3 w9 w12\nw4 newt w6 w9 w10\nw7 w8"
@@ -83,7 +83,7 @@ def test_a_reply_has_a_limited_number_of_issues_and_suggestions(words):
     request = CheckRequest(text="newt w1", threshold=0.0, max_suggestions=20, candidates=[span])
     with pytest.raises(InputError, match=r"an entry for each error in text .*: \d+ entries") as refused:
         run_to_completion(check([WeightedModel(words)], request, None, limits))
-    assert refused.value.parameter == "text"
+    assert refused.value.param == "text"
 
 
 def test_suggestions_in_a_text_without_spaces_are_tried_in_steps(words, finish):

@@ -229,7 +229,7 @@ def test_sentences_end_after_min_tokens_or_never(words):
 def test_a_bias_of_a_token_that_is_none_is_refused_by_name(words):
     with pytest.raises(InputError, match=r"logit_bias has token id 99, but .* 0 to 12") as caught:
         run(words, logit_bias=((99, 1.0),))
-    assert caught.value.parameter == "logit_bias.99"
+    assert caught.value.param == "logit_bias.99"
 
 
 def test_a_reply_of_too_many_tokens_is_refused_before_it_is_computed(words):

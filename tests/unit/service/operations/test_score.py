@@ -191,7 +191,7 @@ def test_one_long_context_among_many_short_ones_is_not_padded_for_all(words, fin
 
 def test_a_context_before_many_texts_is_kept_once(words, finish):
     encoder, context = ContextEncoder(words), (3, 4)
-    first, second = (encoder.encode(context, (i,), parameter="token_ids[0]") for i in (5, 6))
+    first, second = (encoder.encode(context, (i,), param="token_ids[0]") for i in (5, 6))
     assert first.context is second.context
     assert (first.text.tolist(), second.text.tolist()) == ([5], [6])
 

@@ -116,7 +116,7 @@ def test_two_models_are_compared_on_the_same_tokens(folder):
 def test_models_that_cannot_be_compared_are_refused_by_name(folder, other, said):
     with pytest.raises(InputError, match=said) as refused:
         evaluate_model(folder, against=other)
-    assert refused.value.parameter == "against"
+    assert refused.value.param == "against"
 
 
 def test_a_text_that_the_model_was_trained_on_is_found_out(folder):

@@ -306,7 +306,7 @@ def test_dynamic_evaluation_on_the_device_has_the_scores_of_the_cpu(cuda, name):
     np.testing.assert_allclose(
         found, dynamic_evaluation(original, text, progress=SILENT).log_probs, atol=1e-4
     )
-    weights = sum(parameter.requires_grad for parameter in network.parameters())
+    weights = sum(param.requires_grad for param in network.parameters())
     if not cuda.counts_copies:
         return
     segments = -(-(len(text.with_boundaries()) - 1) // 20)

@@ -97,7 +97,7 @@ def test_neither_weights_gradients_nor_mode_are_touched():
     gradient_by_lag(net, some_tokens())
     gate_saturation(net, some_tokens())
     assert net.training
-    assert all(parameter.grad is None for parameter in net.parameters())
+    assert all(param.grad is None for param in net.parameters())
     assert not any(module._forward_hooks for module in net.modules())
 
 
@@ -131,8 +131,8 @@ def slow_gates(net, tokens):
 def test_gates_of_an_lstm_are_those_of_its_equations():
     net, tokens = network(), some_tokens(20, 6)
     with torch.no_grad():
-        for parameter in net.body.parameters():
-            parameter.mul_(6)  # to saturate many gates
+        for param in net.body.parameters():
+            param.mul_(6)  # to saturate many gates
     expected = slow_gates(net, tokens.numpy())
     got = gate_saturation(net, tokens)
     assert [(g["layer"], g["gate"]) for g in got] == [

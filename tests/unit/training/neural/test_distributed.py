@@ -32,7 +32,7 @@ def test_a_batch_that_cannot_be_divided_is_refused():
         InputError, match="batch_size is 9 for this text; it must be a multiple of the 2 processes"
     ) as caught:
         Processes(1, 2).rows(9)
-    assert caught.value.parameter == "train.batch_size"
+    assert caught.value.param == "train.batch_size"
     assert Processes(1, 3).rows(9) == slice(3, 6)
 
 

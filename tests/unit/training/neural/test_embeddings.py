@@ -97,4 +97,4 @@ def test_vectors_of_several_widths_cannot_be_started(tmp_path):
     config = NetworkConfig(embedding_size=3, hidden_size=4, output="adaptive", cutoffs=(4,))
     with pytest.raises(InputError, match=r"set neural\.output=softmax") as caught:
         initialise_embeddings(Network(config, len(VOCABULARY)), read(tmp_path, LINES))
-    assert caught.value.parameter == "train.embeddings"
+    assert caught.value.param == "train.embeddings"

@@ -62,7 +62,7 @@ def test_out_of_memory_names_the_settings_to_lower(error):
         memory_advice(TrainSettings(batch_size=48)),
     ):
         raise error
-    assert told.value.parameter == "train.batch_size"
+    assert told.value.param == "train.batch_size"
 
 
 def test_other_errors_are_not_taken_for_lack_of_memory():
@@ -142,7 +142,7 @@ def test_a_missing_package_is_named_before_any_update(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     with pytest.raises(InputError, match=r"pip install 'gramophone-lm\[tensorboard\]'") as caught:
         fit(tensorboard=str(tmp_path), max_steps=2)
-    assert caught.value.parameter == "train.tensorboard"
+    assert caught.value.param == "train.tensorboard"
 
 
 def test_figures_that_are_there_are_written(monkeypatch):

@@ -31,12 +31,12 @@ def test_every_parameter_is_updated_once(normalised_network, name):
 @pytest.mark.parametrize("name", NAMES)
 def test_matrices_decay_and_nothing_else_does(normalised_network, name):
     """With zero gradients except the decay, only matrices change."""
-    for parameter in normalised_network.parameters():
-        parameter.data.fill_(1.0)
-        parameter.grad = torch.zeros_like(parameter)
+    for param in normalised_network.parameters():
+        param.data.fill_(1.0)
+        param.grad = torch.zeros_like(param)
     make_optimizer(normalised_network, TrainSettings(optimizer=name, weight_decay=0.1)).step()
-    for parameter in normalised_network.parameters():
-        assert bool((parameter != 1).all()) == (parameter.ndim == 2)
+    for param in normalised_network.parameters():
+        assert bool((param != 1).all()) == (param.ndim == 2)
 
 
 def test_settings_reach_the_optimiser(normalised_network):
@@ -56,8 +56,8 @@ def linear_network():
 def walk(network, average, values, done=0.5):
     """Set all weights to each value in turn, one update per value."""
     for value in values:
-        for parameter in network.parameters():
-            parameter.data.fill_(value)
+        for param in network.parameters():
+            param.data.fill_(value)
         average.add(done)
 
 
@@ -117,8 +117,8 @@ def test_an_average_follows_parameters_to_new_memory(linear_network):
     average = WeightAverage(linear_network, TrainSettings(average="ema", average_decay=0.5))
     walk(linear_network, average, [1.0])
     with torch.no_grad():
-        for parameter in linear_network.parameters():
-            parameter.set_(parameter.detach().clone())
+        for param in linear_network.parameters():
+            param.set_(param.detach().clone())
     walk(linear_network, average, [3.0])
     share = 1 - 2 / 11
     assert averaged(linear_network, average) == pytest.approx(1 + 2 * share)

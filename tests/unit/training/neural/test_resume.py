@@ -92,7 +92,7 @@ def test_another_text_or_recipe_is_refused_by_name(state_file, changes, problem)
     content = state_file.read_bytes()
     with pytest.raises(InputError, match=problem) as caught:
         fit(state_file, max_steps=2, **changes)
-    assert caught.value.parameter == "resume"
+    assert caught.value.param == "resume"
     assert state_file.read_bytes() == content
 
 

@@ -93,4 +93,4 @@ def test_bfloat16_is_refused_by_name_on_a_cpu_that_cannot_compute_in_it(monkeypa
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
     with pytest.raises(InputError, match="AVX-512") as caught:
         training_precision(TrainSettings(precision="bfloat16"), torch.device("cpu"))
-    assert caught.value.parameter == "train.precision"
+    assert caught.value.param == "train.precision"

@@ -193,7 +193,7 @@ def test_a_part_keeps_minutes_of_its_own():
 def test_teachers_among_the_parts_must_come_earlier(parts, said):
     with pytest.raises(InputError, match=said) as caught:
         part_recipes(parse_recipe(mixture(*parts), source="m"))
-    assert caught.value.parameter == "train.teacher"
+    assert caught.value.param == "train.teacher"
 
 
 def test_the_teacher_of_a_mixture_is_that_of_its_networks_only():
@@ -249,7 +249,7 @@ def test_the_teacher_of_a_mixture_is_that_of_its_networks_only():
 def test_keys_that_do_not_go_together_are_refused(recipe, assignments, key, said):
     with pytest.raises(InputError, match=said) as caught:
         load_recipe(recipe, assignments)
-    assert caught.value.parameter == key
+    assert caught.value.param == key
 
 
 def test_several_processes_have_no_teachers(monkeypatch):
@@ -396,7 +396,7 @@ def test_teachers_that_do_not_fit_are_refused_before_the_text_is_read(registry, 
             corpus=[text.with_name("absent")],
             assignments=[*SMALL, *assignments],
         )
-    assert caught.value.parameter == "train.teacher"
+    assert caught.value.param == "train.teacher"
 
 
 def test_a_backward_teacher_reads_what_its_backward_student_reads(registry, monkeypatch):

@@ -296,7 +296,7 @@ def test_an_interrupt_returns_the_best_weights_so_far(fit):
 def test_divergence_names_the_learning_rate(fit):
     with pytest.raises(InputError, match=r"train\.learning_rate is 1e\+30: try a third") as caught:
         fit(optimizer="sgd", learning_rate=1e30, clip_norm=1e30, epochs=50)
-    assert caught.value.parameter == "train.learning_rate"
+    assert caught.value.param == "train.learning_rate"
     assert "at step 2: the loss is nan and the gradient norm nan;" in str(caught.value)
     assert re.search(r"highest loss is '.*w\d w\d", str(caught.value))
 

@@ -83,7 +83,7 @@ def test_suffixes_drop_the_first_word(corpus):
 def test_an_order_out_of_range_is_refused(corpus, order):
     with pytest.raises(InputError, match=rf"ngram.order is {order}; it must be from 1 to 255") as raised:
         count_ngrams(corpus, 10, order=order, progress=Progress())
-    assert raised.value.parameter == "ngram.order"
+    assert raised.value.param == "ngram.order"
 
 
 def test_an_empty_corpus_is_refused():

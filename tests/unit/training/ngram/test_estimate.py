@@ -252,7 +252,7 @@ def test_held_out_text_that_is_needed_and_missing_is_asked_for(held_out, key, se
             held_out=held_out,
             progress=Progress(),
         )
-    assert raised.value.parameter == key
+    assert raised.value.param == key
 
 
 def test_held_out_text_of_another_vocabulary_is_refused():

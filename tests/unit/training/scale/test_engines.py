@@ -148,7 +148,7 @@ def test_invalid_memory_limit_is_refused(size):
 def test_options_that_would_do_nothing_are_refused(name, given):
     with pytest.raises(InputError, match=rf"--{name} requires --engine duckdb or spark") as refused:
         options("memory", **given)
-    assert refused.value.parameter == name
+    assert refused.value.param == name
 
 
 def test_another_engine_is_refused():

@@ -54,8 +54,8 @@ SHAPES = [
 def network_of(shape, scale=0.5):
     torch.manual_seed(5)
     network = Network(NetworkConfig(**shape), len(VOCABULARY))
-    for parameter in network.parameters():
-        torch.nn.init.uniform_(parameter, -scale, scale)
+    for param in network.parameters():
+        torch.nn.init.uniform_(param, -scale, scale)
     return network.eval()
 
 

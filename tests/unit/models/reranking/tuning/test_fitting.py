@@ -151,7 +151,7 @@ def test_a_scale_is_one_that_a_request_may_ask_for():
 def test_values_outside_their_limits_are_refused_by_name(field, value):
     with pytest.raises(InputError, match=f"^{field}.* is .*; it must be from") as caught:
         TuningSettings(**{field: value})
-    assert caught.value.parameter.startswith(field)
+    assert caught.value.param.startswith(field)
 
 
 @pytest.mark.parametrize(

@@ -70,8 +70,8 @@ def check_gradients(loss, output, features, ids, formula, atol=1e-6):
     want.backward()
     assert learned.loss == pytest.approx(want.item(), abs=max(atol, 1e-5))
     torch.testing.assert_close(learned.gradient.double(), leaf.grad, atol=atol, rtol=1e-4)
-    for name, parameter in exact.named_parameters():
-        torch.testing.assert_close(got[name].double(), parameter.grad, atol=atol, rtol=1e-4)
+    for name, param in exact.named_parameters():
+        torch.testing.assert_close(got[name].double(), param.grad, atol=atol, rtol=1e-4)
 
 
 def sampled_formula(drawn, log_expected, ids):
