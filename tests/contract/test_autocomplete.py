@@ -163,7 +163,7 @@ def test_a_beginning_is_told_where_no_word_was_found(http):
 
 
 @pytest.mark.parametrize(
-    ("body", "parameter"),
+    ("body", "param"),
     [
         ({}, "text"),
         ({"text": 3}, "text"),

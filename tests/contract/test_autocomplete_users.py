@@ -78,7 +78,7 @@ def test_a_user_is_forgotten(client):
 
 
 @pytest.mark.parametrize(
-    ("words", "pairs", "parameter"),
+    ("words", "pairs", "param"),
     [
         ([UserWord(text="a b", count=1)], [], "words[0].text"),
         ([UserWord(text="\x1c", count=1)], [], "words[0].text"),

@@ -25,7 +25,7 @@ def error_of(response, status):
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "parameter", "said"),
+    ("path", "body", "param", "said"),
     [
         (NEXT, {}, "context", "required"),
         (NEXT, {"context": 5}, "context", "5"),

@@ -126,7 +126,7 @@ def span(start, end, *suggestions):
 
 
 @pytest.mark.parametrize(
-    ("body", "parameter", "said"),
+    ("body", "param", "said"),
     [
         ({"text": None}, "text", "None"),
         ({"threshold": 1.5}, "threshold", "1.5"),

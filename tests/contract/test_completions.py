@@ -382,7 +382,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("body", "parameter"), WRONG, ids=lambda v: v if isinstance(v, str) else "")
+@pytest.mark.parametrize(("body", "param"), WRONG, ids=lambda v: v if isinstance(v, str) else "")
 def test_errors_name_the_field(http, body, param):
     told = error(http, model="mixture", **body)
     assert told["param"] == param

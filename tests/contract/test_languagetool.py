@@ -359,7 +359,7 @@ def test_an_empty_text_has_no_errors(service):
 
 
 @pytest.mark.parametrize(
-    ("fields", "said", "parameter"),
+    ("fields", "said", "param"),
     [
         ({}, "give either text or data", None),
         ({"text": "a", "data": "{}"}, "give either text or data", None),

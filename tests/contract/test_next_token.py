@@ -149,7 +149,7 @@ def test_the_logprob_of_a_text_is_the_sum_of_its_chain(http):
 
 
 @pytest.mark.parametrize(
-    ("body", "parameter", "says"),
+    ("body", "param", "says"),
     [
         ({"token_ids": []}, "token_ids", "at least 1 item"),
         ({"token_ids": [3, 13]}, "token_ids[1]", "is 13, but this model's token ids are 0 to 12"),
@@ -249,7 +249,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("path", "body", "parameter"), WRONG)
+@pytest.mark.parametrize(("path", "body", "param"), WRONG)
 def test_errors_name_the_field(http, path, body, param):
     response = http.post(path, json={"model": "mixture", **body})
     assert response.status_code == 400

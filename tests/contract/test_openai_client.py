@@ -128,7 +128,7 @@ ERRORS = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "body", "parameter", "code"), ERRORS)
+@pytest.mark.parametrize(("kind", "body", "param", "code"), ERRORS)
 @pytest.mark.parametrize("stream", [False, True])
 def test_errors_have_their_classes(client, kind, body, param, code, stream):
     with pytest.raises(kind) as caught:

@@ -238,7 +238,7 @@ def test_names_of_fields_in_texts_change_no_body(http):
 
 
 @pytest.mark.parametrize(
-    ("body", "parameter", "says"),
+    ("body", "param", "says"),
     [
         ({"query": ""}, "query", "at least 1 character"),
         ({"query": None}, "query", "is required"),

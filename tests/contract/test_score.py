@@ -225,7 +225,7 @@ def test_a_line_that_is_too_long_fails_alone(http):
 
 
 @pytest.mark.parametrize(
-    ("body", "parameter", "said"),
+    ("body", "param", "said"),
     [
         ({}, "texts", "required"),
         ({"texts": []}, "texts", "[]"),

@@ -74,7 +74,7 @@ def test_states_and_forms_need_no_more_than_required_fields(small_http):
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "parameter"),
+    ("path", "body", "param"),
     [
         ("/v1/next-token", {"context": "rain", "top_k": 10}, "top_k"),
         ("/v1/generate", {"prompt": "rain", "max_tokens": 5000}, "max_tokens"),

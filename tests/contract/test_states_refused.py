@@ -55,7 +55,7 @@ def opened(http, **body):
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "parameter", "said"),
+    ("path", "body", "param", "said"),
     [
         (OPEN, {"context": 5}, "context", "5"),
         (OPEN, {"context": [3, 99]}, "context[1]", "0 to 12"),
@@ -92,7 +92,7 @@ def test_a_wrong_value_is_named_with_its_limit(http, path, body, param, said):
 
 
 @pytest.mark.parametrize(
-    ("body", "parameter", "said"),
+    ("body", "param", "said"),
     [
         ({"token_ids": [3, 13]}, "continuations[0].token_ids[1]", "0 to 12"),
         ({"token_ids": [10**30]}, "continuations[0].token_ids[0]", "0 to 12"),
