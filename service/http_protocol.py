@@ -196,6 +196,7 @@ class GuardedProtocol(HttpToolsProtocol):
     _ignores_input = False
     _refusal: tuple[int, str] | None = None
     _timer: asyncio.TimerHandle | None = None
+    _idle_since_s: float | None = None
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -217,6 +218,8 @@ class GuardedProtocol(HttpToolsProtocol):
         """Stop the timer and the watch of unsent bytes."""
         self.on_end()
         self._stop_timer()
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
         self.slow_clients.discard(self.transport)
         super().connection_lost(exc)
 
@@ -233,11 +236,33 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """Wait for the next request, or for the client to read the last reply."""
-        super().on_response_complete()
+        self.server_state.total_requests += 1
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            if self.pipeline:
+                self._start_asgi_task(*self.pipeline.pop())
+            else:
+                self._idle_since_s = self.loop.time()
+                if self.timeout_keep_alive_task is None:
+                    self._wait_idle(self.timeout_keep_alive)
         self._track_unsent()
+
+    def _wait_idle(self, seconds: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
+
+    def _unset_keepalive_if_required(self) -> None:
+        """Note that the connection is not idle; a timer lasts for many requests, as making one takes long."""
+        self._idle_since_s = None
 
     def timeout_keep_alive_handler(self) -> None:
         """Close an idle connection, and watch its unsent bytes."""
+        self.timeout_keep_alive_task = None
+        if self._idle_since_s is None:
+            return
+        rest_s = self._idle_since_s + self.timeout_keep_alive - self.loop.time()
+        if rest_s > 0:
+            self._wait_idle(rest_s)
+            return
         super().timeout_keep_alive_handler()
         self._track_unsent()
 

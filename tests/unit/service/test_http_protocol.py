@@ -1,13 +1,14 @@
 """Refused request heads, and error replies without local paths."""
 
 import asyncio
+from collections import deque
 from unittest.mock import Mock
 
 import pytest
 
 from models.errors import FormatError, InputError, IntegrityError, ModelNotFoundError, RegistryError
 from service.api_errors import error_body
-from service.http_protocol import _continue, _send_whole, head_error
+from service.http_protocol import GuardedProtocol, _continue, _send_whole, head_error
 
 HOST = (b"host", b"a")
 
@@ -134,3 +135,40 @@ def test_a_reply_in_one_write_says_once_that_the_connection_closes(draining, kee
     assert (sent.count(b"connection: close"), transport.close.called) == (int(closing), closing)
     assert sent.endswith(b"\r\n\r\n{}")
     assert b"date: today\r\n" in sent
+
+
+class TimedLoop:
+    """Event loop whose clock the test sets; `timers` are the delays of the timers made."""
+
+    def __init__(self):
+        self.now_s, self.timers = 0.0, []
+
+    def time(self):
+        return self.now_s
+
+    def call_later(self, seconds, _function):
+        self.timers.append(seconds)
+        return Mock()
+
+
+def test_a_connection_is_closed_when_it_was_idle_since_its_last_reply_with_one_timer():
+    protocol, loop, transport = GuardedProtocol.__new__(GuardedProtocol), TimedLoop(), Mock()
+    transport.is_closing.return_value = False
+    protocol.loop, protocol.transport, protocol.flow = loop, transport, Mock()
+    protocol.server_state, protocol.pipeline, protocol.connections = Mock(total_requests=0), deque(), set()
+    protocol.timeout_keep_alive, protocol.timeout_keep_alive_task = 5, None
+    for loop.now_s in (0.0, 1.0, 2.0):  # three requests
+        protocol._unset_keepalive_if_required()
+        protocol.on_response_complete()
+    assert loop.timers == [5]
+    loop.now_s = 5.0
+    protocol.timeout_keep_alive_handler()  # idle for three seconds
+    assert (loop.timers, transport.close.called) == ([5, 2.0], False)
+    loop.now_s = 7.0
+    protocol._unset_keepalive_if_required()  # the next request has begun
+    protocol.timeout_keep_alive_handler()
+    assert (protocol.timeout_keep_alive_task, transport.close.called) == (None, False)
+    protocol.on_response_complete()
+    loop.now_s = 12.0
+    protocol.timeout_keep_alive_handler()
+    assert (loop.timers, transport.close.called) == ([5, 2.0, 5], True)
