@@ -15,16 +15,16 @@ PACKAGES = ("models", "service", "training", "clients/python/gramophone_client")
 
 # Lines by kind: folders, endings, maximum. A maximum is raised only in a commit that says why.
 LINE_LIMITS = {
-    "product": (("models", "service", "training"), (".py",), 73_490),
+    "product": (("models", "service", "training"), (".py",), 72_220),
     "Python of clients, site and examples": (
         ("clients/python", "deploy", "docs", "examples"),
         (".py",),
-        3_135,
+        3_125,
     ),
     "templates, scripts and styles": (
         ("models", "service", "docs", "examples"),
         (".css", ".html", ".jinja", ".js"),
-        3_787,
+        3_550,
     ),
 }
 MAX_MODULES = 296
@@ -32,7 +32,7 @@ MIN_MEDIAN_LINES = 180
 MAX_LINES = 800
 MAX_LONELY_SHARE = 0.35
 """Maximum share of modules that at most one other module imports."""
-MAX_BYTES_PER_LINE = 42
+MAX_BYTES_PER_LINE = 42.1
 NO_BEGINNING = re.compile(r"(What|How|Where|When|Who|Whom|Which|Whose|Whether|Why|That|If|So|Some|They|It)\b")
 """First words that docstrings avoid: a docstring begins with a noun or a verb."""
 CLIENT = "clients/python/"
