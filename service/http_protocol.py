@@ -29,6 +29,7 @@ import types
 from collections.abc import Callable, Collection, Coroutine, Generator, Sequence
 from functools import partial
 from http import HTTPStatus
+from itertools import chain
 from types import SimpleNamespace
 from typing import Any
 
@@ -51,6 +52,7 @@ OLD_VERSIONS = frozenset({"0.9", "1.0"})
 
 _MAX_QUOTED_BYTES = 40
 _BLANK = b" \t"
+_CODING = b"transfer-encoding"
 
 _FRAME_BYTES = 4
 """Bytes between a header's name and value, and after the value."""
@@ -319,13 +321,10 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Check the head before the request is created; trailers are not part of it."""
-        head_bytes, num_hosts, codings = len(self.url), 0, []
-        for name, value in self.headers:
-            head_bytes += len(name) + len(value) + _FRAME_BYTES
-            if name == b"host":
-                num_hosts += 1
-            elif name == b"transfer-encoding":
-                codings.append(value)
+        names = [name for name, _ in self.headers]
+        codings = [value for name, value in self.headers if name == _CODING] if _CODING in names else ()
+        head_bytes = len(self.url) + _FRAME_BYTES * len(names)
+        head_bytes += sum(map(len, chain.from_iterable(self.headers)))
         if head_bytes > self.max_header_bytes:
             self._stop(self._too_long())
         if self.parser.should_upgrade():
@@ -336,7 +335,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if version not in _VERSIONS:
             message = f"the request's version is HTTP/{version}; send HTTP/1.1"
             self._stop((HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, message))
-        self._stop(head_error(num_hosts, codings, version))
+        self._stop(head_error(names.count(b"host"), codings, version))
         self._is_new = True
         super().on_headers_complete()
         self._is_new = False
