@@ -228,12 +228,13 @@ def _fit_weights(
     log_probs: Float32s, lengths: Int64s | None, models: Sequence[LanguageModel[Any]]
 ) -> dict[str, Any]:
     """Fit λ for all tokens, `weights` [M], and by context length, if given, `weights_by_context` [C, M]."""
-    weights: dict[str, Any] = {"weights": list(common := fit_weights(log_probs))}
+    common = fit_weights(log_probs)
+    weights: dict[str, Any] = {"weights": common.tolist()}
     if lengths is not None:
         matcher: Any = models[find_context_matcher(models) or 0]
         size = matcher.num_context_lengths
         table = fit_weights_by_context(log_probs, lengths, num_lengths=size, weights=common)
-        weights["weights_by_context"] = list(map(list, table))
+        weights["weights_by_context"] = table.tolist()
     return weights
 
 

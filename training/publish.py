@@ -131,17 +131,13 @@ def describe_model(
         **({"parts": parts} if parts else {}),
         **({"history": [record._asdict() for record in trained.history]} if trained.history else {}),
     }
-    provenance = {
-        "recipe": recipe.model_dump(mode="json"),
-        "seed": recipe.seed,
-        "seconds": round(trained.seconds, 3),
-    }
+    seconds, settings = round(trained.seconds, 3), recipe.model_dump(mode="json")
     return describe_checkpoint(
         name,
         trained.model,
         run.tokenizer,
         metrics=metrics,
-        provenance=provenance,
+        provenance={"recipe": settings, "seed": recipe.seed, "seconds": seconds},
         golden=golden_sentences(valid),
         direction=direction,
         histories=dict(_histories(trained)),

@@ -157,8 +157,7 @@ def sample_lines(texts: Sequence[str], words: int, *, consecutive: bool = False)
     order = (
         range(len(texts)) if consecutive else np.random.default_rng(_SEED).permutation(len(texts)).tolist()
     )
-    chosen: list[int] = []
-    count = 0
+    chosen, count = list[int](), 0
     for number in order:
         if count >= words:
             break
