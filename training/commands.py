@@ -452,17 +452,9 @@ def run_evaluate_autocomplete(
     store, progress = open_registry(registry), console_progress()
     models = _load_models(store, (address, against or None), slots, device=device, precision=precision)
     texts = _held_out_texts(corpus, "sentence", unit, progress)
-    second = models[1] if against else None
     settings = RankingSettings(ignore_case=casing == "ignore", fuzzy=fuzzy)
     result = autocomplete_figures(
-        models[0],
-        texts,
-        words=sample,
-        context=context,
-        against=second,
-        settings=settings,
-        learns=learn,
-        progress=progress,
+        models, texts, settings, words=sample, context=context, learns=learn, progress=progress
     )
     if report is not None:
         from training.report import autocomplete_page

@@ -39,8 +39,7 @@ class RateColumn(ProgressColumn):
 class TerminalProgress(Progress):
     """Progress bar with rate and remaining time, on standard error."""
 
-    def __init__(self) -> None:
-        self._bars: Bars | None = None
+    _bars: Bars | None = None
 
     @override
     def start(self, description: str, total: float | None) -> None:

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models.arrays import Float32s, Int64s, TokenIds
-from models.cache.config import CacheConfig
 from models.cache.model import CacheModel
 from models.checkpoint.load import Checkpoint
 from models.checkpoint.manifest import check_name, version_address
@@ -37,7 +36,6 @@ from training.evaluation.evaluate import (
 )
 from training.mixture_fitting import (
     CacheGridScores,
-    ChosenCache,
     adapt_cache,
     choose_cache,
     fit_weights,
@@ -52,6 +50,7 @@ from training.single_model import (
     TrainingInputs,
     base_facts,
     held_out_figures,
+    held_out_texts,
     in_model_direction,
     normalisation_facts,
     part_title,
@@ -66,14 +65,12 @@ class PartScores(NamedTuple):
     """Scores of a text's N predicted tokens by M models.
 
     Attributes:
-        corpus: the text.
         targets: scores of each model.
         context_lengths: context tokens that the first
             n-gram model used, by token [N]; None if not requested.
         caches: scores of caches over the features of one part; None if not requested.
     """
 
-    corpus: EncodedCorpus
     targets: Sequence[CorpusScores]
     context_lengths: Int64s | None
     caches: CacheGridScores | None
@@ -89,23 +86,22 @@ def score_parts(
     corpus: EncodedCorpus,
     recipe: Recipe,
     *,
-    with_caches: bool = False,
+    with_caches: bool,
     progress: Progress,
 ) -> PartScores:
     """Score a text with each model, in a mixture's context, and with caches if requested; see `_cached_part`."""
     settings = recipe.mixture
     cached_part = _cached_part(models) if with_caches else None
-    caches, targets = None, []
+    caches, targets, lengths = None, [], None
     for index, model in enumerate(models):
         if index == cached_part:
             caches = score_with_caches(model, corpus, window=recipe.cache.window, progress=progress)
             targets.append(caches.targets)
         else:
             targets.append(score_corpus(model, corpus, context=settings.fitted_context, progress=progress))
-    lengths = None
     if settings.weights == "by-order" and (matcher := find_context_matcher(models)) is not None:
         lengths = corpus_context_lengths(models[matcher], corpus)
-    return PartScores(corpus, targets, lengths, caches)
+    return PartScores(targets, lengths, caches)
 
 
 def corpus_context_lengths(model: Any, corpus: EncodedCorpus) -> TokenIds:
@@ -121,6 +117,14 @@ def corpus_context_lengths(model: Any, corpus: EncodedCorpus) -> TokenIds:
     return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
 
+class _Stage(NamedTuple):
+    """A part, mixture or model with a cache, with its figures and scores by split."""
+
+    part: Any
+    figures: Figures
+    targets: Mapping[str, CorpusScores]
+
+
 def mix_dynamically(
     title: str, recipe: Recipe, parts: Sequence[Trained | Checkpoint], inputs: TrainingInputs, *, began: float
 ) -> Trained:
@@ -134,27 +138,71 @@ def mix_dynamically(
     Raises:
         InputError: no held-out token.
     """
-    models, texts, progress = [part.model for part in parts], inputs.texts, inputs.progress
-    valid = score_parts(models, texts.valid, recipe, with_caches=recipe.mixture.cache, progress=progress)
-    log_probs = [targets.log_probs for targets in valid.targets]
-    cache, cached_part = None, None
-    if valid.caches is not None and recipe.has_cache_inside:  # the inner stage comes first
-        cached_part = _cached_part(models)
-        cache = choose_cache(valid.caches, log_probs[cached_part])
-        log_probs[cached_part] = cache.log_probs
-    weights = _fit_weights(np.stack(log_probs, axis=1), valid.context_lengths, models)
-    if valid.caches is not None and cache is None:
-        cache = choose_cache(valid.caches, _mix(log_probs, weights, valid.context_lengths))
+    models, progress, context = [p.model for p in parts], inputs.progress, recipe.mixture.fitted_context
+    texts = held_out_texts(inputs.texts)
+    readings = {
+        split: score_parts(
+            models, text, recipe, with_caches=recipe.mixture.cache and split == "valid", progress=progress
+        )
+        for split, text in texts.items()
+    }
+
+    def figures_of(model: LanguageModel[Any], targets: Mapping[str, CorpusScores]) -> Figures:
+        return {
+            split: summarise_scores(model, text, targets[split], context=context).facts()
+            for split, text in texts.items()
+        }
+
+    def stage(
+        name: str,
+        model: StorableModel[Any],
+        facts: dict[str, Any],
+        inner: Sequence[_Stage],
+        log_probs: Mapping[str, Float32s],
+    ) -> _Stage:
+        """Evaluate a model of inner stages, which reads the splits without log-probabilities."""
+        seconds = time.monotonic() - began
+        targets = {
+            split: own._replace(log_probs=log_probs[split])
+            if split in log_probs
+            else score_corpus(model, texts[split], context=context, progress=progress)
+            for split, own in inner[0].targets.items()
+        }
+        figures = figures_of(model, targets)
+        of, part_figures = [i.part for i in inner], [i.figures for i in inner]
+        trained = Trained(name, recipe, model, (), facts, figures, seconds, of, part_figures)
+        return _Stage(trained, figures, targets)
+
+    def with_cache(name: str, inner: _Stage, caches: CacheGridScores) -> _Stage:
+        cache, model = choose_cache(caches, inner.targets["valid"].log_probs), inner.part.model
         if recipe.cache.marginals:
-            inner = MixtureModel(models, **weights) if len(models) > 1 else models[0]
-            cache = adapt_cache(cache, inner, valid.caches, texts.valid, progress=progress)
-    readings = {"valid": valid}
-    if texts.test is not None:
-        readings["test"] = score_parts(models, texts.test, recipe, progress=progress)
-    seconds = time.monotonic() - began
-    return _build_stages(
-        title, recipe, parts, readings, weights, cache, cached_part, seconds=seconds, progress=progress
-    )
+            cache = adapt_cache(cache, model, caches, texts["valid"], progress=progress)
+        # `weights` has the wrapped model's
+        facts = {"weights": [1 - cache.config.weight], "cache": dataclasses.asdict(cache.config)}
+        cached = CacheModel(model, cache.config, cache.frequencies)
+        return stage(name, cached, facts, [inner], {"valid": cache.log_probs})
+
+    stages = []
+    for index, part in enumerate(parts):
+        targets = {split: reading.targets[index] for split, reading in readings.items()}
+        stages.append(_Stage(part, figures_of(part.model, targets), targets))
+    caches = readings["valid"].caches
+    if caches is not None and recipe.has_cache_inside:
+        index, name = _cached_part(models), title
+        if len(parts) > 1:
+            name = f"{part_title(parts[index])} with cache"
+        stages[index], caches = with_cache(name, stages[index], caches), None
+    if len(stages) > 1:
+        log_probs = {split: np.stack([s.targets[split].log_probs for s in stages], axis=1) for split in texts}
+        weights = _fit_weights(log_probs["valid"], readings["valid"].context_lengths, models)
+        mixed = {split: _mix(log_probs[split], weights, r.context_lengths) for split, r in readings.items()}
+        name = title if caches is None else f"{title} without cache"
+        mixture = MixtureModel([inner.part.model for inner in stages], **weights)
+        stages = [stage(name, mixture, weights, stages, mixed)]
+    if caches is not None:
+        stages = [with_cache(title, stages[0], caches)]
+    whole: Trained = stages[0].part
+    return whole
 
 
 def check_mixing_plan(recipe: Recipe, families: Sequence[str]) -> None:
@@ -180,98 +228,21 @@ def _fit_weights(
     log_probs: Float32s, lengths: Int64s | None, models: Sequence[LanguageModel[Any]]
 ) -> dict[str, Any]:
     """Fit λ for all tokens, `weights` [M], and by context length, if given, `weights_by_context` [C, M]."""
-    weights: dict[str, Any] = {"weights": list(common := fit_weights(log_probs))}
+    common = fit_weights(log_probs)
+    weights: dict[str, Any] = {"weights": common.tolist()}
     if lengths is not None:
         matcher: Any = models[find_context_matcher(models) or 0]
         size = matcher.num_context_lengths
         table = fit_weights_by_context(log_probs, lengths, num_lengths=size, weights=common)
-        weights["weights_by_context"] = list(map(list, table))
+        weights["weights_by_context"] = table.tolist()
     return weights
 
 
-def _mix(parts: Sequence[Float32s], weights: Mapping[str, Any], lengths: Int64s | None) -> Float32s:
-    """Mix the parts' log-probabilities [N]; a single part is unchanged."""
-    if len(parts) == 1:
-        return parts[0]
+def _mix(parts: Float32s, weights: Mapping[str, Any], lengths: Int64s | None) -> Float32s:
+    """Mix the parts' log-probabilities [N, M] [N]."""
     table = np.log(np.asarray(weights.get("weights_by_context", [weights["weights"]])))  # [C, M] or [1, M]
-    rows = table if lengths is None else table[lengths]
-    mixed = np.logaddexp.reduce(np.stack(parts, axis=1) + rows, axis=1)
+    mixed = np.logaddexp.reduce(parts + (table if lengths is None else table[lengths]), axis=1)
     return np.asarray(mixed, np.float32)
-
-
-class _Stage(NamedTuple):
-    """A part, mixture or model with a cache, with its figures and scores by split."""
-
-    part: Any
-    figures: Figures
-    targets: Mapping[str, CorpusScores]
-
-
-def _build_stages(
-    title: str,
-    recipe: Recipe,
-    parts: Sequence[Trained | Checkpoint],
-    readings: Mapping[str, PartScores],
-    weights: dict[str, Any],
-    cache: ChosenCache | None,
-    cached_part: int | None,
-    *,
-    seconds: float,
-    progress: Progress,
-) -> Trained:
-    """Build each stage's model, with figures; return the last stage.
-
-    The cache wraps the part with the given index, else the mixture.
-    """
-
-    def figures_of(model: LanguageModel[Any], targets: Mapping[str, CorpusScores]) -> Figures:
-        context = recipe.mixture.fitted_context
-        return {
-            split: summarise_scores(model, reading.corpus, targets[split], context=context).facts()
-            for split, reading in readings.items()
-        }
-
-    def stage(name: str, model: StorableModel[Any], facts: dict[str, Any], inner: Sequence[_Stage]) -> _Stage:
-        targets = {}
-        for split, reading in readings.items():
-            if not isinstance(model, CacheModel):
-                log_probs = _mix(
-                    [i.targets[split].log_probs for i in inner], weights, reading.context_lengths
-                )
-            elif cache is not None and split == "valid":
-                log_probs = cache.log_probs
-            else:
-                log_probs = score_corpus(model, reading.corpus, context="stream", progress=progress).log_probs
-            targets[split] = inner[0].targets[split]._replace(log_probs=log_probs)
-        figures = figures_of(model, targets)
-        of, part_figures = [i.part for i in inner], [i.figures for i in inner]
-        trained = Trained(name, recipe, model, (), facts, figures, seconds, of, part_figures)
-        return _Stage(trained, figures, targets)
-
-    stages = []
-    for index, part in enumerate(parts):
-        targets = {split: reading.targets[index] for split, reading in readings.items()}
-        stages.append(_Stage(part, figures_of(part.model, targets), targets))
-    if cache is not None and cached_part is not None:
-        inner = stages[cached_part]
-        name = f"{part_title(inner.part)} with cache" if len(parts) > 1 else title
-        model = CacheModel(inner.part.model, cache.config)
-        stages[cached_part] = stage(name, model, _cache_facts(cache.config), [inner])
-    has_outer_cache = cache is not None and cached_part is None
-    if len(stages) > 1:
-        name = f"{title} without cache" if has_outer_cache else title
-        mixed = MixtureModel([inner.part.model for inner in stages], **weights)
-        stages = [stage(name, mixed, weights, stages)]
-    if cache is not None and cached_part is None:
-        model = CacheModel(stages[0].part.model, cache.config, cache.frequencies)
-        stages = [stage(title, model, _cache_facts(cache.config), stages)]
-    whole: Trained = stages[0].part
-    return whole
-
-
-def _cache_facts(config: CacheConfig) -> dict[str, Any]:
-    """Describe a fitted cache for metrics.json; `weights` has the wrapped model's."""
-    return {"weights": [1 - config.weight], "cache": dataclasses.asdict(config)}
 
 
 def mixture_tokenizer(settings: MixtureSettings, published: Sequence[Checkpoint]) -> Tokenizer | None:

@@ -59,7 +59,7 @@ _MAX_SAMPLES, _MAX_SAMPLE_ENTRIES = 3_000, 1 << 25  # distributions among these,
 _MAX_GATE_STEPS, _GATE_TOLERANCE = 100, 1e-4
 
 
-def fit_weights(log_probs: npt.NDArray[np.floating[Any]]) -> tuple[float, ...]:
+def fit_weights(log_probs: npt.NDArray[np.floating[Any]]) -> Float64s:
     """Fit global mixture weights.
 
     λ_i ← mean over tokens of λ_i p_i / Σ_j λ_j p_j (Jelinek and Mercer 1980).
@@ -69,7 +69,7 @@ def fit_weights(log_probs: npt.NDArray[np.floating[Any]]) -> tuple[float, ...]:
         log_probs: natural-log probabilities of N held-out tokens under M models [N, M].
 
     Returns:
-        M positive weights that sum to 1.
+        Positive weights that sum to 1 [M].
 
     Raises:
         InputError: no held-out token.
@@ -77,8 +77,9 @@ def fit_weights(log_probs: npt.NDArray[np.floating[Any]]) -> tuple[float, ...]:
     if log_probs.shape[0] == 0:
         raise InputError("the held-out text has no token to fit mixture weights on", param="valid")
     num_models = log_probs.shape[1]
-    weights = _run_em(log_probs, np.full(num_models, 1.0 / num_models), np.zeros(num_models))
-    return _normalised(np.maximum(weights, _MIN_WEIGHT))  # every part keeps a positive weight
+    fitted = _run_em(log_probs, np.full(num_models, 1.0 / num_models), np.zeros(num_models))
+    weights = np.maximum(fitted, _MIN_WEIGHT)  # every part keeps a positive weight
+    return np.asarray(weights / weights.sum())
 
 
 def fit_weights_by_context(
@@ -86,8 +87,8 @@ def fit_weights_by_context(
     lengths: npt.NDArray[np.integer[Any]],
     *,
     num_lengths: int,
-    weights: tuple[float, ...],
-) -> tuple[tuple[float, ...], ...]:
+    weights: Float64s,
+) -> Float64s:
     """Fit weights by context length; on the held-out tokens they are never worse than global ones.
 
     Global weights act as a prior of some tokens: rare lengths
@@ -100,17 +101,11 @@ def fit_weights_by_context(
         weights: global weights [M], from `fit_weights`.
 
     Returns:
-        M positive weights that sum to 1 for each length [C, M].
+        Positive weights that sum to 1 for each length [C, M].
     """
-    common = np.asarray(weights)
-    return tuple(
-        _normalised(_run_em(log_probs[lengths == length], common, _PRIOR_TOKENS * common))
-        for length in range(num_lengths)
-    )
-
-
-def _normalised(weights: Float64s) -> tuple[float, ...]:
-    return tuple((weights / weights.sum()).tolist())
+    prior, numbers = _PRIOR_TOKENS * weights, range(num_lengths)
+    rows = np.stack([_run_em(log_probs[lengths == length], weights, prior) for length in numbers])
+    return np.asarray(rows / rows.sum(axis=1, keepdims=True))
 
 
 def _run_em(log_probs: npt.NDArray[np.floating[Any]], weights: Float64s, prior: Float64s) -> Float64s:
@@ -347,5 +342,5 @@ def _fit_cache_weight(
     trust = total / (total + config.prior)
     with np.errstate(divide="ignore"):
         both = np.stack([own, np.log(trust * cached + (1 - trust) * np.exp(own))], axis=1)
-    config = dataclasses.replace(config, weight=fit_weights(both)[1])
+    config = dataclasses.replace(config, weight=float(fit_weights(both)[1]))
     return ChosenCache(config, CacheScores(log_probs, shares, evidence).mixed(config))

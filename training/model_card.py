@@ -111,15 +111,9 @@ def ngram_bars(counts: Sequence[int], text: str, hits: Sequence[Mapping[str, Any
 
     `text` is the text's name, `hits` its `hit_rates` of metrics.json; without them, only n-grams are drawn.
     """
-
-    def bars(title: str, names: Sequence[str], values: Any, texts: Sequence[str], margin: float) -> Picture:
-        caption = "Distinct n-grams by order" + (", and the share of tokens found at each" if hits else "")
-        kinds = [("", "accent", values, texts)]
-        plain = {"frame_on": False, "xticks": ()}
-        return plot_bars(title, caption, names, kinds, horizontal=True, xmargin=margin, **plain)
-
-    orders = [f"order {n}" for n in range(1, len(counts) + 1)]
-    pictures = [bars("Distinct n-grams", orders, counts, [f"{count:,}" for count in counts], 0.35)]
+    orders, texts = [f"order {n}" for n in range(1, len(counts) + 1)], [f"{count:,}" for count in counts]
+    bars: dict[str, tuple[Sequence[str], Any, Sequence[str], float]]
+    bars = {"Distinct n-grams": (orders, counts, texts, 0.35)}
     if hits:
         shares = [hit["share"] for hit in hits]
         texts = [
@@ -127,9 +121,13 @@ def ngram_bars(counts: Sequence[int], text: str, hits: Sequence[Mapping[str, Any
             + (f"  (perplexity {format_number(hit['perplexity'])})" if hit["perplexity"] else "")
             for hit in hits
         ]
-        title = f"Longest n-gram found in the {text} text"
-        pictures.append(bars(title, [""] * len(hits), shares, texts, 0.75))
-    return pictures
+        bars[f"Longest n-gram found in the {text} text"] = ([""] * len(hits), shares, texts, 0.75)
+    caption = "Distinct n-grams by order" + (", and the share of tokens found at each" if hits else "")
+    plain: dict[str, Any] = {"horizontal": True, "frame_on": False, "xticks": ()}
+    return [
+        plot_bars(title, caption, names, [("", "accent", values, texts)], xmargin=margin, **plain)
+        for title, (names, values, texts, margin) in bars.items()
+    ]
 
 
 def ngram_columns(

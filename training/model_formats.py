@@ -280,12 +280,10 @@ def run_import_hf(
             model = PretrainedModel(folder, tokenizer.vocabulary)
         except (ManifestError, RuntimeError) as error:
             raise InputError(str(error), param="folder") from None
-    facts: dict[str, Any] = {
-        "context": "sentence",
-        "pretrained": {"type": kind, "window": model.window, **tokenizer.facts},
-    }
+    pretrained = {"type": kind, "window": model.window, **tokenizer.facts}
     golden, source = (
         tokenizer.encode_all(_WRITTEN_SENTENCES),
         {"format": "Hugging Face", "folder": folder.name},
     )
+    facts = {"context": "sentence", "pretrained": pretrained}
     return imported.publish(model, tokenizer, facts, golden, source)

@@ -29,7 +29,6 @@ from training.corpus import Corpus, EncodedCorpus
 from training.evaluation.breakdown import COUNTS_FILE, int8_facts, step_milliseconds, token_counts
 from training.model_card import card_notes, fitted_note, model_card_files, overlap_notes
 from training.progress import SILENT, HistoryRecord
-from training.recipe import Recipe
 from training.single_model import Trained, part_title
 from training.texts import EncodedTexts, Texts
 
@@ -113,8 +112,13 @@ def describe_model(
 
     `part_names` replaces the titles or addresses of its parts.
     """
-    parts = _part_figures(trained, part_names)
-    valid, direction = run.encoded.valid, trained.recipe.reading_direction
+    parts, recipe = _part_figures(trained, part_names), trained.recipe
+    fitted = {  # on the validation text, whose files are listed
+        "weights_fitted_on": recipe.family == "mixture",
+        "discounts_fitted_on": recipe.family == "ngram" and recipe.ngram.discounts == "held-out",
+        "lambdas_fitted_on": recipe.family == "ngram" and recipe.ngram.smoothing == "jelinek-mercer",
+    }
+    valid, direction = run.encoded.valid, recipe.reading_direction
     read = valid.reversed() if direction == "backward" else valid
     metrics = {
         **trained.figures,
@@ -122,22 +126,18 @@ def describe_model(
         "context": trained.context,
         "data": dict(run.data),
         **({"overlap": dict(run.overlap)} if run.overlap else {}),
-        **{key: list(run.data["valid"]["sources"]) for key in _fitted_keys(trained.recipe)},
+        **{key: list(run.data["valid"]["sources"]) for key, fits in fitted.items() if fits},
         **int8_facts(trained.model, read, context=trained.context, progress=SILENT),
         **({"parts": parts} if parts else {}),
         **({"history": [record._asdict() for record in trained.history]} if trained.history else {}),
     }
-    provenance = {
-        "recipe": trained.recipe.model_dump(mode="json"),
-        "seed": trained.recipe.seed,
-        "seconds": round(trained.seconds, 3),
-    }
+    seconds, settings = round(trained.seconds, 3), recipe.model_dump(mode="json")
     return describe_checkpoint(
         name,
         trained.model,
         run.tokenizer,
         metrics=metrics,
-        provenance=provenance,
+        provenance={"recipe": settings, "seed": recipe.seed, "seconds": seconds},
         golden=golden_sentences(valid),
         direction=direction,
         histories=dict(_histories(trained)),
@@ -217,16 +217,6 @@ def _token_counts(run: RunContext) -> dict[str, bytes]:
     buffer = io.BytesIO()
     np.save(buffer, counts, allow_pickle=False)
     return {COUNTS_FILE: buffer.getvalue()}
-
-
-def _fitted_keys(recipe: Recipe) -> Iterator[str]:
-    """Yield metrics keys of quantities fitted on the validation text; their values are its files."""
-    if recipe.family == "mixture":
-        yield "weights_fitted_on"
-    if recipe.family == "ngram" and recipe.ngram.discounts == "held-out":
-        yield "discounts_fitted_on"
-    if recipe.family == "ngram" and recipe.ngram.smoothing == "jelinek-mercer":
-        yield "lambdas_fitted_on"
 
 
 def _has_embedded_parts(trained: Trained) -> bool:

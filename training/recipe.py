@@ -3,6 +3,7 @@
 A key that has no effect is rejected. Errors name the key, its valid values and the given value.
 """
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
@@ -49,32 +50,28 @@ _SHOWN_CHARACTERS = 200
 _LISTS = {"ngram.prune": "a list such as [0, 0, 1]", "mixture.recipes": 'a list such as ["ngram", "lstm"]'}
 
 
-def _unused_keys(recipe: "Recipe") -> Iterator[tuple[str, str]]:
-    """Yield each set key without effect, with a message on its condition.
+def _unused_keys(recipe: "Recipe") -> Iterator[str]:
+    """Yield a message on each set key without effect; the key is its first word.
 
     The keys that a mixture sets for its parts are checked with each part.
     """
     if recipe.cache.model_fields_set and not recipe.mixture.cache:
         key = min(recipe.cache.model_fields_set)
-        given = getattr(recipe.cache, key)
-        yield f"cache.{key}", f"cache.{key} requires mixture.cache=true, given {given}"
+        yield f"cache.{key} requires mixture.cache=true, given {getattr(recipe.cache, key)}"
     if recipe.tokenizer.lowercase and recipe.tokenizer.normalise == "casefold":
-        problem = "tokenizer.lowercase has no effect with tokenizer.normalise=casefold, which includes it"
-        yield "tokenizer.lowercase", problem
-    own_direction = "direction" in recipe.ngram.model_fields_set
-    if recipe.direction is not None and recipe.family == "mixture":
+        yield "tokenizer.lowercase has no effect with tokenizer.normalise=casefold, which includes it"
+    direction, of_ngram = recipe.direction, recipe.ngram.direction
+    if direction is not None and recipe.family == "mixture":
         problem = "direction applies to the families ngram and neural; the parts of a mixture read forward"
-        yield "direction", f"{problem}, given {recipe.direction}"
-    elif own_direction and recipe.direction not in {None, recipe.ngram.direction}:
-        problem = f"ngram.direction is {recipe.ngram.direction}, but direction is {recipe.direction}"
-        yield "direction", f"{problem}; set one of them"
+        yield f"{problem}, given {direction}"
+    elif "direction" in recipe.ngram.model_fields_set and direction not in {None, of_ngram}:
+        yield f"ngram.direction is {of_ngram}, but direction is {direction}; set one of them"
     if recipe.train.base and recipe.family == "mixture":
-        problem = "train.from applies to the families ngram and neural, given mixture"
         hint = "train the new model alone, and mix it with the old one (mixture.models)"
-        yield "train.from", f"{problem}; {hint}"
+        yield f"train.from applies to the families ngram and neural, given mixture; {hint}"
     if recipe.family == "ngram":
         if recipe.train.teacher:
-            yield "train.teacher", f"train.teacher requires family=neural, given {recipe.family}"
+            yield f"train.teacher requires family=neural, given {recipe.family}"
         yield from _unused_smoothing_keys(recipe.ngram)
     elif recipe.family == "neural":
         yield from _unused_network_keys(recipe)
@@ -82,28 +79,26 @@ def _unused_keys(recipe: "Recipe") -> Iterator[tuple[str, str]]:
         yield from _unused_part_keys(recipe)
 
 
-def _unused_network_keys(recipe: "Recipe") -> Iterator[tuple[str, str]]:
-    for table, problem in (("neural", recipe.neural.unused_key()), ("train", recipe.train.unused_key())):
+def _unused_network_keys(recipe: "Recipe") -> Iterator[str]:
+    neural, train = recipe.neural, recipe.train
+    for table, problem in (("neural", neural.unused_key()), ("train", train.unused_key())):
         if problem is not None:
-            yield f"{table}.{problem.split()[0]}", f"{table}.{problem}"
-    neural = recipe.neural
+            yield f"{table}.{problem}"
     drops = neural.dropout or neural.of_inputs or neural.between_layers
-    if "dropout_start" in recipe.train.model_fields_set and not drops:
-        problem = f"train.dropout_start requires neural.dropout above 0, given {neural.dropout}"
-        yield "train.dropout_start", problem
-    mismatch = recipe.train.problem_with(neural.output)
-    if mismatch is not None:
-        yield mismatch.partition(" ")[0].partition("=")[0], mismatch
+    if "dropout_start" in train.model_fields_set and not drops:
+        yield f"train.dropout_start requires neural.dropout above 0, given {neural.dropout}"
+    if mismatch := train.problem_with(neural.output):
+        yield mismatch
 
 
-def _unused_smoothing_keys(ngram: "NGramSettings") -> Iterator[tuple[str, str]]:
+def _unused_smoothing_keys(ngram: "NGramSettings") -> Iterator[str]:
     for key, smoothing in SMOOTHING_OF_KEY.items():
         if key in ngram.model_fields_set and ngram.smoothing != smoothing:
             given = f"given {getattr(ngram, key)} with {ngram.smoothing}"
-            yield f"ngram.{key}", f"ngram.{key} requires ngram.smoothing={smoothing}, {given}"
+            yield f"ngram.{key} requires ngram.smoothing={smoothing}, {given}"
 
 
-def _unused_part_keys(recipe: "Recipe") -> Iterator[tuple[str, str]]:
+def _unused_part_keys(recipe: "Recipe") -> Iterator[str]:
     """Yield n-gram settings without effect on published parts."""
     kind = recipe.mixture.kind
     unused = recipe.ngram.model_fields_set - (_STATIC_MIXTURE_KEYS if kind == "static" else set())
@@ -111,32 +106,29 @@ def _unused_part_keys(recipe: "Recipe") -> Iterator[tuple[str, str]]:
         if key in unused:
             also = "; with mixture.kind=static it would" if key in _STATIC_MIXTURE_KEYS else ""
             problem = f"ngram.{key} has no effect on a {kind} mixture of published models"
-            yield f"ngram.{key}", f"{problem}, given {getattr(recipe.ngram, key)!r}{also}"
+            yield f"{problem}, given {getattr(recipe.ngram, key)!r}{also}"
 
 
 def _recipe_error(error: ValidationError, source: str) -> InputError:
     """Convert the first validation error."""
     first = error.errors()[0]
+    kind, context = first["type"], first.get("ctx", {})
     path = [part for part in first["loc"] if isinstance(part, str)]  # without list indices
     key = ".".join(path)
-    if first["type"] == "extra_forbidden":
+    if kind == "extra_forbidden":
         problem = f"unknown key; {_known_keys(path[:-1])}"
-    else:
-        problem = _problem(key, first["type"], first["msg"], first.get("ctx", {}))
-        if first["type"] not in {"missing", "value_error"}:  # validators of this package name the value
-            problem += f", given {first['input']!r:.{_SHOWN_CHARACTERS}}"
-    return InputError(f"recipe {source}: {key:.{_SHOWN_CHARACTERS}}: {problem}", param=key)
-
-
-def _problem(key: str, kind: str, message: str, context: Mapping[str, Any]) -> str:
-    if key in _LISTS and kind != "value_error":
-        return f"must be {_LISTS[key]}"
-    if kind in _MUST_BE:
+    elif kind == "value_error":
+        problem = str(context["error"])
+    elif key in _LISTS:
+        problem = f"must be {_LISTS[key]}"
+    elif kind in _MUST_BE:
         whole = {name: int(x) for name, x in context.items() if isinstance(x, float) and x.is_integer()}
-        return _MUST_BE[kind].format_map({**context, **whole})  # without a decimal point
-    if kind == "value_error":
-        return str(context["error"])
-    return _KINDS.get(kind.split("_", maxsplit=1)[0], message)
+        problem = _MUST_BE[kind].format_map({**context, **whole})  # without a decimal point
+    else:
+        problem = _KINDS.get(kind.split("_", maxsplit=1)[0], first["msg"])
+    if kind not in {"extra_forbidden", "missing", "value_error"}:  # validators of this package name the value
+        problem += f", given {first['input']!r:.{_SHOWN_CHARACTERS}}"
+    return InputError(f"recipe {source}: {key:.{_SHOWN_CHARACTERS}}: {problem}", param=key)
 
 
 def _known_keys(table: Sequence[str]) -> str:
@@ -264,14 +256,9 @@ class MixtureSettings(_Table):
     def _check_dynamic_key(cls, value: Any, info: ValidationInfo) -> Any:
         if value not in {"global", None, False} and info.data.get("kind") == "static":
             raise ValueError("a static mixture is one n-gram model; use mixture.kind=dynamic")
-        return value
-
-    @field_validator("cache")
-    @classmethod
-    def _check_cache(cls, cache: bool, info: ValidationInfo) -> bool:
-        if cache and info.data.get("context") == "sentence":
+        if value is True and info.data.get("context") == "sentence":  # of `cache`
             raise ValueError("mixture.context=sentence empties the cache at every line; use stream")
-        return cache
+        return value
 
     @property
     def fitted_context(self) -> Literal["sentence", "stream"]:
@@ -390,7 +377,8 @@ def parse_recipe(table: Mapping[str, Any], assignments: Sequence[str] = (), *, s
         recipe = Recipe.model_validate(table)
     except ValidationError as error:
         raise _recipe_error(error, source) from None
-    for key, problem in _unused_keys(recipe):
+    for problem in _unused_keys(recipe):
+        key = re.split(r"[ =]", problem, maxsplit=1)[0]
         raise InputError(f"recipe {source}: {problem}", param=key)
     return recipe
 

@@ -280,9 +280,9 @@ def _acceptance(rows_by_position: Mapping[str, Sequence[Mapping[str, float]]]) -
     heads = ["share of positions with a completion"]
     heads += [f"{name}, {label}" for label in _POSITIONS.values() for name in ("threshold", "precision")]
     rows = []
-    for same_coverage in zip(*(rows_by_position[key] for key in _POSITIONS), strict=True):
-        pairs = [(f"{row['threshold']:.3f}", f"{100 * row['precision']:.1f} %") for row in same_coverage]
-        rows.append([f"{100 * same_coverage[0]['coverage']:.0f} %", *chain.from_iterable(pairs)])
+    for both in zip(*map(rows_by_position.__getitem__, _POSITIONS), strict=True):
+        pairs = [(f"{row['threshold']:.3f}", f"{100 * row['precision']:.1f} %") for row in both]
+        rows.append([f"{100 * both[0]['coverage']:.0f} %", *chain.from_iterable(pairs)])
     return Table(heads, rows)
 
 

@@ -131,13 +131,14 @@ def normalisation_facts(model: StorableModel[Any]) -> dict[str, Any]:
     return {"normalisation": row_sum_facts(model)}
 
 
+def held_out_texts(texts: EncodedTexts) -> dict[str, EncodedCorpus]:
+    """Return the validation and, if given, the test text, by split."""
+    return {"valid": texts.valid} | ({} if texts.test is None else {"test": texts.test})
+
+
 def held_out_figures(model: LanguageModel[Any], texts: EncodedTexts, *, progress: Progress) -> Figures:
-    """Compute sentence-context figures on the validation and, if given, the test text."""
-    return {
-        split: evaluate(model, corpus, progress=progress).facts()
-        for split, corpus in {"valid": texts.valid, "test": texts.test}.items()
-        if corpus is not None
-    }
+    """Compute sentence-context figures on the held-out texts."""
+    return {s: evaluate(model, t, progress=progress).facts() for s, t in held_out_texts(texts).items()}
 
 
 @contextlib.contextmanager

@@ -237,7 +237,7 @@ def mix_statically(
             orders = remap(list_ngrams(part.automaton), ids, len(vocabulary))
             models[number] = NGramModel(build_automaton(orders), vocabulary, normalised=part.normalised)
     scores = [score_corpus(model, held_out, progress=progress).log_probs for model in models]
-    weights = fit_weights(np.stack(scores, axis=1))
+    weights = fit_weights(np.stack(scores, axis=1)).tolist()
     with progress.stage("mixing n-grams"):
         orders = interpolate_models([list_ngrams(model.automaton) for model in models], weights)
     normalised = all(part.normalised for part in parts)
@@ -249,4 +249,4 @@ def mix_statically(
         normalised=normalised,
         progress=progress,
     )
-    return model, {"weights": list(weights), **facts}
+    return model, {"weights": weights, **facts}

@@ -292,10 +292,7 @@ def show_export(result: dict[str, Any]) -> None:
 class TuningProgress(ProgressLine):
     """Progress of tuning, with the time left for this kind of work, as speeds differ."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._description = ""
-        self._began_s = time.monotonic()
+    _description, _began_s = "", 0.0
 
     def __call__(self, what: str, done: int, total: int) -> None:
         """Show the kind of work, its completed amount and its total."""

@@ -183,14 +183,12 @@ def show_completions(text: str, reply: dict[str, Any]) -> None:
 
 
 def _remarks(completion: dict[str, Any]) -> str:
-    remarks = []
-    if not completion["is_complete_word"]:
-        remarks.append("prefix of a word")
-    if completion["edits"]:
-        remarks.append(_counted(completion["edits"], "correction"))
-    if completion["source"] == "user":
-        remarks.append("dictionary")
-    return ", ".join(remarks)
+    remarks = {
+        "prefix of a word": not completion["is_complete_word"],
+        _counted(completion["edits"], "correction"): completion["edits"],
+        "dictionary": completion["source"] == "user",
+    }
+    return ", ".join(remark for remark, applies in remarks.items() if applies)
 
 
 def show_models(rows: Sequence[dict[str, Any]]) -> None:

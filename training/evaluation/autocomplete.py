@@ -157,8 +157,7 @@ def sample_lines(texts: Sequence[str], words: int, *, consecutive: bool = False)
     order = (
         range(len(texts)) if consecutive else np.random.default_rng(_SEED).permutation(len(texts)).tolist()
     )
-    chosen: list[int] = []
-    count = 0
+    chosen, count = list[int](), 0
     for number in order:
         if count >= words:
             break
@@ -204,13 +203,11 @@ class Typist:
                 numbers = order[begin : begin + size]
                 batch = self._type_batch([lines[number] for number in numbers], start)
                 typed.update(zip(numbers, batch, strict=True))
-                self._learn(lines[begin])
+                if self._user is not None:
+                    words = split_word_sequences(lines[begin].text, "")
+                    self._user = self._user.updated(words, UserModelLimits())
                 progress.advance(sum(len(lines[number].words) for number in numbers))
         return [typed[number] for number in range(len(lines))]
-
-    def _learn(self, line: TypingLine) -> None:
-        if self._user is not None:
-            self._user = self._user.updated(split_word_sequences(line.text, ""), UserModelLimits())
 
     def starts(self, lines: Sequence[TypingLine]) -> Iterator[Any]:
         """Yield the initial state of each line, one row."""
@@ -292,25 +289,23 @@ def _completion_rank(
 
 
 def autocomplete_figures(
-    checkpoint: Checkpoint,
+    models: Sequence[Checkpoint],
     texts: Sequence[str],
+    settings: RankingSettings,
     *,
     words: int,
-    context: Context = "sentence",
-    against: Checkpoint | None = None,
-    settings: RankingSettings = DEFAULTS,
-    learns: bool = False,
+    context: Context,
+    learns: bool,
     progress: Progress,
 ) -> dict[str, Any]:
     """Measure keystroke savings and other metrics of completions on held-out lines, by name.
 
     Args:
-        checkpoint: the model.
+        models: the model, and optionally a second one for the same lines; its tokenizer may differ.
         texts: held-out lines.
+        settings: limits and order of the completions.
         words: minimum words to type; fewer if the text has fewer.
         context: `sentence` types random lines, each from its start; `stream`, the first lines as one text.
-        against: second model for the same lines; its tokenizer may differ.
-        settings: limits and order of the completions.
         learns: offer the words of earlier lines as a user's words.
         progress: counts words.
 
@@ -322,13 +317,11 @@ def autocomplete_figures(
             "--context is 'document', but lines are typed one by one; it must be 'sentence' or 'stream'",
             param="context",
         )
-    models = [model for model in (checkpoint, against) if model is not None]
-    for model in models:
-        if model.manifest.direction == "backward":
-            raise InputError(
-                "--task autocomplete requires a model that reads left to right; this one reads right to left",
-                param="task",
-            )
+    if any(model.manifest.direction == "backward" for model in models):
+        raise InputError(
+            "--task autocomplete requires a model that reads left to right; this one reads right to left",
+            param="task",
+        )
     carries_state = context == "stream"
     sampled_lines = sample_lines(texts, words, consecutive=carries_state)
     draws = bootstrap_counts(len(sampled_lines))
@@ -338,11 +331,8 @@ def autocomplete_figures(
         )
         for model in models
     ]
-    ranked = {
-        "casing": "ignore" if settings.ignore_case else "exact",
-        "fuzzy": settings.fuzzy,
-        "learn": learns,
-    }
+    casing = "ignore" if settings.ignore_case else "exact"
+    ranked = {"casing": casing, "fuzzy": settings.fuzzy, "learn": learns}
     figures = {"model": facts["model"], "task": "autocomplete", "context": context, **ranked, **facts}
     for other_facts, other in others:
         gaps = {name: bootstrap_interval(ratio, draws, less=other[name]) for name, ratio in own.items()}
@@ -366,16 +356,14 @@ def _model_figures(
     loaded = TextModel(version_address(checkpoint.path), checkpoint.model, checkpoint.tokenizer)
     typist = Typist(loaded, settings, **options)
     typed = typist.type_lines(lines, progress=progress)
-    ranks = Ranks.of(typed)
-    figures = ratios(ranks)
+    figures = ratios(ranks := Ranks.of(typed))
     keys, *pressed = map(int, ranks.keys.sum(axis=0))
-    unknown = sum(UNK in ids for ids in checkpoint.tokenizer.encode_all(spelled))
     facts = {
         "model": loaded.address,
         "precision": checkpoint.precision,
         "lines": len(lines),
         "words": len(spelled),
-        "unknown_words": unknown,
+        "unknown_words": sum(UNK in ids for ids in checkpoint.tokenizer.encode_all(spelled)),
         "keys": keys,
         "keys_pressed": {f"top_{n}": count for n, count in zip(LIST_LENGTHS, pressed, strict=True)},
         "recall_by_letters": recall_by_letters(ranks),

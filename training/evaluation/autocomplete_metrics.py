@@ -239,22 +239,21 @@ def ratios(ranks: Ranks) -> dict[str, Ratio]:
     """Return all figures with an interval, by name."""
     words = ranks.by_line(np.ones(len(ranks.letters)))
     first = ranks.table[:, 0]
-    figures: dict[str, Ratio] = {}
     keys, *pressed = ranks.keys.T
-    for length, with_list in zip(LIST_LENGTHS, pressed, strict=True):
-        figures[f"keystroke_savings_top_{length}"] = Ratio(keys - with_list, keys)
-    for length in LIST_LENGTHS:
-        saved = ranks.by_line(saved_keys(ranks, length))
-        figures[f"word_savings_top_{length}"] = Ratio(saved, ranks.num_keys)
-    for length in LIST_LENGTHS:
-        found = ranks.by_line((first > 0) & (first <= length))
-        figures[f"next_word_recall_top_{length}"] = Ratio(found, words)
-    figures["next_word_mrr"] = Ratio(ranks.by_line(_reciprocal_ranks(first)), words)
+    lists = dict(zip(LIST_LENGTHS, pressed, strict=True))
     reciprocal = _reciprocal_ranks(ranks.table).sum(axis=1)
-    figures["mrr"] = Ratio(ranks.by_line(reciprocal), ranks.by_line(ranks.letters))
-    for length in LIST_LENGTHS:
-        recovered = ranks.by_line(recoverable_letters(ranks, length))
-        figures[f"mean_recoverable_length_top_{length}"] = Ratio(recovered, words)
+    by_line = ranks.by_line
+    figures = {
+        **{f"keystroke_savings_top_{n}": Ratio(keys - with_list, keys) for n, with_list in lists.items()},
+        **{f"word_savings_top_{n}": Ratio(by_line(saved_keys(ranks, n)), ranks.num_keys) for n in lists},
+        **{f"next_word_recall_top_{n}": Ratio(by_line((first > 0) & (first <= n)), words) for n in lists},
+        "next_word_mrr": Ratio(by_line(_reciprocal_ranks(first)), words),
+        "mrr": Ratio(by_line(reciprocal), by_line(ranks.letters)),
+        **{
+            f"mean_recoverable_length_top_{n}": Ratio(by_line(recoverable_letters(ranks, n)), words)
+            for n in lists
+        },
+    }
     for count, (matches, phrases) in enumerate(_phrase_matches(ranks), start=1):
         figures[f"phrase_match_{count}"] = Ratio(ranks.by_line(matches), ranks.by_line(phrases))
     return figures

@@ -155,12 +155,9 @@ class ErrorInjector:
         self._lexicon = FuzzyLexicon(self._words)
         self._letters = "".join(sorted(filter(str.isalpha, {*chain.from_iterable(self._words)})))
         self._rate, self._random = rate, random
-        replacements: dict[Kind, Callable[[Sequence[Word], int], WordReplacement | None]] = {
-            "real_word": self._real_word,
-            "non_word": self._non_word,
-            "space": self._space,
-        }
-        self._replacement_of = replacements[kind] if isinstance(kind, str) else self._misspelling
+        self._replacement_of: Callable[[Sequence[Word], int], WordReplacement | None] = self._misspelling
+        if isinstance(kind, str):
+            self._replacement_of = getattr(self, f"_{kind}")
 
     def inject_errors(self, sentence: Sentence) -> CorruptedLine:
         """Corrupt some known or listed words of a line, never two adjacent ones."""
@@ -270,16 +267,14 @@ def best_threshold(detections: Detections) -> float:
     errors, alarms = np.sort(detections.errors), np.sort(detections.alarms)
     right = len(errors) - np.searchsorted(errors, candidates)
     wrong = len(alarms) - np.searchsorted(alarms, candidates)
-    precision, recall = right / (right + wrong), right / len(errors)
-    scores = (1 + _BETA_SQUARED) * precision * recall / (_BETA_SQUARED * precision + recall)
+    scores = f_score(right / (right + wrong), right / len(errors))
     return float(candidates[len(scores) - 1 - int(np.argmax(scores[::-1]))])
 
 
-def f_score(precision: float, recall: float) -> float:
-    """Compute F0.5; 0 if precision and recall are 0."""
-    if not precision and not recall:
-        return 0.0
-    return (1 + _BETA_SQUARED) * precision * recall / (_BETA_SQUARED * precision + recall)
+def f_score(precision: Any, recall: Any) -> Any:
+    """Compute F0.5 of numbers or arrays; 0 if precision and recall are the number 0."""
+    total = _BETA_SQUARED * precision + recall
+    return (1 + _BETA_SQUARED) * precision * recall / total if np.any(total) else 0.0
 
 
 class LineDetections(NamedTuple):
@@ -402,7 +397,7 @@ def run_check_task(
         "error_rate": ERROR_RATE,
         "seed": seed,
         "kinds": by_kind,
-        "thresholds": [figures_at_threshold(pooled, threshold)._asdict() for threshold in THRESHOLDS],
+        "thresholds": [figures_at_threshold(pooled, t)._asdict() for t in THRESHOLDS],
         "calibration_saved": save_calibration,
     }
 
@@ -492,9 +487,7 @@ def _figures(chosen_on: LineDetections, measured_on: LineDetections) -> dict[str
         "left_only": left_only._asdict(),
         "surprisal": {**surprisal._asdict(), "correction_accuracy": None},
         "gain": method.f0_5 / surprisal.f0_5 - 1 if surprisal.f0_5 else None,
-        "at_thresholds": [
-            figures_at_threshold(measured_on.method, threshold)._asdict() for threshold in THRESHOLDS
-        ],
+        "at_thresholds": [figures_at_threshold(measured_on.method, t)._asdict() for t in THRESHOLDS],
     }
 
 
@@ -505,14 +498,12 @@ def _calibration(address: str, pooled: Detections, kinds: list[str], words: int,
             "give more lines to calibrate a model",
             param="corpus",
         )
-    figures = [figures_at_threshold(pooled, threshold) for threshold in THRESHOLDS]
+    figures = [figures_at_threshold(pooled, t) for t in THRESHOLDS]
     return Calibration(
         model=address,
         kinds=kinds,
         words_per_error=max(words / len(pooled.errors), 1.0),
-        points=[
-            CalibrationPoint(threshold=f.threshold, precision=f.precision, recall=f.recall) for f in figures
-        ],
+        points=[CalibrationPoint(threshold=t, precision=p, recall=r) for t, p, r, *_ in figures],
         corpus_sha256=sha256,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )
