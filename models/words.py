@@ -116,7 +116,8 @@ def word_pattern() -> re.Pattern[str]:
     # a class of characters up to U+FFFF is a table, one of others is searched
     near, far = "".join(filter("\U00010000".__gt__, marks)), "".join(filter("\U00010000".__le__, marks))
     one = rf"(?:[\w{near}]++|(?=[{far[0]}-{far[-1]}])[{far}])++"
-    return re.compile(rf"{one}(?:[{IGNORED}]*+(?:[{JOINERS}][{IGNORED}]*+)?{one})*+")
+    # an atomic group: Python 3.11.2 ends a possessive repetition in the middle of its last group
+    return re.compile(rf"{one}(?>(?:[{IGNORED}]*+(?:[{JOINERS}][{IGNORED}]*+)?{one})*)")
 
 
 class WordParts(NamedTuple):
