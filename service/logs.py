@@ -19,7 +19,8 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Iterator, MutableMapping
-from functools import lru_cache, partial
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any, TextIO
 
 import structlog
@@ -207,11 +208,6 @@ def _escape_values(_logger: Any, _method: str, event: _Event) -> _Event:
     return event
 
 
-@lru_cache(maxsize=1)
-def _time_text(seconds: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
-
-
 def _complete(
     _logger: Any, method: str, event: _Event, *, worker: int | None, texts: bool, is_ours: bool
 ) -> _Event:
@@ -222,8 +218,8 @@ def _complete(
     """
     if worker is not None:
         event.setdefault("worker", worker)  # unless the line names another worker
-    now_s, now_us = divmod(time.time_ns() // 1000, 1_000_000)
-    event["level"], event["timestamp"] = method, f"{_time_text(now_s)}.{now_us:06}Z"
+    now = datetime.now(UTC).isoformat(timespec="microseconds")
+    event["level"], event["timestamp"] = method, now.replace("+00:00", "Z")
     error = event.pop("exc_info", None)
     if error and not isinstance(error, BaseException):  # True, or a tuple like that of `sys.exc_info`
         error = (error if isinstance(error, tuple) else sys.exc_info())[1]

@@ -32,7 +32,7 @@ MIN_MEDIAN_LINES = 180
 MAX_LINES = 800
 MAX_LONELY_SHARE = 0.35
 """Maximum share of modules that at most one other module imports."""
-MAX_BYTES_PER_LINE = 42.1
+MAX_BYTES_PER_LINE = 42
 NO_BEGINNING = re.compile(r"(What|How|Where|When|Who|Whom|Which|Whose|Whether|Why|That|If|So|Some|They|It)\b")
 """First words that docstrings avoid: a docstring begins with a noun or a verb."""
 CLIENT = "clients/python/"

@@ -198,7 +198,7 @@ def test_contents_that_are_being_published_are_not_swept_away(jump_s, tmp_path):
 
 
 def test_durations_are_measured_by_no_wall_clock():
-    """The time of day is only reported: as that of a log line, the last use or the creation."""
+    """The time of day is only reported: as the last use or creation time."""
     asking, unspelled = set(), []
     for package in ("models", "service", "training"):
         for path in (ROOT / package).rglob("*.py"):
@@ -212,11 +212,7 @@ def test_durations_are_measured_by_no_wall_clock():
                 if isinstance(node, ast.Attribute) and node.attr == "isoformat"
             }
             unspelled += [path for node in now if id(node) not in spelled]
-    assert asking == {
-        "service/logs.py",
-        "service/middleware/guarded_request.py",
-        "service/operations/completions.py",
-    }
+    assert asking == {"service/middleware/guarded_request.py", "service/operations/completions.py"}
     assert unspelled == []
 
 
