@@ -56,7 +56,8 @@ class SharedSlots:
 
     def __init__(self, capacity: int) -> None:
         self._capacity, self._filled = capacity, 0
-        self._lock = threading.Lock()  # states are values, so several threads may continue one
+        # states are values, so several threads may continue one
+        self._lock = threading.Lock()
 
     def claim(self, begin: int, end: int) -> bool:
         """Claim slots [begin, end) if they exist and are free; return True on success."""

@@ -35,8 +35,8 @@ T = TypeVar("T")
 Steps: TypeAlias = Generator[None, None, T]
 """Computation without model calls, which yields after bounded work, and returns its result."""
 
-_CHARACTERS_PER_STEP = 1 << 13
-_CHARACTERS_PER_ITEM = 64
+_CHARS_PER_STEP = 1 << 13
+_CHARS_PER_ITEM = 64
 """Fixed cost of an item, even an empty one."""
 
 
@@ -293,9 +293,9 @@ def map_in_steps(
     prepared: list[R] = []
     read = 0
     for item in items:
-        if read > _CHARACTERS_PER_STEP:
+        if read > _CHARS_PER_STEP:
             read = 0
             yield
-        read += size(item) + _CHARACTERS_PER_ITEM
+        read += size(item) + _CHARS_PER_ITEM
         prepared.append(prepare(item))
     return prepared

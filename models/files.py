@@ -115,7 +115,8 @@ def check_config(kind: type[_Config], values: Mapping[str, Any], location: objec
     Raises:
         ManifestError: a field is missing or unknown, or its value has a wrong type or is out of range.
     """
-    from pydantic import TypeAdapter, ValidationError  # slow to import, and not needed for --help
+    # slow to import, and not needed for --help
+    from pydantic import TypeAdapter, ValidationError
 
     try:
         return TypeAdapter(kind).validate_json(json.dumps(values))
@@ -167,7 +168,8 @@ def report_read_errors(name: str | Path) -> Iterator[None]:
     except FileNotFoundError:
         raise FormatError(name, "there is no such file") from None
     except (OSError, *DECOMPRESSION_ERRORS) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # gzip's and bzip2's have none
+        # gzip's and bzip2's have none
+        if isinstance(error, OSError) and error.errno is not None:
             raise FormatError(name, f"cannot be read: {error.strerror or error}") from None
         raise FormatError(name, f"is damaged: {error}", hint=DAMAGED_HINT) from None
 
@@ -282,7 +284,8 @@ def atomic_writer(path: Path) -> Iterator[Callable[[bytes], None]]:
     try:
         if path.exists() and not path.is_file():
             raise FormatError(path, "cannot be written: the path exists and is not a file")
-        new = path.with_name(f".{uuid.uuid4().hex}.tmp")  # short: `path` may have the longest name
+        # short: `path` may have the longest name
+        new = path.with_name(f".{uuid.uuid4().hex}.tmp")
         with new.open("xb") as file, contextlib.ExitStack() as cleanup:
             cleanup.callback(new.unlink, missing_ok=True)
             # the thread ends before the stream is closed

@@ -32,7 +32,7 @@ MAX_TOKEN_PHRASES = 1000
 
 MAX_CLASSES = 16
 MAX_PHRASE_WORDS = 16
-MAX_PHRASE_CHARACTERS = 200
+MAX_PHRASE_CHARS = 200
 MAX_PHRASE_WEIGHT = 1000.0
 DEFAULT_FEATURE_WEIGHT = 10.0
 """Weight of features if none is given; above a word's share among others, ln 1000 = 7."""
@@ -64,7 +64,7 @@ class Phrase(BaseModel):
         serialize_by_alias=True,
     )
 
-    text: Annotated[str, Field(json_schema_extra={"minLength": 1, "maxLength": MAX_PHRASE_CHARACTERS})]
+    text: Annotated[str, Field(json_schema_extra={"minLength": 1, "maxLength": MAX_PHRASE_CHARS})]
     """One to 16 words, compared without case and surrounding punctuation."""
     weight: Annotated[
         float, Field(json_schema_extra={"exclusiveMinimum": 0, "maximum": MAX_PHRASE_WEIGHT})
@@ -334,9 +334,9 @@ class PhraseList:
 def _checked_words(index: int, phrase: Phrase) -> tuple[str, ...]:
     """Check a phrase; return its folded words."""
     name = f"phrases[{index}].text"
-    if len(phrase.text) > MAX_PHRASE_CHARACTERS:
+    if len(phrase.text) > MAX_PHRASE_CHARS:
         raise InputError.of(
-            name, f"has {len(phrase.text)} characters; at most {MAX_PHRASE_CHARACTERS} are accepted"
+            name, f"has {len(phrase.text)} characters; at most {MAX_PHRASE_CHARS} are accepted"
         )
     words = tuple(fold_words(phrase.text))
     if not 1 <= len(words) <= MAX_PHRASE_WORDS or not all(words):

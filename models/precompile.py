@@ -182,7 +182,8 @@ def precompile_levels(names: Sequence[str] | None, folder: Path) -> Iterator[str
 
 
 def _prepare_process() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to these processes too
+    # a terminal sends it to these processes too
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.disable()  # collection of numba's objects takes a tenth of the time
 
 

@@ -148,7 +148,8 @@ class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
         read, added = self._token[tokens], self._log_share[tokens]
         is_token = np.arange(tokens.shape[1]) < lengths[:, None]
         rows, columns = np.nonzero(self._is_ambiguous[tokens] & is_token)
-        done = np.zeros(len(lengths), np.int64)  # number of tokens read by the state of each row
+        # number of tokens read by the state of each row
+        done = np.zeros(len(lengths), np.int64)
         live = np.arange(len(lengths))
         while rows.size:
             firsts = np.flatnonzero(np.diff(rows, prepend=-1))

@@ -26,7 +26,7 @@ MAX_MEMBERS = 10_000
 """Maximum members of all classes together."""
 
 MAX_MEMBER_WORDS = 16
-MAX_MEMBER_CHARACTERS = 200
+MAX_MEMBER_CHARS = 200
 _MIN_WEIGHT, _MAX_WEIGHT = 1e-100, 1e100  # the logarithm of each share is finite
 
 _BETWEEN = "\0"
@@ -86,8 +86,8 @@ def _member_problem(text: str, weight: float) -> str | None:
     """Return why a member is not accepted; None if it is."""
     if not (words := len(text.split())):
         return "is blank"
-    if len(text) > MAX_MEMBER_CHARACTERS:
-        return f"has {len(text)} characters; at most {MAX_MEMBER_CHARACTERS} are accepted"
+    if len(text) > MAX_MEMBER_CHARS:
+        return f"has {len(text)} characters; at most {MAX_MEMBER_CHARS} are accepted"
     if words > MAX_MEMBER_WORDS:
         return f"has {words} words; at most {MAX_MEMBER_WORDS} are accepted"
     if MARK.search(text):

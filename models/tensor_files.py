@@ -153,7 +153,7 @@ def _view(mapped: mmap.mmap, body: int, entry: dict[str, Any]) -> AnyArray:
         raise ValueError(f"an array of shape {shape} lies at bytes {begin} to {end} of {len(mapped)}")
     if begin % dtype.itemsize:
         raise ValueError(f"an array of {dtype} starts at byte {begin}, which is not aligned")
-    return np.frombuffer(mapped, dtype=dtype, count=count, offset=begin).reshape(shape)
+    return np.frombuffer(mapped, dtype, count=count, offset=begin).reshape(shape)
 
 
 class PackedWeightCache:

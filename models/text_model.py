@@ -90,7 +90,8 @@ class TextModel:
         """Scorer of texts in one kernel call; None unless an n-gram model reads words forward."""
         if self.reads_backward or not is_lookup(self.model):
             return None
-        from models.ngram.lines import LineScorer  # its kernels, which a service of networks does not need
+        # its kernels, which a service of networks does not need
+        from models.ngram.lines import LineScorer
 
         return LineScorer.of(self.model, self.tokenizer)
 

@@ -526,7 +526,8 @@ class SentencePieceTokenizer(Tokenizer):
         if (unknown := np.flatnonzero(ids == self._processor.unk_id())).size:
             pieces = list(chain.from_iterable(map(self._processor.EncodeAsPieces, parts)))
             sizes[unknown] = [len(pieces[at].encode()) for at in unknown.tolist()]
-        firsts = np.cumsum(np.frombuffer(read.encode(), np.int8) >= -64) - 1  # the character of each byte
+        # the character of each byte
+        firsts = np.cumsum(np.frombuffer(read.encode(), np.int8) >= -64) - 1
         of_bytes = np.array(offsets)[np.append(firsts, len(read))]
         ends = of_bytes[np.minimum(np.append(0, np.cumsum(sizes)), len(firsts))]
         spans = np.stack([ends[:-1], ends[1:]], axis=1)
@@ -607,7 +608,8 @@ class ListedPieceTokenizer(SentencePieceTokenizer):
             p for i, p in enumerate(self.pieces) if not (processor.IsControl(i) or processor.IsUnused(i))
         }
         others = [token for token in vocabulary.ids if token not in written]
-        rows = processor.Encode(others, out_type=str)  # foreign characters stand alone, after a space mark
+        # foreign characters stand alone, after a space mark
+        rows = processor.Encode(others, out_type=str)
         wrong = [token for token, row in zip(others, rows, strict=True) if row[-1:] != [token]]
         if wrong:
             raise ManifestError(

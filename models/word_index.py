@@ -28,13 +28,13 @@ _UNICODE_WORD = re.compile(r"\S+")
 _WIDE_SPACE = re.compile("[\x1c-\x1f\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]")
 """White space as `str.isspace` defines it, other than ASCII's six characters."""
 
-_WINDOW_CHARACTERS, _MAX_WORD_CHARACTERS = 512, 128
+_WINDOW_CHARS, _MAX_WORD_CHARS = 512, 128
 """Characters that a pattern reads at once, and longest word never cut."""
 
 _MANY_REPEATS = 16
 """Repeats from which on a repetition counts as unbounded."""
 
-_CHARACTERS = "".join(map(chr, (*range(0x400), *range(0x400, 0xD800, 31), *range(0xE000, 0x110000, 997))))
+_CHARS = "".join(map(chr, (*range(0x400), *range(0x400, 0xD800, 31), *range(0xE000, 0x110000, 997))))
 """Characters of which two parts of a pattern are taken to share one if they read any."""
 
 
@@ -82,7 +82,8 @@ class WordIndex:
 
         text = join_lines(lines, unicode_spaces=self._unicode_spaces)
         ids = np.empty((len(text) + 1) // 2, np.int32)
-        offsets = np.zeros(max(len(lines), 1) + 1, np.int64)  # no lines are read as one empty
+        # no lines are read as one empty
+        offsets = np.zeros(max(len(lines), 1) + 1, np.int64)
         encode_lines(text, self.table, self.ids, UNK, ids, offsets)
         offsets = offsets[: len(lines) + 1]
         return RaggedIds(ids[: offsets[-1]], offsets)
@@ -187,9 +188,9 @@ class _Positions:
     def _characters(self, position: int) -> set[str]:
         kind, _ = item = self._parts[position]
         if str(kind).startswith("GROUPREF"):
-            return set(_CHARACTERS)
+            return set(_CHARS)
         one = _compiler.compile(_parser.SubPattern(self._state, [item]))
-        return set(one.findall(_CHARACTERS + self._state.str))
+        return set(one.findall(_CHARS + self._state.str))
 
     def _add_all(self, items: Any) -> tuple[bool, list[int], list[int]]:
         """Add a sequence; return whether it can be empty, and its first and last positions."""
@@ -261,11 +262,12 @@ class WordSplitter:
 
     def _matches(self, pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
         begin = 0
-        while len(text) - begin > _WINDOW_CHARACTERS:
-            start, end = begin, begin + _WINDOW_CHARACTERS
-            begin = end - _MAX_WORD_CHARACTERS
+        while len(text) - begin > _WINDOW_CHARS:
+            start, end = begin, begin + _WINDOW_CHARS
+            begin = end - _MAX_WORD_CHARS
             for match in pattern.finditer(text, start, end):
-                if match.end() > begin and match.start() > start:  # it may go on behind the window
+                # it may go on behind the window
+                if match.end() > begin and match.start() > start:
                     begin = min(match.start(), begin)
                     break
                 yield match

@@ -106,7 +106,8 @@ def last_word_start(text: str) -> int:
         or (at > 1 and text[at - 1] in JOINERS and is_word_character(text[at - 2]))
     ):
         at -= 1
-    return at + 1 if at < len(text) and text[at] in JOINERS else at  # a joiner only if truncated
+    # a joiner only if truncated
+    return at + 1 if at < len(text) and text[at] in JOINERS else at
 
 
 @cache

@@ -63,7 +63,7 @@ _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 RETRY_AFTER_S = 1.0
 """Default value of `Retry-After` in seconds."""
 
-_MAX_MESSAGE_CHARACTERS = 1000
+_MAX_MESSAGE_CHARS = 1000
 _FOLDER_PATHS = re.compile(r"""(?<![\w.])/(?:[^\s/:;,'"()]+/)+""")
 """Paths of folders, removed from messages to clients."""
 
@@ -123,7 +123,7 @@ def error_body(error: LanguageModelError) -> ErrorBody:
 
 def _truncate(text: str) -> str:
     """Truncate a text that may quote long names and values of a request."""
-    return text if len(text) <= _MAX_MESSAGE_CHARACTERS else text[:_MAX_MESSAGE_CHARACTERS] + "…"
+    return text if len(text) <= _MAX_MESSAGE_CHARS else text[:_MAX_MESSAGE_CHARS] + "…"
 
 
 def error_json(body: ErrorBody) -> bytes:
@@ -146,7 +146,8 @@ def response_to(error: Exception, path: str, metrics: Metrics) -> Response | Non
     """Return the reply to an expected error, and count some; None for any other error."""
     if isinstance(error, LanguageModelError):
         status, headers = error_status(error).status, {}
-        if isinstance(error, (NotReadyError, StatesFullError)):  # the scheduler counts its own
+        # the scheduler counts its own
+        if isinstance(error, (NotReadyError, StatesFullError)):
             metrics.rejected(error.code)
         if status in {429, 503}:
             wait_s = error.retry_after_s if isinstance(error, OverloadedError) else RETRY_AFTER_S

@@ -147,7 +147,8 @@ def create_app(settings: Settings, pool: WorkerPool | None = None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         services.engine.start()
-        services.reloader.start()  # not awaited: the application answers /health while models are loaded
+        # not awaited: the application answers /health while models are loaded
+        services.reloader.start()
         sweeping = asyncio.create_task(services.states.sweep())
         try:
             await asyncio.to_thread(services.users.open)

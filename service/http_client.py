@@ -141,7 +141,8 @@ class ClientConnection(asyncio.Protocol, ABC):
     def on_message_complete(self) -> None:
         """End the reply."""
         if self.status:
-            self._keeps_alive = self._parser.should_keep_alive()  # known only at the end of a message
+            # known only at the end of a message
+            self._keeps_alive = self._parser.should_keep_alive()
             self._end(None)
 
     def _fail(self, kind: str, message: str) -> None:

@@ -209,7 +209,8 @@ class GuardedProtocol(HttpToolsProtocol):
         """Count the connection, and start the timeout of its first request."""
         super().connection_made(transport)
         if self.scheme == "https" or not _is_ready(transport, select.POLLIN):
-            self._arrival_s = None  # the time until the client sends is no delay of the event loop
+            # the time until the client sends is no delay of the event loop
+            self._arrival_s = None
         self._over_limit = len(self.connections) > self.max_connections
         if len(self.connections) > 2 * self.max_connections:
             transport.abort()
@@ -361,7 +362,8 @@ class GuardedProtocol(HttpToolsProtocol):
         """Start the answer: of an operation, at the end of the received bytes; of others as in uvicorn."""
         scope = cycle.scope
         if not self._is_new or (scope["method"], scope["path"]) not in self.operations:
-            super()._start_asgi_task(cycle, app)  # also of a request that waited for an earlier one
+            # also of a request that waited for an earlier one
+            super()._start_asgi_task(cycle, app)
         else:
             self._waiting = cycle, app
 
@@ -466,7 +468,8 @@ class GuardedProtocol(HttpToolsProtocol):
         transport.write(b"H")
 
     def _refuse(self, status: int, message: str) -> None:
-        if self._has_unanswered_requests():  # answer these first, then close the connection
+        # answer these first, then close the connection
+        if self._has_unanswered_requests():
             self.cycle.keep_alive = False
             self._ignores_input = True
             self._stop_timer()

@@ -160,7 +160,8 @@ def configure_logs(*, level: str, form: str, texts: bool = False, worker: int | 
     logging.raiseExceptions = False  # `logging` must not write a format's fault
     root = logging.getLogger()
     root.handlers = [handler]
-    root.setLevel(level.upper() if level != "debug" else "INFO")  # without debug lines of compilers
+    # without debug lines of compilers
+    root.setLevel(level.upper() if level != "debug" else "INFO")
     for name in _OWN_LOGGERS:
         logging.getLogger(name).setLevel(level.upper())
 
@@ -201,7 +202,8 @@ def _escape_values(_logger: Any, _method: str, event: _Event) -> _Event:
         if key == "exception":
             continue  # several lines, each escaped already
         if isinstance(value, str):
-            if not value.isprintable():  # no unsafe character is; much faster than a search for each
+            # no unsafe character is; much faster than a search for each
+            if not value.isprintable():
                 event[key] = escape(value)
         elif isinstance(value, (list, tuple)):
             event[key] = [escape(item) if isinstance(item, str) else item for item in value]
@@ -221,7 +223,8 @@ def _complete(
     now = datetime.now(UTC).isoformat(timespec="microseconds")
     event["level"], event["timestamp"] = method, now.replace("+00:00", "Z")
     error = event.pop("exc_info", None)
-    if error and not isinstance(error, BaseException):  # True, or a tuple like that of `sys.exc_info`
+    # True, or a tuple like that of `sys.exc_info`
+    if error and not isinstance(error, BaseException):
         error = (error if isinstance(error, tuple) else sys.exc_info())[1]
     if isinstance(error, BaseException):
         at_start = is_ours and "request_id" not in event

@@ -100,27 +100,27 @@ class Settings(BaseSettings):
     """Hunspell dictionaries of words that are right, for `/v1/check` by name and for LanguageTool's API by language,
     separated by commas, such as `en_US=/usr/share/hunspell/en_US.dic`; the `.aff` file is beside it. Requires the extra
     `dictionary`"""
-    device: str = Field(default="cpu", pattern=r"^(cpu|auto|cuda(:\d{1,3})?)$")
+    device: str = Field("cpu", pattern=r"^(cpu|auto|cuda(:\d{1,3})?)$")
     """Device that models compute on: `cpu`, `cuda` or `cuda:1`; `auto` uses `cuda` if available"""
     precision: str = "auto"
     """Number format of networks: `float32`, `int8`, `bfloat16` for pretrained models, or `auto`: `int8` on a CPU if the
     loss of accuracy measured at publication was small; single models may differ: `auto,lstm=int8,gru@3=float32`"""
-    memory_budget: ByteSize | None = Field(default=None, gt=0)
+    memory_budget: ByteSize | None = Field(None, gt=0)
     """Maximum memory of all models together, in bytes or with a unit such as `2GiB`; a model that does not fit is not
     loaded, and no other model is unloaded for it; unset means no limit"""
-    watch_interval_s: float = Field(default=5.0, ge=0)
+    watch_interval_s: float = Field(5.0, ge=0)
     """Seconds between polls of the registry; new versions and moved aliases are loaded and served; 0 disables
     polling"""
-    num_threads: int | None = Field(default=None, ge=1)
+    num_threads: int | None = Field(None, ge=1)
     """Maximum number of threads of a network's computation; unset uses all cores, or the worker's share of them"""
-    workers: int = Field(default=1, ge=1, le=256)
+    workers: int = Field(1, ge=1, le=256)
     """Number of processes that serve the port; one that dies is restarted. Memory and request limits such as
     `GRAMOPHONE_MEMORY_BUDGET` and `GRAMOPHONE_MAX_QUEUED_REQUESTS` apply to each worker"""
     pin_workers: bool = False
     """`true` pins each worker to one core; only used if `GRAMOPHONE_WORKERS` is above 1"""
     host: Annotated[str, _FILLED] = "127.0.0.1"
     """Address to listen on"""
-    port: int = Field(default=8000, ge=0, le=65535)
+    port: int = Field(8000, ge=0, le=65535)
     """Port to listen on; 0 picks a free one"""
     tls_certificate: File = None
     """PEM file of the server's certificate and the intermediate ones; with `GRAMOPHONE_TLS_KEY` the service speaks
@@ -133,7 +133,7 @@ class Settings(BaseSettings):
     """Format of log lines: `json` for machines, `console` for people"""
     log_texts: bool = False
     """`true` allows log lines to contain the beginning of request bodies"""
-    otlp_endpoint: str | None = Field(default=None, pattern=r"^https?://[^/\s]+(/\S*)?$")
+    otlp_endpoint: str | None = Field(None, pattern=r"^https?://[^/\s]+(/\S*)?$")
     """Collector that receives a trace of every request by OTLP over HTTP, such as `http://collector:4318`; requires the
     extra `otel`. Unset uses OpenTelemetry's own `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` or `OTEL_EXPORTER_OTLP_ENDPOINT`
     if one is set"""
@@ -148,47 +148,47 @@ class Settings(BaseSettings):
     """Accepted names in the `Host` header, separated by commas; IP addresses are always accepted, and `*` allows any
     name. Unset allows any name, except for a service without keys on a loopback address: it accepts only names
     without a dot and `*.localhost`, which protects it from DNS rebinding"""
-    max_connections: int = Field(default=4096, ge=1)
+    max_connections: int = Field(4096, ge=1)
     """Maximum open connections; requests on further ones get 503. Each needs two file descriptors, so a low hard limit
     (`ulimit -Hn`) reduces the maximum"""
-    max_header_bytes: int = Field(default=32768, ge=1024)
+    max_header_bytes: int = Field(32768, ge=1024)
     """Maximum bytes of a request's line and headers; larger ones get 431"""
-    keep_alive_timeout_s: int = Field(default=75, ge=1)
+    keep_alive_timeout_s: int = Field(75, ge=1)
     """Seconds that an idle connection stays open for another request"""
     body_timeout_s: Duration = 30.0
     """Seconds for a complete request to arrive; a slower one gets 408"""
     send_timeout_s: Duration = 30.0
     """Seconds without progress after which the connection of a client that does not read its reply is reset"""
-    max_unsent_bytes: ByteSize = Field(default=ByteSize(256 * 2**20), ge=1)
+    max_unsent_bytes: ByteSize = Field(ByteSize(256 * 2**20), ge=1)
     """Maximum memory of replies that clients are slow to read, in bytes or with a unit such as `2GiB`; above it, the
     connections that have been slow for longest are reset"""
-    max_body_bytes: int = Field(default=16 * 2**20, ge=1)
+    max_body_bytes: int = Field(16 * 2**20, ge=1)
     """Maximum bytes of a request's body; a larger one gets 413"""
-    max_held_body_bytes: ByteSize = Field(default=ByteSize(128 * 2**20), ge=1)
+    max_held_body_bytes: ByteSize = Field(ByteSize(128 * 2**20), ge=1)
     """Maximum memory of the bodies of all unanswered requests, in bytes or with a unit such as `2GiB`; above it, bodies
     of more than 64 KiB get 429, except within the share of their API key"""
-    max_tokens_per_sequence: int = Field(default=65536, ge=1)
+    max_tokens_per_sequence: int = Field(65536, ge=1)
     """Maximum tokens of one text and its context together; a longer sequence gets 400"""
-    max_texts_per_request: int = Field(default=4096, ge=1)
+    max_texts_per_request: int = Field(4096, ge=1)
     """Maximum texts, contexts or candidates in one request; more get 400"""
-    max_top_k: int | None = Field(default=None, ge=1)
+    max_top_k: int | None = Field(None, ge=1)
     """Maximum `top_k` of a request; a larger value gets 400; unset means the size of the vocabulary"""
-    max_new_tokens: int = Field(default=4096, ge=1)
+    max_new_tokens: int = Field(4096, ge=1)
     """Maximum `max_tokens` of a request, the tokens to generate; a larger value gets 400"""
-    max_queued_requests: int = Field(default=1024, ge=1)
+    max_queued_requests: int = Field(1024, ge=1)
     """Maximum requests queued or running; further ones get 429. Each API key, and its bulk and interactive requests
     apart, gets an equal share even if others have borrowed it"""
-    max_queued_tokens: int = Field(default=4_000_000, ge=1)
+    max_queued_tokens: int = Field(4_000_000, ge=1)
     """Maximum tokens to read and generate in all queued and running requests, estimated at four bytes of the body per
     token and counted up to half of the maximum for a request; further requests get 429. Shared as
     `GRAMOPHONE_MAX_QUEUED_REQUESTS`; a key's only request may have more"""
-    prefix_cache_bytes: int = Field(default=64 * 2**20, ge=0)
+    prefix_cache_bytes: int = Field(64 * 2**20, ge=0)
     """Maximum bytes of each model's prefix cache; a quarter of them cache next-token distributions for autocomplete.
     The least recently used entries are evicted; 0 disables the cache"""
-    max_states: int = Field(default=65_536, ge=1)
+    max_states: int = Field(65_536, ge=1)
     """Maximum states that decoders store through `/v1/states`; further ones get 429. A key that stores more than its
     share loses the least recently used ones if another key needs its share"""
-    max_state_bytes: ByteSize = Field(default=ByteSize(512 * 2**20), ge=1)
+    max_state_bytes: ByteSize = Field(ByteSize(512 * 2**20), ge=1)
     """Maximum memory of stored states, in bytes or with a unit such as `2GiB`; shared as `GRAMOPHONE_MAX_STATES`"""
     state_ttl_s: Duration = 300.0
     """Seconds after its last use at which a stored state expires"""
@@ -197,20 +197,20 @@ class Settings(BaseSettings):
     the service stops; unset uses `gramophone/users.sqlite` in `$XDG_DATA_HOME` or `~/.local/share`"""
     user_ttl_s: Duration = 180 * 24 * 3600.0
     """Seconds without use (half a year by default), while the service runs, after which a user's words are deleted"""
-    max_users: int = Field(default=1000, ge=1)
+    max_users: int = Field(1000, ge=1)
     """Maximum users of one API key whose accepted words are stored; above it, those of the key's users unused for
     longest are deleted, never another key's. A user takes up to 2.4 MB of the file, most far less"""
-    max_user_words: int = Field(default=1000, ge=1)
+    max_user_words: int = Field(1000, ge=1)
     """Maximum words stored per user, with four times as many pairs (1 to 4 MB by default); the rarest are dropped"""
-    process_name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]{1,63}$")
+    process_name: str | None = Field(None, pattern=r"^[A-Za-z0-9_-]{1,63}$")
     """Name of this process in state handles, which a proxy can use to route requests; unset generates one"""
-    request_timeout_ms: int = Field(default=60_000, ge=1)
+    request_timeout_ms: int = Field(60_000, ge=1)
     """Time limit of a request in milliseconds; after it the reply is 504"""
-    hang_timeout_s: float = Field(default=30.0, ge=0, allow_inf_nan=False)
+    hang_timeout_s: float = Field(30.0, ge=0, allow_inf_nan=False)
     """Seconds without progress of the event loop or of a model computation (normally milliseconds) after which a worker
     is killed and restarted; a single process reports 503 at `/health/live` while a model computation hangs; 0
     disables the check"""
-    drain_timeout_s: float = Field(default=30.0, ge=0, allow_inf_nan=False)
+    drain_timeout_s: float = Field(30.0, ge=0, allow_inf_nan=False)
     """Seconds that running requests have to finish when the service stops"""
 
     @field_validator("port", mode="before")
@@ -264,7 +264,8 @@ def read_settings(**overrides: Any) -> Settings:
         first = error.errors(include_url=False)[0]
         name = PREFIX + str(first["loc"][0]).upper()
         value_text = repr(first["input"])
-        shown = "…" if "@" in value_text else value_text  # text before an @ may be a password
+        # text before an @ may be a password
+        shown = "…" if "@" in value_text else value_text
         message_text = first["msg"].removeprefix("Value error, ")
         message = f"{name} is {shown}: {message_text[:1].lower()}{message_text[1:]}"
         raise InputError(message, param=name) from None

@@ -152,7 +152,8 @@ def run_train(
             held_out = {"valid": texts.valid if valid else None, "test": texts.test if test else None}
             overlap = _in_background(overlaps, held_out, texts.train)
             del texts  # frees the training sentences once they are compared
-            _in_background(importlib.import_module, "matplotlib.figure")  # slow to import; for the model card
+            # slow to import; for the model card
+            _in_background(importlib.import_module, "matplotlib.figure")
             trained = _train(title, recipe, inputs, published)
             version = publish(store, name, trained, run._replace(overlap=overlap.result()))
             runs.close()
@@ -220,7 +221,8 @@ def _prepare(
     progress: Progress,
 ) -> tuple[Sequence[Checkpoint], Mapping[str, Checkpoint], Texts, RunContext]:
     """Load published parts, and teachers by name; read and encode training, validation and test files."""
-    part_device = "cpu" if recipe.mixture.kind == "static" else device  # static mixing runs on the CPU
+    # static mixing runs on the CPU
+    part_device = "cpu" if recipe.mixture.kind == "static" else device
     published = _load_published("mixture.models", recipe.mixture.models, store, device=part_device)
     names = published_teachers(recipe)
     teachers = _load_published("train.teacher", names, store, device=device)
@@ -299,7 +301,8 @@ def _train_out_of_core(
         check_relational(recipe, options.engine, name=recipe_name)
         require_engine(options.engine)
         if options.engine == "duckdb":
-            engine_memory_bytes(options.memory_limit_bytes)  # rejects a low limit before reading text
+            # rejects a low limit before reading text
+            engine_memory_bytes(options.memory_limit_bytes)
         store, name = target
         folder = options.work_dir or store.work_folder / RUNS_FOLDER / name / _ESTIMATION_FOLDER
         with workspace(folder) as work:

@@ -56,7 +56,8 @@ class TerminalProgress(Progress):
         )
         self._bars.add_task(description, total=total, note="")
         self._bars.start()
-        atexit.register(self._bars.stop)  # an error within a stage would leave the cursor hidden
+        # an error within a stage would leave the cursor hidden
+        atexit.register(self._bars.stop)
 
     @override
     def advance(self, amount: float = 1, note: str = "") -> None:
@@ -86,7 +87,8 @@ class LogProgress(Progress):
     def start(self, description: str, total: float | None) -> None:
         self._description, self._total, self._done, self._note = description, total, 0.0, ""
         self._started_s = self._printed_s = time.monotonic()
-        self._first: tuple[float, float] | None = None  # time and amount done at the first advance
+        # time and amount done at the first advance
+        self._first: tuple[float, float] | None = None
 
     @override
     def advance(self, amount: float = 1, note: str = "") -> None:

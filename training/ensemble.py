@@ -259,7 +259,8 @@ def _train(
     """Train a network, save it to a new folder, and send the other results or the error."""
     import torch
 
-    os.setpgid(0, 0)  # a terminal sends Ctrl-C to the parent's group; the parent forwards it
+    # a terminal sends Ctrl-C to the parent's group; the parent forwards it
+    os.setpgid(0, 0)
     torch.set_num_threads(threads)
     if inputs.runs is not None:
         inputs.runs.notes.clear()  # those of the parent

@@ -55,7 +55,8 @@ _MARGINALS = {
 
 _FIRST_MARGINALS = {"half_life": 0.15, "exponent": 1.4, "prior": 3.5, "floor": 0.25}
 _MARGINALS_TOKENS = 30_000  # first tokens of the text, to fit dynamic marginals
-_MAX_SAMPLES, _MAX_SAMPLE_ENTRIES = 3_000, 1 << 25  # distributions among these, and their probabilities
+# distributions among these, and their probabilities
+_MAX_SAMPLES, _MAX_SAMPLE_ENTRIES = 3_000, 1 << 25
 _MAX_GATE_STEPS, _GATE_TOLERANCE = 100, 1e-4
 
 

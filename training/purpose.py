@@ -150,6 +150,7 @@ def _style_of(corpus: Sequence[Path]) -> _TextStyle:
         is_spaced=num_unspaced < size / 2,
         is_cased=sum(word != word.lower() for word in words) > minimum,
         has_punctuation=len(ending) > minimum,
-        is_attached=num_attached > max(minimum, len(ending) / 2),  # any text has abbreviations
+        # any text has abbreviations
+        is_attached=num_attached > max(minimum, len(ending) / 2),
         is_composed=all(unicodedata.is_normalized("NFC", sentence) for sentence in sentences),
     )

@@ -46,7 +46,7 @@ _KINDS = {
     "tuple": "must be a list",
     "missing": "is missing",
 }
-_SHOWN_CHARACTERS = 200
+_SHOWN_CHARS = 200
 _LISTS = {"ngram.prune": "a list such as [0, 0, 1]", "mixture.recipes": 'a list such as ["ngram", "lstm"]'}
 
 
@@ -126,9 +126,10 @@ def _recipe_error(error: ValidationError, source: str) -> InputError:
         problem = _MUST_BE[kind].format_map({**context, **whole})  # without a decimal point
     else:
         problem = _KINDS.get(kind.split("_", maxsplit=1)[0], first["msg"])
-    if kind not in {"extra_forbidden", "missing", "value_error"}:  # validators of this package name the value
-        problem += f", given {first['input']!r:.{_SHOWN_CHARACTERS}}"
-    return InputError(f"recipe {source}: {key:.{_SHOWN_CHARACTERS}}: {problem}", param=key)
+    # validators of this package name the value
+    if kind not in {"extra_forbidden", "missing", "value_error"}:
+        problem += f", given {first['input']!r:.{_SHOWN_CHARS}}"
+    return InputError(f"recipe {source}: {key:.{_SHOWN_CHARS}}: {problem}", param=key)
 
 
 def _known_keys(table: Sequence[str]) -> str:
@@ -172,20 +173,21 @@ class NGramSettings(_Table):
         direction: `forward` predicts a word from the words before it; `backward`, from the words after it.
     """
 
-    order: int = Field(default=5, ge=1, le=20)
+    order: int = Field(5, ge=1, le=20)
     smoothing: SmoothingName = "modified-kneser-ney"
-    k: float = Field(default=0.1, gt=0, allow_inf_nan=False)
-    buckets: int = Field(default=1, ge=1, le=MAX_BUCKETS)
+    k: float = Field(0.1, gt=0, allow_inf_nan=False)
+    buckets: int = Field(1, ge=1, le=MAX_BUCKETS)
     discounts: DiscountSource = "counts"
     prune: tuple[int, ...] = ()
-    prune_entropy: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    prune_entropy: float = Field(0.0, ge=0, allow_inf_nan=False)
     quantize_bits: Literal[8] | None = None
     direction: Direction = "forward"
 
     @field_validator("discounts")
     @classmethod
     def _check_discounts(cls, discounts: DiscountSource, info: ValidationInfo) -> DiscountSource:
-        smoothing = info.data.get("smoothing", WITH_DISCOUNTS[0])  # an invalid value is reported separately
+        # an invalid value is reported separately
+        smoothing = info.data.get("smoothing", WITH_DISCOUNTS[0])
         if discounts == "held-out" and smoothing not in WITH_DISCOUNTS:
             raise ValueError(
                 f"ngram.smoothing is {smoothing}, which has no discounts; use {', '.join(WITH_DISCOUNTS)}"
@@ -215,7 +217,7 @@ class PartSettings(_Table):
 
     recipe: str
     mixed: bool = True
-    seed: int | None = Field(default=None, ge=0, lt=2**63)
+    seed: int | None = Field(None, ge=0, lt=2**63)
     ngram: dict[str, Any] = {}
     neural: dict[str, Any] = {}
     train: dict[str, Any] = {}
@@ -277,7 +279,7 @@ class CacheSettings(_Table):
             `CacheConfig`.
     """
 
-    window: int = Field(default=10_000, ge=1, le=MAX_WINDOW)
+    window: int = Field(10_000, ge=1, le=MAX_WINDOW)
     around: Literal["mixture", "neural"] = "mixture"
     marginals: bool = False
 
@@ -300,7 +302,7 @@ class Recipe(_Table):
     """
 
     family: Family
-    seed: int = Field(default=1, ge=0, lt=2**63)
+    seed: int = Field(1, ge=0, lt=2**63)
     direction: Direction | None = None
     corpus: CorpusSettings = CorpusSettings()
     tokenizer: TokenizerSettings = TokenizerSettings()

@@ -304,7 +304,8 @@ def _pictures(result: Mapping[str, Any]) -> list[Picture]:
             coverage, shares = ([100 * row[key] for row in rows] for key in ("coverage", "precision"))
             shown.append(("" if is_second else where, colour, coverage, shares, style))
         matched = [own["value"] for name, own in model["figures"].items() if name.startswith(_PHRASES)]
-        percent = 100 * np.array(matched, np.float64)  # without phrases of the length, a gap
+        # without phrases of the length, a gap
+        percent = 100 * np.array(matched, np.float64)
         matching.append(("", "third" if is_second else "accent", range(1, len(percent) + 1), percent, style))
     dashed = f" Dashed: {against['model']}." if against else ""
     return [

@@ -86,7 +86,8 @@ def exit_on_sigterm() -> Iterator[None]:
 
 
 def _raise_terminated(_number: int, _frame: FrameType | None) -> NoReturn:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second signal ends the process immediately
+    # a second signal ends the process immediately
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     raise Terminated
 
 

@@ -110,13 +110,15 @@ def _unite(
             if len(part) >= length
         ]
         keys = [own[-1][n.prefixes].astype(np.int64) * vocab_size + own[0][n.words] for n, own in longer]
-        merged = np.unique(np.concatenate(keys))  # may be empty: pruning can remove an order
+        # may be empty: pruning can remove an order
+        merged = np.unique(np.concatenate(keys))
         suffixes = np.full(len(merged), -1, np.int32)
         for (part_ngrams, own), key in zip(longer, keys, strict=True):
             own.append(np.searchsorted(merged, key).astype(np.int32))
             listed = part_ngrams.suffixes >= 0
             suffixes[own[-1][listed]] = own[-2][part_ngrams.suffixes[listed]]
-        prefixes, words = np.divmod(merged, vocab_size)  # sorted by (prefix, word), as in an automaton
+        # sorted by (prefix, word), as in an automaton
+        prefixes, words = np.divmod(merged, vocab_size)
         ngrams.append(NGrams(words.astype(np.int32), prefixes.astype(np.int32), suffixes))
     return ngrams, indices
 

@@ -33,10 +33,11 @@ _LEXICON_SENTENCES = 4_000_000
 _MAX_LEXICON = 200_000
 _MIN_WORDS_TO_DROP_RARE = 1_000_000
 """Minimum text to drop words of one occurrence: many are misspelled."""
-_FLAGS = re.compile(r"\A((?:\(\?[aiLmsux]+\))*)")  # of a regular expression, only at its start
+# of a regular expression, only at its start
+_FLAGS = re.compile(r"\A((?:\(\?[aiLmsux]+\))*)")
 _UNSPACED_RUN = re.compile(f"({UNSPACED.pattern})(?:\\w|{UNSPACED.pattern})*")
 _REQUIRED = re.compile(r"required_chars\. \d+ vs (\d+)")
-_MAX_SEGMENT_CHARACTERS = 10_000
+_MAX_SEGMENT_CHARS = 10_000
 """Maximum segment: SentencePiece takes quadratic time on repetitive ones."""
 
 
@@ -68,8 +69,8 @@ class TokenizerSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["word", "char", "bpe", "unigram"] = "word"
-    vocab_size: int | None = Field(default=None, ge=4, le=2**31 - 1)
-    min_count: int = Field(default=1, ge=1)
+    vocab_size: int | None = Field(None, ge=4, le=2**31 - 1)
+    min_count: int = Field(1, ge=1)
     normalise: Literal["none", "nfc", "nfkc", "casefold"] = "none"
     lowercase: bool = False
     pattern: str | None = None
@@ -328,7 +329,8 @@ def _learn_pieces(settings: TokenizerSettings, sentences: Sentences, progress: P
             )
         except (RuntimeError, OSError) as error:
             reason = str(error).rsplit("] ", maxsplit=1)[-1].strip() or str(error)
-            if needed := _REQUIRED.search(reason):  # the library names its program's option
+            # the library names its program's option
+            if needed := _REQUIRED.search(reason):
                 what = "characters and bytes" if settings.byte_fallback else "characters"
                 reason = f"its {what} need {needed[1]} pieces; set tokenizer.vocab_size={needed[1]} or more"
             problem = f"is {size}, which does not fit the training text: {reason}"
@@ -339,9 +341,9 @@ def _learn_pieces(settings: TokenizerSettings, sentences: Sentences, progress: P
 def _segments(sentence: str) -> Iterator[str]:
     """Cut a sentence into segments of bounded length, at spaces where possible."""
     begin = 0
-    while len(sentence) - begin > _MAX_SEGMENT_CHARACTERS:
-        space = sentence.rfind(" ", begin + _MAX_SEGMENT_CHARACTERS // 2, begin + _MAX_SEGMENT_CHARACTERS)
-        end = begin + _MAX_SEGMENT_CHARACTERS if space < 0 else space
+    while len(sentence) - begin > _MAX_SEGMENT_CHARS:
+        space = sentence.rfind(" ", begin + _MAX_SEGMENT_CHARS // 2, begin + _MAX_SEGMENT_CHARS)
+        end = begin + _MAX_SEGMENT_CHARS if space < 0 else space
         yield sentence[begin:end]
         begin = end if space < 0 else end + 1
     yield sentence[begin:]

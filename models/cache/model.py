@@ -148,7 +148,8 @@ def score_with_history(
         Shares and evidence [T, F, H], float32, for F values of θ and H half-lives, as in `kernels.cache_shares`;
         largest shares [T], 0 unless requested; the history after the tokens.
     """
-    tokens = np.ascontiguousarray(tokens, np.int64)  # the kernels are compiled for this type
+    # the kernels are compiled for this type
+    tokens = np.ascontiguousarray(tokens, np.int64)
     kept = tokens != BOS
     before = len(history)
     ends = before + np.cumsum(kept) - kept  # cached tokens before each token [T]

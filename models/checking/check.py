@@ -278,5 +278,6 @@ def _answer_directly(work: Work[Any, RescoredBatch]) -> Work[Any, RescoredBatch]
             rescored: RescoredBatch = stopped.value
             return rescored
         answer = None if call is None else run_call(call)
-        if not isinstance(call, Read) or call.want.scores:  # reads of single tokens take microseconds
+        # reads of single tokens take microseconds
+        if not isinstance(call, Read) or call.want.scores:
             yield None

@@ -31,7 +31,7 @@ from models.slot_model import without_members
 from models.states import view
 from models.tokenizers import Tokenizer
 
-_ISSUE_CHARACTERS = 1024
+_ISSUE_CHARS = 1024
 """Cost of an issue with its suggestions, in characters read."""
 
 _MAX_BATCH_TOKENS = 512
@@ -101,7 +101,8 @@ class Checker:
             own = {index: given[first + index] for index in range(len(some)) if first + index in given}
             batch = CheckBatch(model, some, channel, own)
             state = carried.pop() if some[0].continues_line else model.initial_state(len(some))
-            state = state if direct else view(state)  # a network's reads share batches with other requests
+            # a network's reads share batches with other requests
+            state = state if direct else view(state)
             rescored = yield from rescore_batch(self._proposer, batch, state=state, right_tokens=after)
             if rescored.state is not None:
                 carried.append(rescored.state)
@@ -182,7 +183,7 @@ def find_issues(
         return Issue(slot.start, slot.end, slot.known, pair[1], suggestions)
 
     reported = [pair for pair in pairs if not rescored.slots[pair[0]].exempt]
-    found = yield from map_in_steps(reported, issue, size=lambda _: _ISSUE_CHARACTERS)
+    found = yield from map_in_steps(reported, issue, size=lambda _: _ISSUE_CHARS)
     return without_overlaps(found)
 
 

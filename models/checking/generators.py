@@ -49,7 +49,7 @@ _DICTIONARY_SHARE = 0.5
 """Prior share of each dictionary among unknown words."""
 
 _RIGHT_PIECES = 8
-_RIGHT_CHARACTERS = 20
+_RIGHT_CHARS = 20
 _ALPHABET_SIZE = 40
 _MAX_SEARCHED_WORDS = 32
 """Maximum words searched per batch (about 500 tokens), by descending surprisal."""
@@ -283,7 +283,7 @@ class SubwordCandidateGenerator(CandidateGenerator):
 
     def __init__(self, cutter: SentenceSplitter) -> None:
         single = isinstance(cutter, CharacterSentenceSplitter)
-        super().__init__(cutter, _RIGHT_CHARACTERS if single else _RIGHT_PIECES)
+        super().__init__(cutter, _RIGHT_CHARS if single else _RIGHT_PIECES)
         spelled = [raw.decode("utf-8", "ignore").strip() for raw in cutter.tokenizer.token_bytes[3:]]
         pieces = [piece.lower() for piece in spelled if piece.isalpha()]
         counts = Counter("".join(pieces))

@@ -310,7 +310,8 @@ def _read_entries(path: Path) -> tuple[list[str], str, str]:
         )
     first, *lines = text.removeprefix("\ufeff").split("\n")
     count = re.match(r"\s*(\d{1,18})\b", first)
-    if count is None or not 0 < int(count[1]) <= len(raw):  # Hunspell reserves memory for so many
+    # Hunspell reserves memory for so many
+    if count is None or not 0 < int(count[1]) <= len(raw):
         raise FormatError(path, f"line 1: {first.strip()[:40]!r} is not the number of words")
     return lines, rules.decode(codec, "replace"), codec
 

@@ -127,7 +127,8 @@ def _prefix_states(batch: CheckBatch, state: Any) -> Work[Any, tuple[Any, Int64s
     lengths, bases = batch.lengths[order], batch.bases[order]
     states, firsts, num_rows = [], [], 0
     for step in range(int(lengths[0])):
-        alive = int(np.searchsorted(-lengths, -step))  # sentences with more tokens than `step`
+        # sentences with more tokens than `step`
+        alive = int(np.searchsorted(-lengths, -step))
         if alive < len(state):
             state = state.select(np.arange(alive))
         states.append(state)

@@ -41,10 +41,10 @@ _AFTER_SIGN = re.compile(r"[^\w\s]\w")
 
 _END_OF_LINE = np.array([EOS], np.int64)
 
-MAX_CHARACTERS = 255
+MAX_CHARS = 255
 """The most frequent characters have their own counts; others share one."""
 
-_OTHER_CHARACTERS = 1 << 16
+_OTHER_CHARS = 1 << 16
 """About so many rare characters share one count."""
 
 _ADDED_COUNT = 0.1
@@ -333,7 +333,8 @@ class SubwordSentenceSplitter(SentenceSplitter):
 
     @override
     def lacks_space(self, word: str) -> bool:
-        return len(self.tokenizer.encode("(" + word)) > 2  # most words are pieces with the space before them
+        # most words are pieces with the space before them
+        return len(self.tokenizer.encode("(" + word)) > 2
 
     @override
     def has_case(self, word: str) -> bool:
@@ -401,15 +402,16 @@ class SpellingModel:
     def __init__(self, words: Sequence[str]) -> None:
         codes, _ = code_points(words)
         characters, counts = np.unique(codes, return_counts=True)
-        common = characters[np.argsort(-counts, kind="stable")[:MAX_CHARACTERS]]
+        common = characters[np.argsort(-counts, kind="stable")[:MAX_CHARS]]
         self._size = len(common) + 2
-        highest = int(codes.max(initial=0)) + 1  # stands for all codes above those of the words
+        # stands for all codes above those of the words
+        highest = int(codes.max(initial=0)) + 1
         self._indices = np.full(highest + 1, _OTHER, np.int64)
         self._indices[common] = np.arange(_OTHER + 1, self._size)
         counted = np.bincount(self._pairs(words), minlength=self._size**2) + _ADDED_COUNT
         table = counted.reshape(self._size, self._size)
         table = np.log(table / table.sum(axis=1, keepdims=True))
-        table[:, _OTHER] -= log(_OTHER_CHARACTERS)
+        table[:, _OTHER] -= log(_OTHER_CHARS)
         self._log_probs = table.ravel()
 
     def log_prob(self, word: str) -> float:

@@ -109,7 +109,8 @@ class DocumentStore(Generic[_Document]):
                 if not self._is_fresh(known):
                     known = self._fetch(name, known)
                     self._read.pop(name, None)
-                    if len(self._read) >= _MAX_CACHED_DOCUMENTS:  # clients choose the names, in any number
+                    # clients choose the names, in any number
+                    if len(self._read) >= _MAX_CACHED_DOCUMENTS:
                         self._read.pop(next(iter(self._read), name), None)  # the oldest read
                     self._read[name] = known
             finally:

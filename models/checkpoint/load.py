@@ -144,7 +144,8 @@ def load_checkpoint(
         weakref.finalize(loaded.model, cleanup.pop_all().close)
     if not (members and loaded.tokenizer.slots):
         return loaded
-    model, tokenizer = with_slots(loaded.model, loaded.tokenizer, {})  # those of the training text
+    # those of the training text
+    model, tokenizer = with_slots(loaded.model, loaded.tokenizer, {})
     return loaded._replace(model=model, tokenizer=tokenizer)
 
 

@@ -147,7 +147,8 @@ def parse_manifest(raw: bytes, location: object) -> Manifest:
         return _checked(raw, fields, location)
     except CheckpointError:
         written = fields.get("schema_version")
-        if isinstance(written, int) and written > SCHEMA_VERSION:  # may be valid in a newer version
+        # may be valid in a newer version
+        if isinstance(written, int) and written > SCHEMA_VERSION:
             raise _too_new(location, written) from None
         raise
 

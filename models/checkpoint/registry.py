@@ -72,11 +72,13 @@ def open_registry(address: Address, *, create: bool = False, cache: Path | None 
     store = open_store(address)
     if isinstance(store, FolderStore):
         return LocalRegistry(Path(store.location), create=create)
-    from models.checkpoint.remote_registry import RemoteRegistry  # imports fsspec, as the store does
+    # imports fsspec, as the store does
+    from models.checkpoint.remote_registry import RemoteRegistry
 
     if create:
         require_writable(store).entries()
-    return RemoteRegistry(cast("Any", store), cache=cache)  # a URL's store is one of fsspec
+    # a URL's store is one of fsspec
+    return RemoteRegistry(cast("Any", store), cache=cache)
 
 
 def local_registry_folder(address: Address) -> Path | None:
@@ -183,7 +185,8 @@ class LocalRegistry(Registry):
         self.resolve(f"{name}@{number}")
         folder = self.root / name
         with report_write_errors(folder), locked_folder(folder), locked_folder(folder / "versions"):
-            version = self.resolve(f"{name}@{number}")  # another process may have deleted it meanwhile
+            # another process may have deleted it meanwhile
+            version = self.resolve(f"{name}@{number}")
             check_unaliased(version, self.aliases(name))
             tombstone = version.path.with_name(f"{_DELETED}{number}")
             version.path.rename(tombstone)

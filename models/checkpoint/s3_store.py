@@ -99,7 +99,8 @@ class S3Store(FsspecStore, ConditionalStore):
     @override
     def put_if_match(self, key: str, content: bytes, tag: str | None) -> bool:
         condition = {"IfNoneMatch": "*"} if tag is None else {"IfMatch": tag}
-        writer = uuid.uuid4().hex  # stored too, to recognise an own write whose reply was lost
+        # stored too, to recognise an own write whose reply was lost
+        writer = uuid.uuid4().hex
         arguments = {"Key": self._key(key), "Body": content, "Metadata": {_WRITER: writer}, **condition}
         with self._report_errors("write", key):
             for attempt in range(self._timeouts.attempts):

@@ -145,7 +145,8 @@ class FolderStore(ConditionalStore):
                 continue
             except OSError as error:
                 raise RegistryError(f"cannot read {error.filename}: {error.strerror}") from None
-            if place.count("/") == 1:  # of a version, only the existence of its manifest matters
+            # of a version, only the existence of its manifest matters
+            if place.count("/") == 1:
                 manifests = (f"{key}/{MANIFEST_FILE}" for key, item in items if is_version_number(item.name))
                 found += [key for key in manifests if os.path.exists(f"{self._root}/{key}")]  # noqa: PTH110 - often
                 continue

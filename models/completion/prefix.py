@@ -19,7 +19,7 @@ from models.words import JOINERS, last_word_start
 _NO_SPACE_AFTER = frozenset(("Ps", "Pi", "Pc", "Sc"))
 """Unicode categories of characters directly before a word: opening brackets, quotes, currency signs."""
 
-_NO_SPACE_AFTER_CHARACTERS = frozenset("/\\-@#")
+_NO_SPACE_AFTER_CHARS = frozenset("/\\-@#")
 _DASHES = frozenset("\u2013\u2014")
 _QUOTES = frozenset("\"'`")
 _CLOSING = frozenset(("Pe", "Pf", "Po"))
@@ -134,7 +134,8 @@ def _last_word_offset(tokenizer: WordTokenizer, text: str) -> int:
     if not end or end < len(read):
         return len(text)
     longer = tokenizer.split.spans(read[start:] + "a")
-    if longer[:1] != [(0, end - start + 1)]:  # a further letter would not belong to the word
+    # a further letter would not belong to the word
+    if longer[:1] != [(0, end - start + 1)]:
         return len(text)
     return start if read == text else int(tokenizer.normaliser.offsets(text)[start])
 
@@ -160,7 +161,7 @@ def needs_space(text: str, following: str = "") -> bool:
         return opens  # a dash between spaces, not between words
     if unicodedata.category(last).startswith("P") and unicodedata.east_asian_width(last) in "WF":
         return False  # scripts without spaces
-    return last not in _NO_SPACE_AFTER_CHARACTERS and unicodedata.category(last) not in _NO_SPACE_AFTER
+    return last not in _NO_SPACE_AFTER_CHARS and unicodedata.category(last) not in _NO_SPACE_AFTER
 
 
 def join_words(phrase: str) -> str:
@@ -245,7 +246,8 @@ def _whole_prefix_matches(
     size, edits = len(typed), distances.shape[1] - distances.shape[0]
     # among equal distances prefer the typed length, then longer prefixes
     lengths = sorted(range(size - edits, size + edits + 1), key=lambda length: (abs(length - size), -length))
-    cells = distances[size, lengths]  # [K, N]; distances beyond a token's end are not smaller
+    # [K, N]; distances beyond a token's end are not smaller
+    cells = distances[size, lengths]
     for token, which, distance in _best_matches(cells, masses, edits):
         yield table.texts[token][: lengths[which]], (distance, 0.0)
 
@@ -256,7 +258,8 @@ def _partial_prefix_matches(
     """Yield tokens that can replace part of the typed prefix, with the rest, edits and mass."""
     size, edits = len(typed), distances.shape[1] - distances.shape[0]
     offsets = sorted(range(-edits, edits + 1), key=abs)
-    num_typed = table.lengths + np.array(offsets)[:, None]  # typed letters the token replaces [K, N]
+    # typed letters the token replaces [K, N]
+    num_typed = table.lengths + np.array(offsets)[:, None]
     width = distances.shape[1] - 1
     cells = distances[np.clip(num_typed, 0, size), np.minimum(table.lengths, width), np.arange(len(masses))]
     cells[(num_typed < 1) | (num_typed >= size) | (table.lengths > width)] = edits + 1

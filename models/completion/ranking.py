@@ -57,7 +57,7 @@ from models.states import view
 from models.vocabulary import CONTROL_TOKENS
 from models.words import JOINERS, match_beginning, plain_form
 
-MAX_ENTRY_CHARACTERS = 200
+MAX_ENTRY_CHARS = 200
 """Maximum characters of an entry of a dictionary."""
 
 MAX_DICTIONARY_WORDS = 40_000
@@ -70,7 +70,7 @@ _MAX_CORRECTIONS = 8
 _MAX_SPARE_COMPLETIONS = 256
 """Maximum extra completions to search for, in place of blocked ones."""
 
-_LOOK_UPS_PER_STEP, _COMPLETIONS_PER_STEP, _CHARACTERS_PER_STEP = 32, 256, 2048
+_LOOK_UPS_PER_STEP, _COMPLETIONS_PER_STEP, _CHARS_PER_STEP = 32, 256, 2048
 """Completions looked up, compared, and characters read before other requests run."""
 
 _CONTROL_TOKENS = frozenset(CONTROL_TOKENS)
@@ -186,7 +186,7 @@ def _begun_words(
 
     Their masses are relative to the probability of the text before its last word.
     """
-    run = re.split(r"\s", text[-MAX_ENTRY_CHARACTERS:])[-1]
+    run = re.split(r"\s", text[-MAX_ENTRY_CHARS:])[-1]
     size = len(text) - typed.start
     starts = {0, *(sign.end() for sign in re.finditer(rf"[^\w{JOINERS}]", run))}
     ends = [run[start:] for start in sorted(starts - {len(run), len(run) - size})]
@@ -263,7 +263,7 @@ def _best_completions(
         yield from phrases.build(blocked, [1.0] * len(blocked))
     num_read = 0
     for offer in completions:
-        if (num_read := num_read + len(offer.text)) > _CHARACTERS_PER_STEP:
+        if (num_read := num_read + len(offer.text)) > _CHARS_PER_STEP:
             num_read = 0
             yield None
         offer.of_model = (1 - weight) * offer.of_model / live
@@ -274,7 +274,8 @@ def _best_completions(
         folded = _folded(offer.text)
         words = folded.split()
         bare = chain.from_iterable(sentence_words(folded) if blocked else ())
-        is_blocked = blocked and any(map(phrases.find, (words, bare)))  # with or without punctuation
+        # with or without punctuation
+        is_blocked = blocked and any(map(phrases.find, (words, bare)))
         if not is_blocked and _CONTROL_TOKENS.isdisjoint(words):
             insort(best, offer, key=rank)
             del best[settings.limit :]
@@ -447,7 +448,8 @@ class _OfModel:
             limit=_MAX_CORRECTIONS - 1,
             ignore_case=settings.ignore_case,
         )
-        variants: list[CorrectedPrefix] = []  # none starts with the typed prefix or an earlier one
+        # none starts with the typed prefix or an earlier one
+        variants: list[CorrectedPrefix] = []
         for variant in sorted(found, key=lambda one: (-one.penalty, len(one.spelled))):
             if not variant.spelled.startswith((typed.spelled, *(one.spelled for one in variants))):
                 variants.append(variant)

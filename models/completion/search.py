@@ -429,7 +429,8 @@ class CompletionSearch:
                     findings.open = self._frontier.mass
                     self._cut_at = self._num_requested + len(self._frontier) // _ROWS_PER_CUT
             elif self._frontier.next_mass < thresholds[0]:
-                return None  # as for models of earlier versions, whose replies must not change
+                # as for models of earlier versions, whose replies must not change
+                return None
         by_states: dict[int, list[Child]] = {}
         for child in self._pop_best():
             by_states.setdefault(id(child.parent.states), []).append(child)
@@ -621,7 +622,8 @@ class CompletionSearch:
             )
             if not is_whole or len(self._key(node.text)) <= len(self._prefix):
                 continue
-            index = bisect_left(words, node.text)  # of the first word that begins with the text, if any
+            # of the first word that begins with the text, if any
+            index = bisect_left(words, node.text)
             if node.text in masses or not (index < len(words) and words[index].startswith(node.text)):
                 masses[node.text] = masses.get(node.text, 0.0) + child.mass
         return masses

@@ -17,7 +17,8 @@ from models.words import FIRST_STAND_IN, JOINERS, is_word_character
 MAX_LETTERS = 32
 """Maximum letters of a token that are compared."""
 
-_LAST_REPLACED = 0xFFFD  # the last plane has two private-use characters less than the first has characters
+# the last plane has two private-use characters less than the first has characters
+_LAST_REPLACED = 0xFFFD
 
 JOINER_BYTES = frozenset(joiner.encode() for joiner in JOINERS)
 
@@ -35,7 +36,7 @@ class LetterTable:
         self.ids: TokenIds = np.array(ids, np.int64)
         self.texts = texts
         self.lengths = np.fromiter(map(len, texts), np.int64, len(texts))
-        letters = np.array(texts, dtype=f"U{MAX_LETTERS}").view(np.uint32)
+        letters = np.array(texts, f"U{MAX_LETTERS}").view(np.uint32)
         # [L, N], 0 beyond a token's end
         self._letters = np.ascontiguousarray(letters.reshape(-1, MAX_LETTERS).T)
 
@@ -110,7 +111,8 @@ def scan_words(word_state: WordState, spelled: bytes) -> tuple[tuple[int, ...], 
     raw = word_state.pending + spelled
     text, _ = codecs.utf_8_decode(raw, "replace", False)  # noqa: FBT003 - takes no names
     begun, joined = word_state.begun, False
-    sure = at = 0  # bytes up to the word's last definite character, and up to this character
+    # bytes up to the word's last definite character, and up to this character
+    sure = at = 0
     ends: list[int] = []
     for one in text:
         at += len(one.encode())

@@ -39,7 +39,7 @@ _SENTENCE_BREAK = re.compile(r"(?<=[.!?…])\s+|[\r\n]+")
 """Sentence boundaries; a full stop inside a number or an address is not one."""
 
 _SENTENCE_END = re.compile(r"([.!?…][\"'\u2019”»)\]]*|[\r\n])\s*\Z")
-_LOOKBACK_CHARACTERS = 256
+_LOOKBACK_CHARS = 256
 """Number of characters before a word in which the previous word is searched."""
 
 _WORDS_PER_STEP = 1024
@@ -221,7 +221,7 @@ def sentence_words(text: str) -> list[list[str]]:
 
 def previous_word(text: str) -> str:
     """Return a text's last word; `SENTENCE_START` if the next one starts a sentence."""
-    tail = text[-_LOOKBACK_CHARACTERS:]
+    tail = text[-_LOOKBACK_CHARS:]
     if _SENTENCE_END.search(tail) is not None:
         return SENTENCE_START
     return (_words(tail) or [""])[-1]

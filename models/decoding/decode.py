@@ -128,9 +128,11 @@ class DecodeBatch:
         self.slots = slots
         self._decoding = decoding
         self._spans = [slice(end - count, end) for count, end in zip(counts, accumulate(counts), strict=True)]
-        self._starts = np.array([span.start for span in self._spans])  # first row of each slot [S]
+        # first row of each slot [S]
+        self._starts = np.array([span.start for span in self._spans])
         self._owners = np.repeat(np.arange(len(slots)), counts)  # slot of each row [R]
-        self._left = np.array([slot.left for slot in slots])  # one array [S]: a step is one subtraction
+        # one array [S]: a step is one subtraction
+        self._left = np.array([slot.left for slot in slots])
         self._last = np.array([slot.call.last for slot in slots])
         self._with_tops = [number for number, slot in enumerate(slots) if slot.call.top]
         self._wants_tops = np.repeat([bool(slot.call.top) for slot in slots], counts)  # [R]
@@ -171,7 +173,8 @@ class DecodeBatch:
         chosen = step.chosen
         check_no_nan(chosen.log_probs)
         ended, exhausted = chosen.tokens == EOS, self._left == 1
-        keep = ~(ended | (exhausted & self._last)[self._owners])  # rows whose next state is wanted [R]
+        # rows whose next state is wanted [R]
+        keep = ~(ended | (exhausted & self._last)[self._owners])
         batch = before.batch.append(*chosen)
         kept = np.flatnonzero(keep)
         if len(kept) == len(keep):

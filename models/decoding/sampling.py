@@ -305,7 +305,8 @@ def _draw_in_blocks(
         for index in range(BLOCK_TOKENS):
             weight = _token_weight(logits[row, index], highest[row], scales[row])
             if weight > 0 and _is_possible(blocks[row] * BLOCK_TOKENS + index, endless[row]):
-                indices[row] = index  # kept if rounding moves the target past the last possible token
+                # kept if rounding moves the target past the last possible token
+                indices[row] = index
                 running += weight
                 if running > targets[row]:
                     break

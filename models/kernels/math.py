@@ -61,7 +61,8 @@ def log(x: Any) -> Any:
     """Return ln x of a positive normal number in single precision; relative error 2e-7."""
     bits = np.float32(x).view(np.int32)
     exponent = (bits - _BITS_OF_SQRT_HALF) >> np.int32(23)
-    m = np.int32(bits - (exponent << np.int32(23))).view(np.float32)  # in [√½, √2), with x = m · 2^exponent
+    # in [√½, √2), with x = m · 2^exponent
+    m = np.int32(bits - (exponent << np.int32(23))).view(np.float32)
     s = (m - _ONE) / (m + _ONE)
     square = s * s
     series = fma(fma(fma(_L4, square, _L3), square, _L2), square, _L1)

@@ -35,7 +35,8 @@ class Threads:
         """Maximum threads."""
         if self.limit is not None:
             return self.limit
-        from numba.core import config  # deferred: a service sets the limit before it needs numba
+        # deferred: a service sets the limit before it needs numba
+        from numba.core import config
 
         return int(vars(config)["NUMBA_NUM_THREADS"])  # numba sets it at run time
 

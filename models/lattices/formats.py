@@ -472,7 +472,7 @@ def _kaldi_lattice(name: str, arcs: Sequence[Arc]) -> Lattice:
     # all paths to a node have equally many transitions, one per frame
     counts = np.array([text.count("_") + 1 if text else 0 for text in lattice.alignments])
     depth = node_depths(lattice.sources, lattice.targets, lattice.num_nodes)
-    frames = np.zeros(lattice.num_nodes, dtype=np.int64)
+    frames = np.zeros(lattice.num_nodes, np.int64)
     for level in group_by_level(depth[lattice.sources], int(depth.max())):
         np.maximum.at(frames, lattice.targets[level], frames[lattice.sources[level]] + counts[level])
     return replace(lattice, times=frames.astype(np.float64) * _FRAME_S)

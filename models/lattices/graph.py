@@ -237,7 +237,7 @@ def build_graph(
     remainders[ends] = 0.0
     for arcs in reversed(by_source):
         np.maximum.at(remainders, sources[arcs], expected[arcs] + remainders[targets[arcs]])
-    last_use = np.full(len(levels), -1, dtype=np.int64)
+    last_use = np.full(len(levels), -1, np.int64)
     np.maximum.at(last_use, sources, levels[targets])
     return LatticeGraph(
         lattice_of=np.repeat(np.arange(len(lattices)), counts),

@@ -158,7 +158,7 @@ def node_depths(sources: Indices, targets: Indices, num_nodes: int) -> Indices:
     order = np.argsort(sources, kind="stable")
     starts = np.searchsorted(sources[order], np.arange(num_nodes + 1))
     missing = np.bincount(targets, minlength=num_nodes)
-    answer = np.full(num_nodes, -1, dtype=np.int64)
+    answer = np.full(num_nodes, -1, np.int64)
     # topological order (Kahn 1962)
     front, depth = np.flatnonzero(missing == 0), 0
     while front.size:
@@ -209,7 +209,7 @@ def build_lattice(
     nodes = np.flatnonzero(used)
     if (sources > targets)[arc_ids].any():
         nodes = nodes[np.argsort(depth[nodes], kind="stable")]
-    ranks = np.empty(len(times), dtype=np.int64)
+    ranks = np.empty(len(times), np.int64)
     ranks[nodes] = np.arange(len(nodes))
     arc_ids = arc_ids[np.argsort(ranks[sources[arc_ids]], kind="stable")]
     labels: dict[str, int] = {"": 0}
@@ -241,7 +241,7 @@ def _checked_scores(scores: Scores) -> Scores:
 def _nodes_on_paths(sources: Indices, targets: Indices, depth: Indices, *, start: int, end: int) -> Bools:
     """Mask of the nodes on a path from the start to the end [N]."""
     levels = group_by_level(depth[sources], int(depth.max()) + 1)
-    reached, reaching = np.zeros((2, len(depth)), dtype=np.bool_)
+    reached, reaching = np.zeros((2, len(depth)), np.bool_)
     reached[start] = reaching[end] = True
     for arcs in levels:
         reached[targets[arcs[reached[sources[arcs]]]]] = True

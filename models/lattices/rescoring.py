@@ -156,7 +156,7 @@ def split_graph(graph: TokenGraph, joined: LatticeGraph) -> list[TokenGraph]:
     """Split the token graph by lattice, with tokens numbered within each lattice."""
     owners = joined.lattice_of[graph.nodes]
     order = np.argsort(owners, kind="stable")
-    numbers = np.empty(len(order), dtype=np.int64)
+    numbers = np.empty(len(order), np.int64)
     firsts = np.searchsorted(owners[order], np.arange(len(joined.starts) + 1))
     numbers[order] = np.arange(len(order)) - firsts[owners[order]]
     answers = []
@@ -232,7 +232,7 @@ class _SuffixGraph:
         self._step_edges, self._step_nexts = GrowableArray(np.int64), GrowableArray(np.int64)
         silent = np.flatnonzero(self.labels == NO_WORD)
         # True for tokens after an edge without a word
-        self._is_silent = np.zeros(rescored.num_tokens, dtype=np.bool_)
+        self._is_silent = np.zeros(rescored.num_tokens, np.bool_)
         self._is_silent[np.searchsorted(self.tokens.offsets, silent, side="right") - 1] = True
 
     def sentence_end(self) -> _Suffix:
@@ -261,7 +261,7 @@ class _SuffixGraph:
         while step >= 0:
             ways.append(int(self._step_edges[step]))
             step = int(self._step_nexts[step])
-        return np.array(ways, dtype=np.int64)
+        return np.array(ways, np.int64)
 
     def _extend(self, ending: _Suffix, ways: Indices, totals: Scores, nexts: Indices) -> _Suffix:
         """Extend a suffix by the word of some edges before it."""
@@ -355,10 +355,10 @@ def oracle_errors(lattice: Lattice, reference: Sequence[str]) -> int:
     Uses dynamic programming over nodes and reference positions.
     """
     indices = {word: label for label, word in enumerate(lattice.words) if word}
-    right = np.array([indices.get(word, -1) for word in reference], dtype=np.int64)
+    right = np.array([indices.get(word, -1) for word in reference], np.int64)
     # minimum errors to each node, against each prefix of the reference [N, R + 1]
     lengths = np.arange(len(reference) + 1, dtype=np.int32)
-    costs = np.zeros((lattice.num_nodes, len(lengths)), dtype=np.int32)
+    costs = np.zeros((lattice.num_nodes, len(lengths)), np.int32)
     costs[0] = lengths
     depth = node_depths(lattice.sources, lattice.targets, lattice.num_nodes)
     levels = group_by_level(depth[lattice.targets], int(depth.max()) + 1)

@@ -51,7 +51,7 @@ class GrowableArray(Generic[T]):
     """
 
     def __init__(self, dtype: type[T], width: int | None = None) -> None:
-        self._rows: npt.NDArray[T] = np.empty((1024,) if width is None else (1024, width), dtype=dtype)
+        self._rows: npt.NDArray[T] = np.empty((1024,) if width is None else (1024, width), dtype)
         self._size = 0
 
     def __len__(self) -> int:
@@ -65,7 +65,7 @@ class GrowableArray(Generic[T]):
         """Add rows."""
         size = self._size + len(rows)
         if size > len(self._rows):
-            grown = np.empty((2 * size, *self._rows.shape[1:]), dtype=self._rows.dtype)
+            grown = np.empty((2 * size, *self._rows.shape[1:]), self._rows.dtype)
             grown[: self._size] = self._rows[: self._size]
             self._rows = grown
         self._rows[self._size : size] = rows
@@ -126,7 +126,7 @@ class PhrasePaths:
             return nodes, np.zeros((len(nodes), len(self._nothing)))
         pairs, indices = np.unique(nodes * (len(self._words) + 1) + labels, return_inverse=True)
         steps = [self._step(pair) for pair in pairs.tolist()]
-        after = np.array([node for node, _ in steps], dtype=np.int64)
+        after = np.array([node for node, _ in steps], np.int64)
         added = np.array([gain for _, gain in steps]).reshape(-1, len(self._nothing))
         return after[indices], added[indices]
 
@@ -155,7 +155,7 @@ class PhrasePaths:
     def _values(self, found: Sequence[int]) -> Scores:
         """Return the features of phrases [F + 2]."""
         unknown = [self._phrases.unknown(index, self._tokenizer) for index in found]
-        shares, counts = np.array(unknown, dtype=np.float64).reshape(-1, 2).sum(axis=0)
+        shares, counts = np.array(unknown, np.float64).reshape(-1, 2).sum(axis=0)
         return np.array([*self._phrases.values(found).sum(axis=0), shares, -counts])
 
 
@@ -222,7 +222,7 @@ def recombine(
     """
     keys = _pack_columns(np.column_stack([nodes, futures]))
     order = np.lexsort((-totals, *keys.T))
-    is_first = np.ones(len(order), dtype=np.bool_)
+    is_first = np.ones(len(order), np.bool_)
     is_first[1:] = (keys[order[1:]] != keys[order[:-1]]).any(axis=1)
     firsts, groups = np.flatnonzero(is_first), np.cumsum(is_first) - 1  # positions in `order`
     best = order[firsts]
@@ -230,7 +230,7 @@ def recombine(
     node_of = nodes[best[ranked]]
     indices = np.arange(len(ranked)) - np.searchsorted(node_of, node_of)
     selected = ranked[indices < max_tokens_per_node]
-    token_of = np.full(len(best), -1, dtype=np.int64)
+    token_of = np.full(len(best), -1, np.int64)
     token_of[selected] = np.arange(len(selected))
     tokens = token_of[groups]
     by_token = np.argsort(tokens, kind="stable")
@@ -308,8 +308,8 @@ class TokenTable:
     """
 
     def __init__(self, num_nodes: int, *, num_words: int) -> None:
-        self.first = np.zeros(num_nodes, dtype=np.int64)
-        self.count = np.zeros(num_nodes, dtype=np.int64)
+        self.first = np.zeros(num_nodes, np.int64)
+        self.count = np.zeros(num_nodes, np.int64)
         self.nodes, self.forward = GrowableArray(np.int64), GrowableArray(np.float64)
         self.phrases = GrowableArray(np.int64)
         self._words = GrowableArray(np.int64, num_words)
@@ -383,16 +383,17 @@ class TokenPassing:
         num_words = 0 if self._states_are_keys else search.recombination_order or len(joined.by_target)
         num_added = joined.phrase_weights.shape[1] + 1
         self._tokens = TokenTable(len(joined.lattice_of), num_words=num_words)
-        self._live = np.zeros(0, dtype=np.int64)  # tokens with outgoing arcs still to score
+        self._live = np.zeros(0, np.int64)  # tokens with outgoing arcs still to score
         # start of each arc in the arrays below
-        self._begins = np.zeros(len(joined.sources), dtype=np.int64)
+        self._begins = np.zeros(len(joined.sources), np.int64)
         self._log_probs, self._scores = GrowableArray(np.float64), GrowableArray(np.float64)
         self._added, self._phrases_after = GrowableArray(np.float64, num_added), GrowableArray(np.int64)
         self._best = np.full((len(joined.by_target), len(joined.starts)), -np.inf)
-        nothing = np.zeros(len(joined.starts), dtype=np.int64)
+        nothing = np.zeros(len(joined.starts), np.int64)
         words = np.full((len(joined.starts), num_words), NO_WORD)
         self._tokens.add(joined.starts, nothing.astype(np.float64), words, nothing)
-        self._num_edges, self._edges = [nothing], list[TokenEdges]()  # to the tokens of each level
+        # to the tokens of each level
+        self._num_edges, self._edges = [nothing], list[TokenEdges]()
         self._score_outgoing(0, self._states.initial, nothing)
 
     def run(self) -> TokenGraph:
@@ -413,7 +414,8 @@ class TokenPassing:
             state, rows = self._states.after(ways.parents, labels)
             futures = cast("Indices", state_keys(state))[rows]
         futures = np.column_stack([futures, phrases])
-        futures = np.where(ended[:, None], 0, futures)  # after the end, all futures are equal
+        # after the end, all futures are equal
+        futures = np.where(ended[:, None], 0, futures)
         kept, counts, best = recombine(nodes, futures, totals, self._search.max_tokens_per_node)
         self._tokens.add(nodes[best], totals[best], words[best], phrases[best])
         self._num_edges.append(counts)
@@ -427,7 +429,7 @@ class TokenPassing:
             lattices = joined.lattice_of[nodes[best]]
             kept, counts, first = recombine(lattices, words[best], totals[best], len(best))
             state, shared = self._states.after(ways.parents[best[first]], labels[best[first]])
-            indices = np.empty(len(best), dtype=np.int64)
+            indices = np.empty(len(best), np.int64)
             indices[kept] = np.repeat(shared, counts)
         rows = np.full(len(going), NO_STATE)
         rows[going] = indices

@@ -115,7 +115,8 @@ class AdaptiveSoftmax(OutputLayer):
         never[0] = -math.inf  # the rank of <s>
         self.register_buffer("never_predicted", never, persistent=False)  # added to the head's bias
         self.never_predicted: Tensor
-        starts = torch.tensor(vectors.bounds[1:-1], device="cpu")  # first ranks of other clusters
+        # first ranks of other clusters
+        starts = torch.tensor(vectors.bounds[1:-1], device="cpu")
         self.register_buffer("starts", starts, persistent=False)
         self.starts: Tensor
 

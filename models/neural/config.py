@@ -99,28 +99,28 @@ class NetworkConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     cell: CellName = "lstm"
-    layers: int = Field(default=1, ge=1, le=16)
-    embedding_size: int = Field(default=256, ge=1, le=8192)
-    hidden_size: int = Field(default=512, ge=1, le=8192)
-    window: int = Field(default=5, ge=1, le=64)
+    layers: int = Field(1, ge=1, le=16)
+    embedding_size: int = Field(256, ge=1, le=8192)
+    hidden_size: int = Field(512, ge=1, le=8192)
+    window: int = Field(5, ge=1, le=64)
     activation: ActivationName = "tanh"
     residual: bool = False
     layer_norm: bool = False
     orthogonal: bool = False
-    forget_bias: float = Field(default=1.0, ge=-100, le=100)
+    forget_bias: float = Field(1.0, ge=-100, le=100)
     learned_state: bool = False
     attention: AttentionName = "none"
-    attention_window: int = Field(default=32, ge=2, le=512)
-    attention_size: int = Field(default=128, ge=1, le=8192)
+    attention_window: int = Field(32, ge=2, le=512)
+    attention_size: int = Field(128, ge=1, le=8192)
     tied: bool = True
     output: OutputName = "softmax"
-    cutoffs: tuple[int, ...] = Field(default=(), validate_default=True)
+    cutoffs: tuple[int, ...] = Field((), validate_default=True)
     self_normalised: bool = False
-    dropout: float = Field(default=0.2, ge=0, lt=1)
-    input_dropout: float | None = Field(default=None, ge=0, lt=1)
-    hidden_dropout: float | None = Field(default=None, ge=0, lt=1)
-    embedding_dropout: float = Field(default=0.0, ge=0, lt=1)
-    weight_drop: float = Field(default=0.0, ge=0, lt=1)
+    dropout: float = Field(0.2, ge=0, lt=1)
+    input_dropout: float | None = Field(None, ge=0, lt=1)
+    hidden_dropout: float | None = Field(None, ge=0, lt=1)
+    embedding_dropout: float = Field(0.0, ge=0, lt=1)
+    weight_drop: float = Field(0.0, ge=0, lt=1)
     variational: bool = True
 
     @field_validator("cutoffs")

@@ -145,7 +145,8 @@ class AdditiveScores(nn.Module):
         times, batch = outputs.shape[:2]
         window = len(seen) - times + 1
         queries = self.queries(outputs)
-        keys = self.keys(seen).unfold(0, window, 1).transpose(2, 3)  # [T, B, window, size], no copy
+        # [T, B, window, size], no copy
+        keys = self.keys(seen).unfold(0, window, 1).transpose(2, 3)
         step = max(1, MAX_TANH_VALUES // max(1, batch * window * queries.shape[2]))
         banded = torch.cat(
             [

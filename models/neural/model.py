@@ -38,7 +38,8 @@ from models.neural.network import Network, read_network, resolve_device, write_n
 from models.neural.network_model import NetworkModel, NeuralState
 from models.vocabulary import EOS, Vocabulary
 
-_WARM_UPS = 3  # as torch's documentation advises: libraries select kernels and allocate memory at first
+# as torch's documentation advises: libraries select kernels and allocate memory at first
+_WARM_UPS = 3
 
 CapturedGraph: TypeAlias = tuple[Callable[[], None], Hidden]
 """Function that repeats a captured computation on its inputs' current content, and the results."""

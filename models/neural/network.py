@@ -141,7 +141,8 @@ def read_network(directory: Path, *, vocab_size: int) -> Network:
     with torch.device("meta"), _SkipInitialisation():
         network = Network(shapes, vocab_size)
     network.config = config
-    network.load_state_dict(tensors, strict=False, assign=True)  # no copies; a shared matrix may be absent
+    # no copies; a shared matrix may be absent
+    network.load_state_dict(tensors, strict=False, assign=True)
     if config.tied and isinstance(network.output, Softmax):  # it was replaced
         network.output.weight = cast("nn.Parameter", network.embedding.weight)
     return network.eval()

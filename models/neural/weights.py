@@ -141,7 +141,8 @@ def read_weights(directory: Path, *, vocab_size: int) -> NetworkWeights:
             raise ManifestError(
                 f"{path}: {name} is {list(array.shape)} {array.dtype}, config.json requires {list(shape)} {dtype}"
             )
-        if not np.isfinite([array.min(), array.max()]).all():  # no temporary of the array's size
+        # no temporary of the array's size
+        if not np.isfinite([array.min(), array.max()]).all():
             raise ManifestError(f"{path}: {name} has values that are not finite")
         if is_rank(name) and not np.array_equal(np.sort(array), np.arange(len(array))):
             raise ManifestError(f"{path}: rank is not a permutation of 0 to {len(array) - 1}")

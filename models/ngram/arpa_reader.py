@@ -327,7 +327,8 @@ class ArpaSection:
         if self._count == len(self.rows.words):
             capacity = min(self._declared, 2 * self._count)
             for array in self.rows:
-                array.resize(capacity, refcheck=False)  # in place; there are no other views
+                # in place; there are no other views
+                array.resize(capacity, refcheck=False)
         if self._num_unlisted == len(self._unlisted):
             self._unlisted = np.concatenate([self._unlisted, np.zeros_like(self._unlisted)])
         if self._order == 1:

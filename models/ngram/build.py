@@ -187,7 +187,8 @@ def _lloyd(values: Float32s, num_levels: int) -> Float32s:
     counts, centres = counts[filled].astype(np.float64), centres[filled]
     mass = np.concatenate([[0], np.cumsum(counts)])
     moment = np.concatenate([[0], np.cumsum(counts * centres)])
-    spread = np.cumsum(np.cbrt(counts))  # optimal density of many levels: cube root of the values'
+    # optimal density of many levels: cube root of the values'
+    spread = np.cumsum(np.cbrt(counts))
     levels = centres[np.searchsorted(spread, (np.arange(num_levels) + 0.5) / num_levels * spread[-1])]
     # O(levels) a round, by prefix sums
     for _ in range(_MAX_ITERATIONS):
@@ -349,7 +350,8 @@ def list_ngrams(automaton: Automaton) -> list[tuple[NGrams, NGramWeights]]:
     starts = automaton.order_starts.tolist()
     listed: list[tuple[NGrams, NGramWeights]] = []
     for order, (begin, end) in enumerate(itertools.pairwise(starts), start=1):
-        shorter = starts[order - 2] + 1 if order > 1 else 0  # first state of the length of the prefixes
+        # first state of the length of the prefixes
+        shorter = starts[order - 2] + 1 if order > 1 else 0
         longest = order == automaton.order
         suffixes = np.full(end - begin, -1, np.int32) if longest else automaton.suffixes[begin + 1 : end + 1]
         ngrams = NGrams(

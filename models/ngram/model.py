@@ -69,7 +69,8 @@ def check_offsets(tokens: TokenIds, offsets: TokenIds, rows: int) -> None:
             param="offsets",
         )
     ascends = offsets[0] == 0 and offsets[-1] == len(tokens)
-    if not ascends or (rows > 1 and (offsets[1:] < offsets[:-1]).any()):  # one row's offsets are 0 and N
+    # one row's offsets are 0 and N
+    if not ascends or (rows > 1 and (offsets[1:] < offsets[:-1]).any()):
         raise InputError.of("offsets", f"do not ascend from 0 to {len(tokens)}")
 
 

@@ -148,7 +148,8 @@ def score_spans(  # noqa: C901, PLR0912, PLR0915 - one loop, to keep its variabl
     detailed = len(orders) > 0
     walks = np.empty((_LANES, 8), np.uint64)  # [L, 8]: one 64-byte cache line per lane
     backoffs = np.zeros(_LANES, np.float64)  # [L], log10, charged since the last token
-    scored = np.zeros(_LANES, np.bool_)  # [L]; the token is scored, but its next state is unknown
+    # [L]; the token is scored, but its next state is unknown
+    scored = np.zeros(_LANES, np.bool_)
     row, lanes = _next_filled_row(0, begins, ends), U(0)
     while lanes < U(_LANES) and row < len(states):
         _start_lane(walks, lanes, begins[row], ends[row], states[row])

@@ -153,7 +153,8 @@ def top_k_words(  # noqa: C901, PLR0912, PLR0915 - one merge
     """
     order, k, missing = len(automaton.order_starts) - 1, ids.shape[1], U(len(automaton.words))
     chain, backoffs = np.empty(order, np.uint64), np.empty(order, np.float64)
-    heaps = np.empty(order * MAX_UNRANKED_ARCS, np.uint32)  # [order · 128], one heap per level
+    # [order · 128], one heap per level
+    heaps = np.empty(order * MAX_UNRANKED_ARCS, np.uint32)
     # local names: reading the tuple would double the loop's cost
     first_arcs, words, ranked = automaton.first_arcs, automaton.words, automaton.ranked_arcs
     probs, decoded = automaton.log10_probs, automaton.prob_values
@@ -178,7 +179,8 @@ def top_k_words(  # noqa: C901, PLR0912, PLR0915 - one merge
             arcs[level] = _best_arc(ranked, level, heaps, nexts, stops, missing)
             if arcs[level] != missing:
                 values[level] = _natural_log_prob(probs, decoded, arcs[level], backoffs[level])
-        column, begin = 0, 0  # column of the next word; first column with the last word's value
+        # column of the next word; first column with the last word's value
+        column, begin = 0, 0
         # merge of `depth` sorted lists: at most `order`, so a scan is faster than a heap
         while True:
             best, word = -1, np.int32(0)

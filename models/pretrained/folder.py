@@ -29,7 +29,8 @@ ARCHITECTURES = ("gpt2", "gpt_neox", "llama", "mistral", "olmo2", "qwen2", "qwen
 """Values of `model_type` in config.json."""
 
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
-_MAX_JSON_BYTES, _MAX_TOKENIZER_BYTES = 16 << 20, 256 << 20  # the largest tokenizers: some 40 MB
+# the largest tokenizers: some 40 MB
+_MAX_JSON_BYTES, _MAX_TOKENIZER_BYTES = 16 << 20, 256 << 20
 _HOW_MADE = (
     "; transformers makes it from vocab.json and merges.txt: "
     "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"

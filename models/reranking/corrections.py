@@ -21,7 +21,7 @@ from models.files import collapse_whitespace, count_words, split_words
 from models.reranking.candidates import Candidate, CandidateList
 
 MAX_PHRASE_WORDS = 4
-MAX_PHRASE_CHARACTERS = 256
+MAX_PHRASE_CHARS = 256
 MAX_LOG_ODDS = 100.0
 MAX_CORRECTIONS = 5000
 """Maximum corrections of a table."""
@@ -51,7 +51,7 @@ _MAX_PATHS = 16
 _Phrase = Annotated[
     str,
     AfterValidator(collapse_whitespace),
-    Field(json_schema_extra={"maxLength": MAX_PHRASE_CHARACTERS}),
+    Field(json_schema_extra={"maxLength": MAX_PHRASE_CHARS}),
 ]
 _LogOdds = Annotated[float, Field(json_schema_extra={"minimum": -MAX_LOG_ODDS, "maximum": MAX_LOG_ODDS})]
 """Types with bounds that `CorrectionTable` checks, not pydantic."""
@@ -104,7 +104,7 @@ def origins_of(candidates: Sequence[Candidate]) -> Int64s:
         candidate.origin if isinstance(candidate, CorrectedCandidate) else index
         for index, candidate in enumerate(candidates)
     ]
-    return np.array(origins, dtype=np.int64)
+    return np.array(origins, np.int64)
 
 
 class _Match(NamedTuple):
@@ -190,11 +190,11 @@ class CorrectionTable:
 def _check_correction(correction: PhraseCorrection, place: str) -> None:
     for name, phrase, least in (("heard", correction.heard, 1), ("written", correction.written, 0)):
         num_words, where = count_words(phrase), f"{place}.{name}"
-        if not least <= num_words <= MAX_PHRASE_WORDS or len(phrase) > MAX_PHRASE_CHARACTERS:
+        if not least <= num_words <= MAX_PHRASE_WORDS or len(phrase) > MAX_PHRASE_CHARS:
             raise InputError.of(
                 where,
                 f"has {num_words} words and {len(phrase)} characters; it must have from {least} to "
-                f"{MAX_PHRASE_WORDS} words, and at most {MAX_PHRASE_CHARACTERS} characters",
+                f"{MAX_PHRASE_WORDS} words, and at most {MAX_PHRASE_CHARS} characters",
             )
     if correction.heard == correction.written:
         raise InputError.of(f"{place}.written", f"is {correction.written!r}, the same as heard")

@@ -121,7 +121,7 @@ def derive(
     if base is not None:
         if not needs_tokens(name):
             count = count_words if name.endswith("words") else len
-            return given(base) * np.array([count(text) for text in texts], dtype=np.float64)
+            return given(base) * np.array([count(text) for text in texts], np.float64)
         if tokens is None:
             raise InputError(f"{name} needs a language model, but none is used", param="weights")
         return given(base) * tokens
@@ -138,7 +138,7 @@ def derive(
 def text_ranks(texts: Sequence[str]) -> Float64s:
     """Count the other texts before each [C]; equal texts have the rank of the first."""
     seen: dict[str, int] = {}
-    return np.array([seen.setdefault(text, len(seen)) for text in texts], dtype=np.float64)
+    return np.array([seen.setdefault(text, len(seen)) for text in texts], np.float64)
 
 
 def feature_name(kind: str, model: str) -> str:
@@ -199,7 +199,7 @@ class ListFeatures(NamedTuple):
     def matrix(self, names: Sequence[str], given: Mapping[str, Float64s]) -> Float64s:
         """Collect features by name, computed or given, for all candidates [N, len(names)]."""
         columns = [self.column(name) if name in self.names else given[name] for name in names]
-        return np.column_stack(columns) if columns else np.zeros((len(self.values), 0), dtype=np.float64)
+        return np.column_stack(columns) if columns else np.zeros((len(self.values), 0), np.float64)
 
     def of_lists(self, begin: int, end: int) -> "ListFeatures":
         """Slice the features of consecutive lists."""
@@ -270,7 +270,7 @@ def given_column(
         InputError: a candidate lacks it, or it is out of range.
     """
     try:
-        values = np.array([c.features[name] for one in lists for c in one.candidates], dtype=np.float64)
+        values = np.array([c.features[name] for one in lists for c in one.candidates], np.float64)
     except KeyError:
         where = next(w for w, features in _feature_locations(lists, place) if name not in features)
         raise InputError.of(where, f"has no {name!r}, which has a weight") from None

@@ -31,8 +31,8 @@ MAX_COMPARED_WORDS = 8192
 """Maximum words of a text; a pair of this size takes one step of some 15 ms."""
 
 _WORD_PAIRS_PER_STEP = 4_000_000
-_CHARACTERS_PER_STEP = 100_000
-_CHARACTERS_PER_PAIR = 64
+_CHARS_PER_STEP = 100_000
+_CHARS_PER_PAIR = 64
 """Fixed cost of a pair, even of short texts."""
 
 _Comparison: TypeAlias = tuple[Callable[[Int64s, Int64s], Float64s], Iterator[tuple[Int64s, Int64s]]]
@@ -128,7 +128,8 @@ def _wer_utilities(texts: Sequence[str]) -> Steps[_Comparison]:
 
 
 def _ngram_utilities(texts: Sequence[str], utility: Literal["chrf", "bleu"]) -> Steps[_Comparison]:
-    from models.reranking.metrics import ngram_overlap  # imported on demand because it compiles kernels
+    # imported on demand because it compiles kernels
+    from models.reranking.metrics import ngram_overlap
 
     count = ngram_overlap.count_character_ngrams if utility == "chrf" else ngram_overlap.count_word_ngrams
     counts, chrf = (yield from count(texts)), ngram_overlap.ChrF()
@@ -140,8 +141,8 @@ def _ngram_utilities(texts: Sequence[str], utility: Literal["chrf", "bleu"]) -> 
         statistics = ngram_overlap.bleu_statistics(counts, candidates, references, each_alone)
         return ngram_overlap.effective_bleu(statistics)[0]
 
-    sizes = counts.lengths.astype(np.float64) + _CHARACTERS_PER_PAIR
-    return utilities, _blocks(sizes, np.ones(len(sizes)), _CHARACTERS_PER_STEP)
+    sizes = counts.lengths.astype(np.float64) + _CHARS_PER_PAIR
+    return utilities, _blocks(sizes, np.ones(len(sizes)), _CHARS_PER_STEP)
 
 
 class WordPosterior(NamedTuple):

@@ -277,7 +277,7 @@ def _add_phrases(
     """Add phrases' features in U texts, and count their words in the models' features."""
     found = yield from map_in_steps(distinct.texts, phrases.find, size=len)
     texts = np.repeat(np.arange(len(found)), [len(of_text) for of_text in found])
-    flat = np.array([index for of_text in found for index in of_text], dtype=np.int64)
+    flat = np.array([index for of_text in found for index in of_text], np.int64)
     occurring, which = np.unique(flat, return_inverse=True)
     for name, values in zip(phrases.features, phrases.values(occurring.tolist()).T, strict=True):
         columns[name] = np.bincount(texts, values[which], len(found)).astype(np.float64)
@@ -288,7 +288,7 @@ def _add_phrases(
         unknown = yield from map_in_steps(
             occurring.tolist(), partial(phrases.unknown, tokenizer=loaded.tokenizer), size=lambda _: 0
         )
-        log_shares, num_unknown = np.array(unknown, dtype=np.float64).reshape(-1, 2)[which].T
+        log_shares, num_unknown = np.array(unknown, np.float64).reshape(-1, 2)[which].T
         np.add.at(columns[feature_name(LM, model)], texts, log_shares)
         unk = columns[feature_name(NUM_UNKNOWN, model)]
         np.subtract.at(unk, texts, num_unknown)
@@ -308,7 +308,8 @@ def _ragged_sums(values: Float64s, offsets: Int64s) -> Float64s:
     sums = np.zeros(len(offsets) - 1)
     filled = np.flatnonzero(np.diff(offsets))
     if filled.size:
-        sums[filled] = np.add.reduceat(values, offsets[filled])  # reduceat is wrong for empty segments
+        # reduceat is wrong for empty segments
+        sums[filled] = np.add.reduceat(values, offsets[filled])
     return sums
 
 

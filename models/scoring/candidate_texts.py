@@ -16,7 +16,7 @@ from models.completion.token_trie import NO_TOKENS
 from models.normaliser import Writing, written
 from models.reranking.candidates import CandidateList
 from models.reranking.features import offsets_of
-from models.scoring.constants import CHARACTERS_PER_STEP, TOKENISED_PER_STEP
+from models.scoring.constants import CHARS_PER_STEP, TOKENISED_PER_STEP
 from models.scoring.prefill import token_runs
 from models.scoring.texts import (
     ContextEncoder,
@@ -107,7 +107,7 @@ class RaggedTexts(NamedTuple):
         contexts = list({id(context): context for context, _ in sequences}.values())
         offsets = np.cumsum([0, *(len(text) for _, text in sequences)])
         ids = np.concatenate([text for _, text in sequences])
-        return cls(contexts, np.array(context_of, dtype=np.int64), ids, offsets)
+        return cls(contexts, np.array(context_of, np.int64), ids, offsets)
 
 
 def find_distinct_texts(
@@ -134,7 +134,7 @@ def find_distinct_texts(
         if read > TOKENISED_PER_STEP:
             read = 0
             yield None
-    text_of = np.array(indices, dtype=np.int64)
+    text_of = np.array(indices, np.int64)
     offsets = offsets_of(lists)
 
     def name(text: int) -> str:
@@ -145,8 +145,8 @@ def find_distinct_texts(
     return DistinctTexts(
         [text for _, text in seen],
         list(settings),
-        np.array([setting for setting, _ in seen], dtype=np.int64),
-        np.array(list_of, dtype=np.int64),
+        np.array([setting for setting, _ in seen], np.int64),
+        np.array(list_of, np.int64),
         text_of,
         name,
     )
@@ -191,7 +191,7 @@ def tokenise_texts(
         ids = np.insert(texts.ids, texts.offsets[1:], EOS)
         texts = texts._replace(ids=ids, offsets=texts.offsets + np.arange(len(texts.offsets)))
     before = [*map(len, texts.contexts), *(state.num_tokens for state in starts)]
-    lengths = np.diff(texts.offsets) + np.array(before, dtype=np.int64)[texts.context_of]
+    lengths = np.diff(texts.offsets) + np.array(before, np.int64)[texts.context_of]
     longest = int(np.argmax(lengths))
     if lengths[longest] > limits.max_tokens_per_sequence:
         limits.check_length(int(lengths[longest]), param=distinct.names(longest))
@@ -213,7 +213,7 @@ def _encode_together(loaded: TextModel, distinct: DistinctTexts) -> Work[Any, Ra
     context_texts = [s.context for s in settings if s.start is None]
     contexts = yield from map_in_steps(context_texts, partial(encode, loaded, param="context"), size=len)
     parts = []
-    most = CHARACTERS_PER_STEP[isinstance(tokenizer, WordTokenizer)]
+    most = CHARS_PER_STEP[isinstance(tokenizer, WordTokenizer)]
     for run in token_runs([len(text) for text in distinct.texts], most):
         parts.append(tokenizer.encode_ragged(distinct.texts[run]))
         yield None
@@ -221,7 +221,7 @@ def _encode_together(loaded: TextModel, distinct: DistinctTexts) -> Work[Any, Ra
     ids = np.concatenate([part.ids for part in parts]).astype(np.int64)
     numbers = itertools.count()
     before = [next(numbers) if s.start is None else len(contexts) + s.start for s in settings]
-    context_of = np.array(before, dtype=np.int64)[distinct.setting_of]
+    context_of = np.array(before, np.int64)[distinct.setting_of]
     words = lengths if isinstance(tokenizer, WordTokenizer) and tokenizer.tokens_are_words else None
     return RaggedTexts(contexts, context_of, ids, np.concatenate([[0], np.cumsum(lengths)]), words)
 
@@ -272,7 +272,7 @@ def split_at_space(loaded: TextModel, before: str, after: str) -> tuple[str, str
 
 
 def _check_characters(distinct: DistinctTexts, limits: Limits) -> None:
-    added = np.array([len(s.context) + len(s.continuation or "") for s in distinct.settings], dtype=np.int64)
+    added = np.array([len(s.context) + len(s.continuation or "") for s in distinct.settings], np.int64)
     sizes = np.fromiter(map(len, distinct.texts), np.int64, len(distinct.texts)) + added[distinct.setting_of]
     longest = int(np.argmax(sizes))
     setting = distinct.settings[distinct.setting_of[longest]]

@@ -41,7 +41,7 @@ MAX_LOOKUP_TOKENS = 8192
 TOKENISED_PER_STEP = 2048
 """Candidates tokenised per step."""
 
-CHARACTERS_PER_STEP = (1 << 13, 1 << 16)
+CHARS_PER_STEP = (1 << 13, 1 << 16)
 """Characters tokenised per step; the second value is for the compiled word tokenizer."""
 
 

@@ -27,7 +27,7 @@ from models.text_model import TextModel
 _SWITCH = 0.05
 """Probability that the model is drawn anew before a word; the same one may be drawn again."""
 
-_WINDOW_WORDS, _WINDOW_CHARACTERS = 16, 512
+_WINDOW_WORDS, _WINDOW_CHARS = 16, 512
 """End of the typed text that is scored for the weights: earlier words have hardly any effect."""
 
 _WORDS_PER_STEP = 1000
@@ -53,7 +53,7 @@ def shares(weights: Sequence[float], models: Sequence[WeightedModel]) -> dict[st
 
 def word_starts(text: str) -> Int64s:
     """Return the starts of a text's words, split at white space [N]."""
-    return np.array([found.start() for found in _WORD.finditer(text)], dtype=np.int64)
+    return np.array([found.start() for found in _WORD.finditer(text)], np.int64)
 
 
 def words_at(starts: Int64s, positions: npt.ArrayLike) -> Int64s:
@@ -121,9 +121,10 @@ def _scaled(log_probs: Float64s) -> Float64s:
 
 def normalised_weights(models: Sequence[WeightedModel]) -> Float64s:
     """Return weights before the text, summing to 1 [M]."""
-    weights: Float64s = np.array([model.weight for model in models], dtype=np.float64)
+    weights: Float64s = np.array([model.weight for model in models], np.float64)
     weights /= weights.sum()
-    np.maximum(weights, 1e-100, out=weights)  # with zeros, an impossible word could leave no weight
+    # with zeros, an impossible word could leave no weight
+    np.maximum(weights, 1e-100, out=weights)
     return weights
 
 
@@ -146,11 +147,12 @@ def weights_after(
     """
     prior = normalised_weights(models)
     start = min(split.start for split in splits)
-    first = max(start - _WINDOW_CHARACTERS, 0)
+    first = max(start - _WINDOW_CHARS, 0)
     starts = word_starts(text[first:start])[-_WINDOW_WORDS:]
     if not len(starts):
         starts = np.array([start - first])
-    bounds = np.append(starts, start - first) - starts[0]  # the last part is between the beginnings
+    # the last part is between the beginnings
+    bounds = np.append(starts, start - first) - starts[0]
     log_probs = []
     for model, split, entry in zip(models, splits, entries, strict=True):
         evidence = entry.evidence

@@ -78,7 +78,7 @@ def _prefill_all(model: LanguageModel[Any], contexts: Sequence[TokenIds], *, bos
     begin = model.initial_state if bos else model.empty_state
     states: list[Any] = []
     orders: list[Int64s] = []
-    for rows in chunks_by_length(np.array([len(context) for context in contexts], dtype=np.int64)):
+    for rows in chunks_by_length(np.array([len(context) for context in contexts], np.int64)):
         tokens, lengths = pad_sequences([contexts[i] for i in rows])
         state = begin(len(rows))
         if tokens.shape[1]:

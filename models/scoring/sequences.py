@@ -169,11 +169,11 @@ def build_tree(contexts: Int64s, tokens: TokenIds, lengths: TokenIds) -> Work[An
         alive, next_tokens = np.flatnonzero(lengths > depth), tokens[:, depth]
         width = int(next_tokens.max()) + 1
         pairs, choice_of_row = np.unique(nodes[alive] * width + next_tokens[alive], return_inverse=True)
-        choices = np.full(len(nodes), -1, dtype=np.int64)
+        choices = np.full(len(nodes), -1, np.int64)
         choices[alive] = choice_of_row
         level = TreeLevel(pairs // width, pairs % width, choices, np.unique(choices[lengths > depth + 1]))
         levels.append(level)
-        after = np.full(len(level.tokens), -1, dtype=np.int64)
+        after = np.full(len(level.tokens), -1, np.int64)
         after[level.continued] = np.arange(len(level.continued))
         nodes = after[level.choices]
         yield None
@@ -195,7 +195,7 @@ def may_be_cheaper(contexts: Int64s, tokens: TokenIds, lengths: TokenIds) -> boo
         lengths: lengths of the texts [N].
     """
     starts, start_of = np.unique(contexts * (int(tokens[:, 0].max()) + 1) + tokens[:, 0], return_inverse=True)
-    longest = np.zeros(len(starts), dtype=np.int64)
+    longest = np.zeros(len(starts), np.int64)
     np.maximum.at(longest, start_of, lengths)
     return _is_cheaper(int(np.maximum(longest - 1, 0).sum()), int(lengths.max()), lengths)
 
@@ -222,7 +222,7 @@ def score_tree(
         exact: see `score_ragged_texts`.
     """
     size = max(1, MAX_STATE_ENTRIES // len(model.vocabulary)) if exact else MAX_TREE_ROWS
-    scores = np.zeros(shape, dtype=np.float32)
+    scores = np.zeros(shape, np.float32)
     pending: list[_PendingChoices] = []
     for depth, level in enumerate(levels):
         pending.append(_PendingChoices(depth, state, level.rows, level.tokens, level.choices))
@@ -342,7 +342,7 @@ def score_ragged_texts(
         supports(loaded.model, RaggedScorer) and normalised and lengths.max(initial=0) <= MAX_LOOKUP_TOKENS
     )
     order = np.arange(len(lengths)) if ragged else _lists_by_length(lengths, list_of)
-    out = np.zeros(len(texts.ids), dtype=np.float32)
+    out = np.zeros(len(texts.ids), np.float32)
     for run in token_runs(_new_ragged_context_lengths(texts, order)):
         rows = order[run]
         used, numbers = _distinct(texts.context_of[rows])
@@ -372,7 +372,7 @@ def score_ragged_texts(
 def _distinct(numbers: Int64s) -> tuple[Int64s, Int64s]:
     """Return distinct numbers in ascending order, and each number's index among them."""
     if not numbers.any():  # the common case, several times as fast
-        return np.zeros(1, dtype=np.int64), numbers
+        return np.zeros(1, np.int64), numbers
     used, indices = np.unique(numbers, return_inverse=True)
     return used, indices
 
@@ -391,7 +391,7 @@ def _new_ragged_context_lengths(texts: RaggedTexts, order: Int64s) -> list[int]:
     """Return each text's context length, in an order; 0 after an earlier equal context."""
     if not any(map(len, texts.contexts)):
         return [0] * len(order)
-    fresh = np.zeros(len(order), dtype=np.int64)
+    fresh = np.zeros(len(order), np.int64)
     contexts, first = np.unique(texts.context_of[order], return_index=True)
     known = len(texts.contexts)
     fresh[first] = [len(texts.contexts[i]) if i < known else 0 for i in contexts]
@@ -444,7 +444,7 @@ def _score_padded(
         levels = yield from build_tree(contexts, tokens, lengths)
         if exact or tree_is_cheaper(levels, len(state), lengths):
             return (yield from score_tree(model, state, levels, tokens.shape, exact=exact))
-    scores = np.zeros(tokens.shape, dtype=np.float32)
+    scores = np.zeros(tokens.shape, np.float32)
     for chunk in chunks_by_length(lengths):
         width = int(lengths[chunk].max())
         before = state.select(contexts[chunk])

@@ -22,10 +22,10 @@ V = TypeVar("V", bound=np.number[Any])
 TextOrIds: TypeAlias = str | Sequence[int]
 """A string, or token ids not yet checked against a vocabulary."""
 
-MAX_CHARACTERS_PER_TOKEN = 16
+MAX_CHARS_PER_TOKEN = 16
 """Characters accepted per token of the token limit; longer texts are rejected without tokenising."""
 
-MAX_CHARACTERS_AT_LEAST = 65_536
+MAX_CHARS_AT_LEAST = 65_536
 """Characters always accepted, however low the token limit: one word may be long."""
 
 _LONG_CONTEXT, _TAIL = 1024, 512
@@ -76,9 +76,9 @@ class Limits:
     def check_characters(self, *given: str | Sequence[int], param: str) -> None:
         """Raise a `ContextLengthError` for a text, in one or more pieces, too long to tokenise; ids do not count."""
         size = sum(len(piece) for piece in given if isinstance(piece, str))
-        if size <= MAX_CHARACTERS_AT_LEAST:
+        if size <= MAX_CHARS_AT_LEAST:
             return
-        limit = max(MAX_CHARACTERS_PER_TOKEN * self.max_tokens_per_sequence, MAX_CHARACTERS_AT_LEAST)
+        limit = max(MAX_CHARS_PER_TOKEN * self.max_tokens_per_sequence, MAX_CHARS_AT_LEAST)
         if size > limit:
             raise ContextLengthError.of(
                 param,
@@ -115,7 +115,7 @@ def encode(loaded: TextModel, given: TextOrIds, *, param: str) -> TokenIds:
         InputError: an id is outside the vocabulary.
     """
     if isinstance(given, str):
-        return np.asarray(loaded.tokenizer.encode(given), dtype=np.int64)
+        return np.asarray(loaded.tokenizer.encode(given), np.int64)
     return loaded.model.vocabulary.check_ids(given, param=param)
 
 
@@ -159,7 +159,7 @@ def encode_after(loaded: TextModel, context: TextOrIds, given: TextOrIds, *, par
     """
     if isinstance(context, str) and isinstance(given, str):
         joint, border = loaded.tokenizer.encode_after(context, given)
-        return EncodedText(np.array(joint[:border], dtype=np.int64), np.array(joint[border:], dtype=np.int64))
+        return EncodedText(np.array(joint[:border], np.int64), np.array(joint[border:], np.int64))
     if isinstance(context, str) != isinstance(given, str) and context:
         kinds = ("text", "token ids") if isinstance(context, str) else ("token ids", "text")
         raise InputError.of("context", f"is {kinds[0]} but {param} is {kinds[1]}; both must be of one kind")
@@ -268,4 +268,4 @@ def ids_after(tokenizer: Tokenizer, before: TextState, text: str) -> TokenIds:
         spelled = tokenizer.token_bytes[before.last_token]
         if spelled and not spelled[-1:].isspace():
             text = " " + text
-    return np.asarray(tokenizer.encode(text), dtype=np.int64)
+    return np.asarray(tokenizer.encode(text), np.int64)

@@ -83,7 +83,8 @@ def common(
 
 def main() -> None:
     """Run the command line; print errors as one line on standard error, with exit code 2 for invalid input."""
-    if "serve" in sys.argv[1:]:  # at SIGHUP a service reads its files again; it may be sent while one starts
+    # at SIGHUP a service reads its files again; it may be sent while one starts
+    if "serve" in sys.argv[1:]:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     _open_closed_streams()
     _tolerate_encodings()
@@ -98,7 +99,8 @@ def main() -> None:
         sys.exit(EXIT_FAILED)
     except OSError as error:  # for example, output to a full disk
         with contextlib.suppress(OSError):
-            sys.stdout.close()  # otherwise Python flushes again at exit and prints a traceback
+            # otherwise Python flushes again at exit and prints a traceback
+            sys.stdout.close()
         _fail(error, EXIT_FAILED)
 
 

@@ -36,7 +36,8 @@ def serve(
 
         show_settings()
         return
-    gc.disable()  # until the models are loaded: collections during imports take a tenth of the time
+    # until the models are loaded: collections during imports take a tenth of the time
+    gc.disable()
     from service.app import serve as run
     from service.settings import read_settings
 
@@ -131,7 +132,8 @@ def lsp(
 
 @keys_app.callback()
 def _group() -> None:
-    """Create API keys."""  # without a callback, typer would merge the only command into its group
+    # without a callback, typer would merge the only command into its group
+    """Create API keys."""
 
 
 @keys_app.command("create")

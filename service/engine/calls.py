@@ -49,7 +49,7 @@ class ChoiceBatch(CallBatch[ScoreChoices, _ChoiceProgress]):
     """Batch of `ScoreChoices` calls; a slice scores candidates of a few rows."""
 
     def _start(self, call: ScoreChoices) -> _ChoiceProgress:
-        return _ChoiceProgress(np.empty(len(call.tokens), dtype=np.float32))
+        return _ChoiceProgress(np.empty(len(call.tokens), np.float32))
 
     def _run(self, under_way: Mapping[ScoreChoices, _ChoiceProgress], count: int) -> SliceResult:
         left = [len(call.state) - progress.done for call, progress in under_way.items()]

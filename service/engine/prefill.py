@@ -62,7 +62,7 @@ class PrefillProgress:
     def __init__(self, call: Read) -> None:
         self.tokens, lengths = call.tokens, call.lengths
         self.left = call.size
-        self.scores = np.zeros(self.tokens.shape, dtype=np.float32) if call.want.scores else None
+        self.scores = np.zeros(self.tokens.shape, np.float32) if call.want.scores else None
         self._keep = call.want.state
         rows = view(call.state)
         order = np.argsort(lengths, kind="stable")
@@ -122,7 +122,8 @@ class PrefillProgress:
                 continue
             after = Segment(segment.rows, segment.left - columns, state, segment.column + width)
             num_ended = int(after.left.searchsorted(0, side="right"))
-            if num_ended and self._keep:  # ended texts are stored only if their states are wanted
+            # ended texts are stored only if their states are wanted
+            if num_ended and self._keep:
                 self._read.append(after.cut(slice(num_ended)))
             if num_ended < len(after.rows):
                 self._pending.append(after.cut(slice(num_ended, None)) if num_ended else after)
@@ -220,7 +221,7 @@ def slice_width(left: TokenIds, count: int) -> int:
 
 def _stack_tokens(chosen: _Chosen, width: int, num_rows: int) -> TokenIds:
     """Stack the next tokens of all selected segments [R, width], padded with `</s>`."""
-    tokens = np.full((num_rows, width), EOS, dtype=np.int64)
+    tokens = np.full((num_rows, width), EOS, np.int64)
     row = 0
     for reading, segments in chosen:
         for segment in segments:

@@ -171,7 +171,8 @@ class Admission:
 
         Owners take turns, so this holds only for owners with at least their share of these jobs.
         """
-        if job.options.bulk or len(self.jobs) < MIN_LATE_JOBS:  # before the cost of listing jobs
+        # before the cost of listing jobs
+        if job.options.bulk or len(self.jobs) < MIN_LATE_JOBS:
             return
         before = [other for other in self.jobs if not (other.options.bulk or other.parked)]
         owner, owners = job.options.owner, [other.options.owner for other in before]

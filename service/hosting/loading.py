@@ -138,7 +138,8 @@ class Loader:
                 raise InputError.of("precision", f"names {address!r}: {error}") from None
             except CheckpointError:
                 continue  # the model exists; loading it reports the error
-            if address not in {version.name, version.address}:  # an alias; `_precision_of` ignores it
+            # an alias; `_precision_of` ignores it
+            if address not in {version.name, version.address}:
                 raise InputError.of(
                     "precision",
                     f"names {address!r}; name the model, {version.name}, or a version with its number, "
@@ -193,7 +194,8 @@ class Loader:
         if self.num_threads is not None:
             THREADS.limit = self.num_threads
             torch = sys.modules.get("torch")  # only networks in float32 import it
-            if torch is not None:  # now: a thread keeps the setting of its first computation
+            # now: a thread keeps the setting of its first computation
+            if torch is not None:
                 torch.set_num_threads(self.num_threads)
         next_token_bytes = self.prefix_cache_bytes // NEXT_TOKEN_CACHE_DIVISOR
         prefix_bytes = self.prefix_cache_bytes - next_token_bytes

@@ -267,7 +267,8 @@ class ModelHost:
             self._last_read_s = self._clock()
             if not self._was_reachable:
                 for address, model in self._models.items():
-                    self._models[address] = replace(model, retry_s=-math.inf)  # the outage may be the cause
+                    # the outage may be the cause
+                    self._models[address] = replace(model, retry_s=-math.inf)
         self._was_reachable = reachable
         self._reconcile()
         watched = self._watcher.watched.values()
@@ -367,7 +368,8 @@ class ModelHost:
         for model in unloaded:
             if model.loaded is not None and model.size is not None:
                 use = model.loaded.use
-                read_by_all = without_members(model.loaded.model)  # models with requests' members, too
+                # models with requests' members, too
+                read_by_all = without_members(model.loaded.model)
                 ended = UnloadingModel(model.address, weakref.ref(read_by_all), use, model.size)
                 self._unloading = (*self._unloading, ended)
                 _log.info("model unloaded", model=model.address, requests=use.in_flight)

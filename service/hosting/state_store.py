@@ -99,7 +99,8 @@ class StateStore:
         # by owner and handle, with the last use, oldest first
         self._owned: dict[str, OrderedDict[str, tuple[StoredState, float]]] = {}
         self._counts, self._sizes = Shares[str](self.max_states), Shares[str](self.max_bytes)
-        self._unloaded: dict[str, str | None] = {}  # addresses by tag; None for versions without states
+        # addresses by tag; None for versions without states
+        self._unloaded: dict[str, str | None] = {}
         self._num_sharing: Counter[tuple[str, PhraseAutomaton[int]]] = Counter()
 
     def __len__(self) -> int:

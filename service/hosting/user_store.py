@@ -94,7 +94,8 @@ class UserStore:
     ) -> None:
         self._path, self._max_users, self._ttl_s, self._clock = path, max_users, ttl_s, clock
         self.bounds = bounds
-        self._connections: dict[float, sqlite3.Connection] = {}  # by waiting time for others
+        # by waiting time for others
+        self._connections: dict[float, sqlite3.Connection] = {}
         self._writing = threading.Lock()
         self._cache = LimitedCache[tuple[str, str], tuple[int, UserModel]](min(_MAX_CACHED, max_users))
         self._offset_s: float | None = None  # of the file's time to the clock
@@ -208,7 +209,8 @@ class UserStore:
 
     def _put(self, writer: sqlite3.Connection, owner: str, user: str, model: UserModel) -> UserModel:
         words, pairs = model.export()
-        if (len(words), len(pairs)) < (len(model), model.num_pairs):  # some have decayed to almost 0
+        # some have decayed to almost 0
+        if (len(words), len(pairs)) < (len(model), model.num_pairs):
             model = user_model_from_counts(words, pairs)
         content = json.dumps({"words": words, "pairs": pairs}, ensure_ascii=False, separators=(",", ":"))
         version = 1 + secrets.randbits(62)

@@ -36,18 +36,18 @@ from models.completion.ranking import MAX_DICTIONARY_WORDS
 from models.errors import LanguageModelError
 from models.words import is_word_character
 from service.local.ask import LocalCall, ask
-from service.operations.check import MAX_CHARACTERS, MAX_DICTIONARY
+from service.operations.check import MAX_CHARS, MAX_DICTIONARY
 
 NAME = "gramophone"
 ADD_TO_DICTIONARY = "gramophone.addToDictionary"
-_MAX_CONTEXT_CHARACTERS = 2000
+_MAX_CONTEXT_CHARS = 2000
 _MAX_WORDS = 1000
-_MAX_WORD_CHARACTERS = 200
+_MAX_WORD_CHARS = 200
 """Maximum characters of the rest of a word that a completion replaces."""
 _TIMEOUT_S = 10.0
 _MIN_PROBABILITY = 0.01
 """Minimum probability of corrections after the first."""
-_MAX_DOCUMENT_CHARACTERS = 1_000_000
+_MAX_DOCUMENT_CHARS = 1_000_000
 _MAX_MESSAGE_BYTES, _MAX_HEADER_BYTES, _MAX_READ_BYTES = 16 << 20, 100, 1 << 20
 _MARKDOWN = MarkdownIt("commonmark", {"maxNesting": 100})
 """Parser of blocks. Tables are paragraphs: a few characters can make 65,536 cells."""
@@ -386,8 +386,10 @@ class ProseServer(LanguageServer):
         self.command(ADD_TO_DICTIONARY)(add_word)
 
     def _handle(self, method: str, handler: Callable[..., Any], settings: Any = None) -> None:
-        self.feature(method, settings)(partial(handler))  # pygls sets attributes; methods have none
-        self.protocol.fm.builtin_features.pop(method, None)  # or pygls keeps documents, too
+        # pygls sets attributes; methods have none
+        self.feature(method, settings)(partial(handler))
+        # or pygls keeps documents, too
+        self.protocol.fm.builtin_features.pop(method, None)
 
     @override
     def start_io(self, stdin: BinaryIO | None = None, stdout: BinaryIO | None = None) -> None:
@@ -420,16 +422,16 @@ class ProseServer(LanguageServer):
         `range`, which includes the rest of a word around the caret, and that of the rest as `rest`.
         """
         document = self.documents.get(params.text_document.uri)
-        if document is None or len(text := document.text) > _MAX_DOCUMENT_CHARACTERS:
+        if document is None or len(text := document.text) > _MAX_DOCUMENT_CHARS:
             return []
         version, end = document.version, document.offset(params.position)
         if any(begin < end <= stop for begin, stop in document.hidden):
             return []
-        line = document.prose[max(0, end - _MAX_CONTEXT_CHARACTERS) : end].rpartition("\n")[2]
+        line = document.prose[max(0, end - _MAX_CONTEXT_CHARS) : end].rpartition("\n")[2]
         body = {"text": line, "dictionary": self.words[-_MAX_WORDS:], **options}
         reply = await self.ask("/v1/autocomplete", body)
         found = reply["completions"] if reply is not None and document.version == version else []
-        after = len([*takewhile(is_word_character, text[end : end + _MAX_WORD_CHARACTERS])])
+        after = len([*takewhile(is_word_character, text[end : end + _MAX_WORD_CHARS])])
         spans = list[Span]()
         for one in found:
             start = end - len(line) + one["start"]
@@ -456,8 +458,8 @@ class ProseServer(LanguageServer):
         await asyncio.sleep(self.options.delay_s)
         document = self.documents[uri]
         version, prose, issues, spans = document.version, "", list[Json](), list[Span]()
-        if (length := len(document.text)) > _MAX_DOCUMENT_CHARACTERS:
-            self._say(f"{uri:.200} has {length} characters; at most {_MAX_DOCUMENT_CHARACTERS} are checked")
+        if (length := len(document.text)) > _MAX_DOCUMENT_CHARS:
+            self._say(f"{uri:.200} has {length} characters; at most {_MAX_DOCUMENT_CHARS} are checked")
         else:
             prose = document.prose
         options = {"threshold": self.options.threshold, "dictionary": self.words[-MAX_DICTIONARY:]}
@@ -556,8 +558,8 @@ def add_word(ls: ProseServer, word: str) -> None:
 
 def problem_of_word(word: str) -> str:
     """Return why a word cannot be in a dictionary; empty if it can."""
-    if len(word) > MAX_CHARACTERS:
-        return f"has {len(word)} characters; at most {MAX_CHARACTERS} are accepted"
+    if len(word) > MAX_CHARS:
+        return f"has {len(word)} characters; at most {MAX_CHARS} are accepted"
     if not word.strip() or "\n" in word or "\r" in word:
         return "is empty or has a line break"
     if (count := len(word.split())) > (most := MAX_DICTIONARY_WORDS // _MAX_WORDS):

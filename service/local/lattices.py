@@ -102,7 +102,8 @@ def write_best(
     printed to standard error.
     """
     metric = make_metric("wer")
-    errors = list[list[Int64s]]()  # per lattice: errors and words of first, best and oracle strings
+    # per lattice: errors and words of first, best and oracle strings
+    errors = list[list[Int64s]]()
 
     def counted() -> Iterator[CandidateList]:
         for rescored in lattices:

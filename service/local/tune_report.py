@@ -162,7 +162,8 @@ def tuning_page(title: str, tuned: TuningOutcome, reply: TuneReply) -> bytes:
     """Render the report as a self-contained HTML page in UTF-8."""
     problem = tuned.data.problem
     costs = problem.costs(problem.statistics[tuned.held_out].sum(axis=0))
-    gains = costs[tuned.first] - costs[tuned.held_out]  # of the corpus score, in percentage points
+    # of the corpus score, in percentage points
+    gains = costs[tuned.first] - costs[tuned.held_out]
     num_changed = int(np.count_nonzero(tuned.first != tuned.held_out))
     better, worse = np.argsort(-gains, kind="stable"), np.argsort(gains, kind="stable")
     better, worse = better[gains[better] > LOSS_TOLERANCE], worse[gains[worse] < -LOSS_TOLERANCE]

@@ -34,7 +34,7 @@ from service.schemas.replies import ErrorBody
 ANY = "*"
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _OWN_SITES = frozenset({b"same-origin", b"none"})
-_SHOWN_CHARACTERS = 100
+_SHOWN_CHARS = 100
 
 
 @dataclass(eq=False)
@@ -66,7 +66,7 @@ class CrossOriginGuard:
         host = request.headers.get(b"host", b"").decode("latin-1")
         if not self._is_allowed_host(_host_name(host)):
             message = (
-                f"host is {host[:_SHOWN_CHARACTERS]!r}, which is not allowed: add it to GRAMOPHONE_ALLOWED_HOSTS, or "
+                f"host is {host[:_SHOWN_CHARS]!r}, which is not allowed: add it to GRAMOPHONE_ALLOWED_HOSTS, or "
                 "configure API keys"
             )
             return self._refused(421, ErrorBody(message, "invalid_request_error", None, "unknown_host"))
@@ -157,7 +157,7 @@ class CrossOriginReplies(CORSMiddleware):
         if self.is_allowed_origin(origin):
             return super().preflight_response(request_headers)
         message = (
-            f"pages of the origin {origin[:_SHOWN_CHARACTERS]!r} may not send requests: add it to "
+            f"pages of the origin {origin[:_SHOWN_CHARS]!r} may not send requests: add it to "
             "GRAMOPHONE_CORS_ORIGINS"
         )
         return error_response(403, ErrorBody(message, "permission_error", None, "foreign_page"))

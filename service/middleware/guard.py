@@ -67,7 +67,8 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
         elif self.cors.allow_origins or scope["method"] == "OPTIONS":  # a preflight, or for a listed page
-            scope["state"].pop(WHOLE_REPLY, None)  # it would lack the headers for other origins
+            # it would lack the headers for other origins
+            scope["state"].pop(WHOLE_REPLY, None)
             await self.cors(scope, receive, send)
         else:
             await self._guard(scope, receive, send)
@@ -115,7 +116,8 @@ class Guard:
         reply = None if request.status else response_to(error, request.scope["path"], self.metrics)
         if reply is None:
             _log.exception("request failed", request_id=request.request_id)
-            if request.status:  # the reply has begun, so the server must close the connection
+            # the reply has begun, so the server must close the connection
+            if request.status:
                 raise error
             reply = error_response(500, INTERNAL_ERROR)
         await reply(request.scope, request.receive, request.send)
@@ -126,7 +128,8 @@ class Guard:
         route = fields.pop("route", "unmatched")
         method = request.scope["method"] if request.scope["method"] in _METHODS else "other"
         key = (route, method, status)
-        if key not in self._counters:  # cached: a lookup by label takes longer than counting
+        # cached: a lookup by label takes longer than counting
+        if key not in self._counters:
             counter = self.metrics.http_requests.labels(route, method, str(status))
             self._counters[key] = counter.inc, self.metrics.latency.labels(route).observe
         count, observe = self._counters[key]

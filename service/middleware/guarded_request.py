@@ -172,7 +172,8 @@ class GuardedRequest:
         self._parts.clear()
         while self._models:
             self._models.pop().use.in_flight -= 1
-        state = self.scope["state"]  # circles of references would wait for the garbage collector
+        # circles of references would wait for the garbage collector
+        state = self.scope["state"]
         state.pop(_KEY, None)
         state.pop(WHOLE_REPLY, None)
 

@@ -17,7 +17,7 @@ UserName = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 """Name of a user or session, safe as a segment of a path."""
 
 K = TypeVar("K")
-MAX_ACCEPTED_CHARACTERS = 10_000
+MAX_ACCEPTED_CHARS = 10_000
 _NO_SPACE = r"[^\s\x1c-\x1f]"  # Python also splits words at information separators
 _WORD_LENGTH = Field(max_length=UserModelLimits().max_word_characters)
 WordText = Annotated[str, StringConstraints(pattern=rf"^{_NO_SPACE}+$"), _WORD_LENGTH]
@@ -31,9 +31,9 @@ class AcceptedRequest(WireModel):
 
     model_config = with_examples({"text": "length of an object", "context": "Return the "})
 
-    text: str = Field(min_length=1, max_length=MAX_ACCEPTED_CHARACTERS)
+    text: str = Field(min_length=1, max_length=MAX_ACCEPTED_CHARS)
     """Accepted completion, or one or several sentences."""
-    context: Annotated[str, Field(max_length=MAX_ACCEPTED_CHARACTERS)] | None = None
+    context: Annotated[str, Field(max_length=MAX_ACCEPTED_CHARS)] | None = None
     """Preceding text, or the end of it; empty at the start of a text. If null, the first word's predecessor is unknown
     and no pair is learnt for it."""
 

@@ -32,9 +32,9 @@ _COMPLETIONS_PER_ROW = 16
 MAX_LIST = 10_000
 """Maximum entries of a dictionary or a blocklist."""
 
-_MAX_ENTRY_CHARACTERS = 200
+_MAX_ENTRY_CHARS = 200
 
-EntryText = Annotated[str, StringConstraints(min_length=1, max_length=_MAX_ENTRY_CHARACTERS, pattern=r"\S")]
+EntryText = Annotated[str, StringConstraints(min_length=1, max_length=_MAX_ENTRY_CHARS, pattern=r"\S")]
 """A word, or several separated by spaces."""
 
 _TOKENS_PER_ROW = 6

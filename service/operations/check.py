@@ -38,12 +38,12 @@ DEFAULT_THRESHOLD = 0.5
 MAX_DICTIONARY = 10_000
 _MAX_SUGGESTIONS = 20
 _MAX_SPANS = 1_000
-MAX_CHARACTERS = 200
+MAX_CHARS = 200
 """Maximum characters of a line of candidates and of a word of a dictionary."""
-OneLine = Annotated[str, StringConstraints(max_length=MAX_CHARACTERS, pattern=r"^[^\n]*$")]
+OneLine = Annotated[str, StringConstraints(max_length=MAX_CHARS, pattern=r"^[^\n]*$")]
 """A text without line breaks, because each line is a sentence."""
 
-DictionaryWord = Annotated[str, StringConstraints(min_length=1, max_length=MAX_CHARACTERS)]
+DictionaryWord = Annotated[str, StringConstraints(min_length=1, max_length=MAX_CHARS)]
 
 R = TypeVar("R")
 T = TypeVar("T")

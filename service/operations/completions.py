@@ -36,7 +36,7 @@ from models.decoding.generate import continue_prompts
 from models.decoding.parameters import DecodingParameters
 from models.errors import InputError, UnsupportedParameterError
 from models.language_model import TopTokens
-from models.scoring.texts import MAX_CHARACTERS_PER_TOKEN, Limits, TextOrIds, check_reads_forward
+from models.scoring.texts import MAX_CHARS_PER_TOKEN, Limits, TextOrIds, check_reads_forward
 from models.text_model import TextModel
 from models.tokenizers import Detokenizer
 from models.vocabulary import BOS, EOS
@@ -75,8 +75,8 @@ MAX_LOGPROB_TOKEN_IDS = 128
 OBJECT_TYPE = "text_completion"
 _SEEDS = 1 << 64
 
-_MAX_NAMES_LOGGED, _MAX_NAME_CHARACTERS = 20, 64
-_FINGERPRINT_CHARACTERS = 12
+_MAX_NAMES_LOGGED, _MAX_NAME_CHARS = 20, 64
+_FINGERPRINT_CHARS = 12
 
 
 @dataclass(slots=True)
@@ -251,7 +251,8 @@ class CompletionRequest(ModelRequest):
             self,
             limits,
             stream=bool(self.stream),
-            max_tokens=max_tokens or 1,  # 0 would be invalid; other fields are still checked
+            # 0 would be invalid; other fields are still checked
+            max_tokens=max_tokens or 1,
             top_k=None if self.top_k in {-1, 0} else self.top_k,
             seed=None if self.seed is None else self.seed % _SEEDS,
         )
@@ -300,7 +301,8 @@ class EntryBuilder:
         tops = () if top is None else zip(top.ids.tolist(), top.log_probs.tolist(), strict=True)
         by_name = {self.name(other): other_logprob for other, other_logprob in tops}
         entries.token_logprobs.append(logprob)
-        entries.top_logprobs.append(by_name | {name: logprob})  # equal numbers in both lists
+        # equal numbers in both lists
+        entries.top_logprobs.append(by_name | {name: logprob})
 
     def name(self, token: int) -> str:
         """Return the name of a token."""
@@ -493,7 +495,7 @@ def _check_entries(
     """Reject a reply of too many entries, or repeated characters of prompts."""
     n = request.num_choices
     characters = n * sum(len(prompt.text) for prompt in prompts)
-    limit = MAX_CHARACTERS_PER_TOKEN * limits.max_reply_entries
+    limit = MAX_CHARS_PER_TOKEN * limits.max_reply_entries
     if request.echo and n > 1 and characters > limit:
         raise InputError.of(
             "n",
@@ -549,7 +551,7 @@ class Completions(ChoicesOperation):
         self.streams, self._parameters = bool(given.stream), given.parameters(call.limits)
         if given.model_extra:
             names = sorted(given.model_extra)[:_MAX_NAMES_LOGGED]
-            ignored = [name[:_MAX_NAME_CHARACTERS] for name in names]
+            ignored = [name[:_MAX_NAME_CHARS] for name in names]
             _log.debug("fields ignored", fields=ignored, request_id=call.request_id)
         super().__init__(call, given)
         self.ends_with_result = bool((given.stream_options or StreamOptions()).include_usage)
@@ -573,7 +575,7 @@ class Completions(ChoicesOperation):
     def _written(self, choices: list[Any], usage: Any) -> bytes:
         loaded = self.models[0]
         # model version and tokenizer: with the request, they determine the reply
-        fingerprint = f"{loaded.address}-{loaded.tokenizer.fingerprint[:_FINGERPRINT_CHARACTERS]}"
+        fingerprint = f"{loaded.address}-{loaded.tokenizer.fingerprint[:_FINGERPRINT_CHARS]}"
         reply = CompletionReply(
             self._id, OBJECT_TYPE, self._created, loaded.address, fingerprint, choices, usage
         )

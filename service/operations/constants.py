@@ -24,10 +24,10 @@ SPARSE_RATIO = 64
 
 
 # bench_rerank
-MAX_LINE_CHARACTERS = 1 << 15
+MAX_LINE_CHARS = 1 << 15
 """Characters of texts that an n-gram model scores in one call from their bytes: about a millisecond."""
 
-MAX_PAIR_CHARACTERS = 1 << 18
+MAX_PAIR_CHARS = 1 << 18
 """Characters of documents and queries whose ids are in memory together."""
 
 CANDIDATES_PER_STEP = 256

@@ -33,13 +33,13 @@ from service.schemas.wire import WireModel, either, invalid_input, parse_form, p
 
 AUTO = "auto"
 _PICKY_THRESHOLD = 0.3
-_CONTEXT_CHARACTERS = 40
-_SENTENCE_CHARACTERS = 240
+_CONTEXT_CHARS = 40
+_SENTENCE_CHARS = 240
 """Maximum characters of a sentence on each side of the error: each match repeats them."""
 _SENTENCE_END = re.compile(r"\n|[.!?…][\"')\]’”»]*\s|[。！？]")  # noqa: RUF001 - marks of other scripts
 _MAX_REPLACEMENTS = 10
 _MAX_PARTS = 1 << 16
-_PART_CHARACTERS = 1 << 12
+_PART_CHARS = 1 << 12
 """Maximum characters of a text between known positions."""
 
 Ids = Annotated[str, StringConstraints(max_length=1 << 16)]
@@ -150,7 +150,8 @@ class AnnotatedText:
 
     def __init__(self, parts: Iterable[Annotation] = ()) -> None:
         self._texts: list[str] = []
-        self._places: list[tuple[int, int, int | None]] = []  # of each: start, offset, length of the markup
+        # of each: start, offset, length of the markup
+        self._places: list[tuple[int, int, int | None]] = []
         self._start = self._offset = 0
         for part in parts:
             self.add(part)
@@ -159,8 +160,8 @@ class AnnotatedText:
         """Append a part; a long text becomes several, to find a position in it quickly."""
         text = part.interpretAs if part.text is None else part.text
         length = None if part.markup is None else utf16_length(part.markup)
-        for begin in range(0, len(text), _PART_CHARACTERS if length is None else max(len(text), 1)):
-            piece = text[begin : begin + _PART_CHARACTERS] if length is None else text
+        for begin in range(0, len(text), _PART_CHARS if length is None else max(len(text), 1)):
+            piece = text[begin : begin + _PART_CHARS] if length is None else text
             self._texts.append(piece)
             self._places.append((self._start, self._offset, length))
             self._start += len(piece)
@@ -199,8 +200,8 @@ def _match(document: AnnotatedText, issue: TextIssue, rule: dict[str, Any]) -> L
     """Convert an issue."""
     text, is_unknown = document.plain, issue.type == "unknown_word"
     offset = document.offset(issue.start)
-    begin = max(0, issue.start - _CONTEXT_CHARACTERS)
-    end = issue.end + _CONTEXT_CHARACTERS
+    begin = max(0, issue.start - _CONTEXT_CHARS)
+    end = issue.end + _CONTEXT_CHARS
     before, after = ("..." if begin else ""), ("..." if end < len(text) else "")
     return LanguageToolMatch(
         message="Possible spelling mistake found." if is_unknown else f"“{issue.text}” is improbable here.",
@@ -220,8 +221,8 @@ def _match(document: AnnotatedText, issue: TextIssue, rule: dict[str, Any]) -> L
 
 
 def _sentence(text: str, start: int, end: int) -> str:
-    """Return the sentence around an error, up to `_SENTENCE_CHARACTERS` on each side."""
-    first, last = max(0, start - _SENTENCE_CHARACTERS), end + _SENTENCE_CHARACTERS
+    """Return the sentence around an error, up to `_SENTENCE_CHARS` on each side."""
+    first, last = max(0, start - _SENTENCE_CHARS), end + _SENTENCE_CHARS
     for found in _SENTENCE_END.finditer(text, first, start):
         first = found.end()
     following = _SENTENCE_END.search(text, end, last)
@@ -283,7 +284,7 @@ class LanguageToolCheck(TextCheck[LanguageToolReply]):
         matches = yield from map_in_steps(
             [issue for issue in reply.issues if issue.type in allowed],
             lambda issue: _match(document, issue, allowed[issue.type]),
-            size=lambda issue: len(issue.text) + 2 * _SENTENCE_CHARACTERS,
+            size=lambda issue: len(issue.text) + 2 * _SENTENCE_CHARS,
         )
         asked = best if given.language == AUTO else given.language
         confidence = 1.0 if reply.weights is None else reply.weights[reply.model]

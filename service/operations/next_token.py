@@ -24,7 +24,7 @@ from models.scoring.constants import MAX_SEARCH_STEPS
 from models.scoring.prefill import predict_next, prefill, token_runs
 from models.scoring.sequences import ScoreItem, score_pairs
 from models.scoring.texts import (
-    MAX_CHARACTERS_PER_TOKEN,
+    MAX_CHARS_PER_TOKEN,
     Limits,
     TextOrIds,
     check_reads_forward,
@@ -273,7 +273,7 @@ class _NextTexts(_AfterContexts[list[NextTextResult]]):
                 instead="send fewer or shorter texts",
             )
 
-        check_tokens(sum(map(len, texts)) // MAX_CHARACTERS_PER_TOKEN)
+        check_tokens(sum(map(len, texts)) // MAX_CHARS_PER_TOKEN)
         pairs = [
             ScoreItem(f"candidates[{index}]", text, context).checked()
             for _, context in contexts

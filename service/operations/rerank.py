@@ -56,7 +56,7 @@ from models.scoring.texts import Limits, check_reads_forward, ids_after, no_cont
 from models.vocabulary import EOS
 from service.hosting.loaded_model import LoadedModel
 from service.hosting.state_store import OwnedStateStore, StoredState
-from service.operations.constants import CANDIDATES_PER_STEP, MAX_PAIR_CHARACTERS
+from service.operations.constants import CANDIDATES_PER_STEP, MAX_PAIR_CHARS
 from service.operations.operation import (
     BYTES_PER_TOKEN,
     Call,
@@ -397,7 +397,8 @@ class Rerank(LinesOperation[RerankItem, RankedList]):
     def prepare(self) -> Iterator[Callable[[], Any]]:
         given, found = self.given, list[Profile]()
         if (name := given.profile) is not None:
-            yield lambda: found.append(self.call.resources.profiles.read(name))  # the registry may be remote
+            # the registry may be remote
+            yield lambda: found.append(self.call.resources.profiles.read(name))
             self._find_job(found[0])
         if given.slots:
             yield self._replace_members
@@ -544,7 +545,8 @@ class Rerank(LinesOperation[RerankItem, RankedList]):
             )
         ]
         if self.job.corrections is not None:
-            masses = defaultdict[tuple[str, str], float](float)  # of all candidates with a correction
+            # of all candidates with a correction
+            masses = defaultdict[tuple[str, str], float](float)
             pairs_of = [[(c.heard, c.written) for c in corrections_of(one)] for one in candidates]
             for pairs, posterior in zip(pairs_of, ranked.posteriors.tolist(), strict=True):
                 for pair in set(pairs):
@@ -585,7 +587,7 @@ class RankDocuments(ModelOperation[DocumentsReply]):
             context, query = split_at_space(loaded, text, given.query)
             pairs.append(ScoreItem(f"documents[{index}]", query, context).checked())
         num_tokens, parts = 0, []
-        for run in token_runs([pair.size() for pair in pairs], MAX_PAIR_CHARACTERS):
+        for run in token_runs([pair.size() for pair in pairs], MAX_PAIR_CHARS):
             sequences, scores = yield from score_pairs(loaded, pairs[run], limits)
             num_tokens += sum(len(context) + len(text) for context, text in sequences)
             parts.append(scores)

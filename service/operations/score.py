@@ -32,7 +32,7 @@ from models.scoring.texts import (
 )
 from models.text_model import TextModel
 from models.vocabulary import EOS, UNK
-from service.operations.constants import MAX_LINE_CHARACTERS
+from service.operations.constants import MAX_LINE_CHARS
 from service.operations.operation import BYTES_PER_TOKEN, Call, Cost, LinesOperation, ModelOperation
 from service.schemas import with_examples
 from service.schemas.pieces import ENTRIES_PER_PIECE, json_pieces
@@ -57,7 +57,7 @@ from service.schemas.wire import (
     text_or_object,
 )
 
-_MAX_ID_CHARACTERS = 200
+_MAX_ID_CHARS = 200
 
 QualityOutcome: TypeAlias = tuple[TextQualityResult, int, int]
 """Quality of a text, with the numbers of tokens scored by the two models."""
@@ -208,7 +208,7 @@ def _score_lines(
         texts.append(item.given)
         size += len(item.given)
     scorer = loaded.line_scorer
-    if scorer is None or size > MAX_LINE_CHARACTERS or settings.reports_tokens:
+    if scorer is None or size > MAX_LINE_CHARS or settings.reports_tokens:
         return None
     tokens, log_probs, offsets = scorer.score(texts, bos=settings.bos, eos=settings.eos)
     scores = []
@@ -274,7 +274,7 @@ def _ngram_lengths(
     lengths = model.score_detailed(state, tokens[None], np.array([tokens.size])).orders[0]
     one_more = np.append(tokens, UNK)[None]  # whose state before it is the last one
     before = model.read(state, one_more, np.array([tokens.size + 1]), Want(before=True)).before
-    return np.asarray(lengths[own], dtype=np.int64), model.context_lengths(before)[1:][own]
+    return np.asarray(lengths[own], np.int64), model.context_lengths(before)[1:][own]
 
 
 def score_result(loaded: TextModel, score: SequenceScore, detail: Detail) -> dict[str, Any]:
@@ -338,7 +338,7 @@ class QualityLine(WireModel):
 
     text: str
     """Text to score."""
-    id: Annotated[str, StringConstraints(max_length=_MAX_ID_CHARACTERS)] | None = None
+    id: Annotated[str, StringConstraints(max_length=_MAX_ID_CHARS)] | None = None
     """Client's id of the text, echoed in the reply."""
 
     def item(self, param: str = "text") -> ScoreItem:
@@ -474,7 +474,8 @@ class Quality(LinesOperation[ScoreItem, QualityOutcome]):
                 name = f"texts[{index}]"
                 self.items += [ScoreItem(name, one).checked() if isinstance(one, str) else one.item(name)]
         against = [] if given.against is None else [call.resolve(given.against)]
-        super().__init__(call, call.resolve(given.model), *against)  # last: the log line names the last one
+        # last: the log line names the last one
+        super().__init__(call, call.resolve(given.model), *against)
 
     @override
     def cost(self) -> Cost:

@@ -132,7 +132,8 @@ async def _result(
 ) -> bytes:
     """Run an operation: at once, or on the model thread while the client is connected."""
     if operation.session is not None:
-        services.sessions.supersede(request.owner, operation.session)  # before admission, to free a place
+        # before admission, to free a place
+        services.sessions.supersede(request.owner, operation.session)
     if operation.runs_inline(cost):
         services.engine.scheduler.admission.check_capacity(terms)
         return run_to_completion(write_reply(operation))

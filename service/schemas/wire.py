@@ -39,7 +39,7 @@ MAX_CONTAINERS = 1 << 18
 MAX_VALUES = 1 << 20
 """Maximum values and names in a JSON body."""
 
-_MAX_SHOWN_CHARACTERS = 80
+_MAX_SHOWN_CHARS = 80
 _MAX_FORM_FIELDS = 100
 _MAX_FIELD_NAME_BYTES = 300
 _FORM_BYTES_AT_ONCE, _JSON_BYTES_AT_ONCE = 1 << 16, 1 << 18
@@ -118,7 +118,8 @@ class WireModel(BaseModel):
         for part in schema_objects(schema):
             items = {"list": "items_schema", "dict": "values_schema"}.get(str(part.get("type")))
             if part.get("type") == "list":
-                part["fail_fast"] = True  # millions of errors take 100 times a body's memory
+                # millions of errors take 100 times a body's memory
+                part["fail_fast"] = True
             if items in part and (items, part[items]["type"]) not in _SHORT_ITEMS:
                 # between functions written in Python, other threads can run
                 part[items] = no_info_after_validator_function(lambda value: value, part[items])
@@ -315,8 +316,8 @@ def invalid_input(error: ValidationError) -> InputError:
         # mutually exclusive fields: quoting the object would not help
         return InputError(_constraint_text(first["msg"]))
     shown = repr(_truncate(first["input"]))
-    if len(shown) > _MAX_SHOWN_CHARACTERS:
-        shown = shown[:_MAX_SHOWN_CHARACTERS] + "…"
+    if len(shown) > _MAX_SHOWN_CHARS:
+        shown = shown[:_MAX_SHOWN_CHARS] + "…"
     return InputError(
         f"{param or 'the request body'} is {shown}: {_constraint_text(first['msg'])}",
         param=param or None,
@@ -337,16 +338,17 @@ def _path(location: tuple[int | str, ...]) -> str:
 def _truncate(value: Any) -> Any:
     """Truncate a value for display: formatting megabytes delays all other requests."""
     if isinstance(value, str):
-        return value[: _MAX_SHOWN_CHARACTERS + 1]
+        return value[: _MAX_SHOWN_CHARS + 1]
     if isinstance(value, list):
-        return [_truncate(entry) for entry in value[: _MAX_SHOWN_CHARACTERS + 1]]
+        return [_truncate(entry) for entry in value[: _MAX_SHOWN_CHARS + 1]]
     if isinstance(value, dict):
-        return {_truncate(name): _truncate(value[name]) for name in islice(value, _MAX_SHOWN_CHARACTERS + 1)}
+        return {_truncate(name): _truncate(value[name]) for name in islice(value, _MAX_SHOWN_CHARS + 1)}
     return value
 
 
 def _constraint_text(message: str) -> str:
-    message = message.replace(" after validation", "")  # pydantic's words about a list's length
+    # pydantic's words about a list's length
+    message = message.replace(" after validation", "")
     return message[:1].lower() + message[1:]
 
 

@@ -148,7 +148,8 @@ class Peer:
                     return await connection.forward(request, send)
                 except ExchangeError as error:
                     if error.reply_begun or not was_used:
-                        raise  # else an idle connection was closed, or the worker died: retry on another
+                        # else an idle connection was closed, or the worker died: retry on another
+                        raise
 
     async def _connect(self) -> "_PeerConnection":
         try:
@@ -367,7 +368,8 @@ class AffinityRelay(PeerMiddleware):
             await self.app(scope, receive, send)
             return
         self.metrics.relayed_requests.inc()
-        scope["state"].pop(WHOLE_REPLY, None)  # a circle of references, which the guard would end
+        # a circle of references, which the guard would end
+        scope["state"].pop(WHOLE_REPLY, None)
         self.held.add(key, len(body))
         exchange = asyncio.ensure_future(self.peers[owner].exchange(encode_scope(scope, body), send))
         try:

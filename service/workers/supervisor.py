@@ -265,7 +265,8 @@ class Supervisor:
             slot.heartbeats = count
             if slot.missed == _MAX_MISSED_HEARTBEATS and self._stopping is None and slot.pid is not None:
                 _log.error("hung worker killed", of=number, pid=slot.pid)
-                os.kill(slot.pid, signal.SIGKILL)  # not reaped yet, so the pid is still its own
+                # not reaped yet, so the pid is still its own
+                os.kill(slot.pid, signal.SIGKILL)
 
     def _reap(self) -> None:
         """Reap dead workers; kill workers that did not stop in time."""

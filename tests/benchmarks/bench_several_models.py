@@ -30,7 +30,7 @@ TOKENIZERS = (
     ("tokenizer.kind=unigram", "tokenizer.vocab_size=8000"),
     ("tokenizer.kind=word", r"tokenizer.pattern=\w+|[^\w\s]"),
 )
-CONTEXT_CHARACTERS = 400
+CONTEXT_CHARS = 400
 CACHE_BYTES = 1 << 26
 
 
@@ -89,7 +89,7 @@ def measure_savings(loaded, tests, sentences):
     for number in range(sentences):
         for text in range(2):
             sentence = tests[text][number]
-            before, right = context[-CONTEXT_CHARACTERS:], [WeightedModel(loaded[text])]
+            before, right = context[-CONTEXT_CHARS:], [WeightedModel(loaded[text])]
             keys = [
                 keys_of(right, before, sentence),
                 keys_of(right, "", sentence),

@@ -26,7 +26,7 @@ WORDS = {
     "normalise": "nfkc",
     "tokens": ["the", "cat", "<unk>"],
 }
-CHARACTERS = {"kind": "char", "normalise": "casefold", "tokens": list("the ca,é")}
+CHARS = {"kind": "char", "normalise": "casefold", "tokens": list("the ca,é")}
 
 
 def load_and_encode(path: Path) -> None:
@@ -128,7 +128,7 @@ def test_models_of_pieces_with_other_bytes(pieces, content):
     pieces.ask(content)
 
 
-@pytest.fixture(scope="module", params=[WORDS, CHARACTERS], ids=["words", "characters"])
+@pytest.fixture(scope="module", params=[WORDS, CHARS], ids=["words", "characters"])
 def words(request, process, tmp_path_factory):
     path = tmp_path_factory.mktemp("words") / "tokenizer.json"
     return Parser(process, "load_and_encode", path, json.dumps(request.param).encode())

@@ -235,7 +235,7 @@ def loaded(tokenizer):
 
 OF_WORDS = loaded(WordTokenizer(Vocabulary(WORDS)))
 OF_LOWERED = loaded(WordTokenizer(Vocabulary([word for word in WORDS if word != "Ann"]), lowercase=True))
-OF_CHARACTERS = loaded(CharacterTokenizer(Vocabulary("abden .")))
+OF_CHARS = loaded(CharacterTokenizer(Vocabulary("abden .")))
 
 
 def complete(model, text, user=None, limits=LIMITS, **options):
@@ -285,7 +285,7 @@ def test_the_words_that_are_told_make_up_the_whole(text, sentences, dictionary, 
 @given(text=TYPED, steps=st.integers(1, 40), fuzzy=st.integers(0, 1), max_words=st.integers(1, 3))
 @settings(deadline=None, max_examples=60)
 def test_no_more_than_the_whole_is_told_where_the_search_was_cut(text, steps, fuzzy, max_words):
-    done = complete(OF_CHARACTERS, text, max_steps=steps, fuzzy=fuzzy, max_words=max_words)
+    done = complete(OF_CHARS, text, max_steps=steps, fuzzy=fuzzy, max_words=max_words)
     for num_words in range(1, max_words + 1):
         of_length = [one for one in done.completions if one.num_words == num_words and one.is_complete_word]
         assert math.fsum(one.probability for one in of_length) <= 1 - done.unexplored_mass + 1e-6
@@ -327,7 +327,7 @@ def test_a_text_that_is_too_long_is_tokenised_once(monkeypatch):
 
 
 def test_the_same_is_told_whatever_was_asked_before():
-    model = loaded(OF_CHARACTERS.tokenizer)
+    model = loaded(OF_CHARS.tokenizer)
     again = [complete(model, "a de") for _ in range(2)]
     assert again[0] == again[1]
     np.testing.assert_array_equal(len(model.next_token_cache), 1)

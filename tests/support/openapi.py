@@ -156,7 +156,7 @@ ORDER = ("post", "put", "get", "delete")
 """Order of methods, so resources are created, then read, then deleted."""
 
 OPENS_STATES = "/v1/states"
-MAX_RECORDED_CHARACTERS = 6000
+MAX_RECORDED_CHARS = 6000
 """Maximum length of a recorded reply, because longer ones are poor examples."""
 
 
@@ -268,7 +268,7 @@ def record(registry):
             if media_type_of(answer) not in WRITTEN:
                 continue
             text = answer.text
-            assert len(text) <= MAX_RECORDED_CHARACTERS, f"{example}: the reply has {len(text)} characters"
+            assert len(text) <= MAX_RECORDED_CHARS, f"{example}: the reply has {len(text)} characters"
             if asker.state is not None:
                 text = text.replace(asker.state, example_state(document))
             reply = json.loads(text) if media_type_of(answer) == JSON else text

@@ -174,7 +174,8 @@ class ErrorInjector:
             text += sentence.text[copied : word.start]
             errors.append(InjectedError(len(text), len(text) + len(new), sentence.text[word.start : end]))
             text += new
-            copied, following = end, number + count + 1  # skips a word, so errors are not adjacent
+            # skips a word, so errors are not adjacent
+            copied, following = end, number + count + 1
         return CorruptedLine(text + sentence.text[copied:], tuple(errors))
 
     def _misspelling(self, words: Sequence[Word], number: int) -> WordReplacement:

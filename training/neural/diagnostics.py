@@ -30,7 +30,7 @@ LAGS = 64
 
 _ROWS = 32
 _NEARLY_CLOSED, _NEARLY_OPEN = 0.1, 0.9
-_MAX_SHOWN_CHARACTERS = 160
+_MAX_SHOWN_CHARS = 160
 _WORD_START = "▁"  # of SentencePiece
 _CPU_ALLOCATOR = "DefaultCPUAllocator"
 _SENTENCES = 256  # per batch
@@ -186,7 +186,7 @@ def display_text(ids: list[int], vocabulary: Vocabulary) -> str:
     tokens = [vocabulary[token] for token in ids]
     pieces = any(_WORD_START in token for token in tokens)
     text = "".join(tokens).replace(_WORD_START, " ").strip() if pieces else " ".join(tokens)
-    return text if len(text) <= _MAX_SHOWN_CHARACTERS else text[: _MAX_SHOWN_CHARACTERS - 1] + "…"
+    return text if len(text) <= _MAX_SHOWN_CHARS else text[: _MAX_SHOWN_CHARS - 1] + "…"
 
 
 @contextmanager

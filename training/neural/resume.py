@@ -105,7 +105,8 @@ def check_same_structure(given: Any, own: Any, name: str) -> None:
     if type(given) not in kinds and not (isinstance(own, Mapping) and isinstance(given, Mapping)):
         raise TypeError(f"{name} has the type {type(given).__name__}, not {type(own).__name__}")
     if isinstance(given, int) and abs(given) >> 63 and not (isinstance(own, int) and abs(own) >> 63):
-        raise ValueError(f"{name} has more than 63 bits")  # allowed only in states of random generators
+        # allowed only in states of random generators
+        raise ValueError(f"{name} has more than 63 bits")
     if isinstance(own, torch.Tensor):
         # a recurrent state computed in bfloat16 is bfloat16, an initial state is float32
         same_kind = given.dtype == own.dtype or (given.is_floating_point() and own.is_floating_point())

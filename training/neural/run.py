@@ -245,7 +245,8 @@ class OutputPenalties:
 
     def _with_slowness(self, gradient: Tensor, outputs: Tensor) -> Tensor:
         changes = outputs[1:] - outputs[:-1]
-        share = 2 * self.scale * self._slowness / changes.numel()  # derivative of the mean square
+        # derivative of the mean square
+        share = 2 * self.scale * self._slowness / changes.numel()
         gradient = gradient.clone()
         gradient[1:].add_(changes, alpha=share)
         gradient[:-1].sub_(changes, alpha=share)
@@ -407,7 +408,8 @@ class TrainingRun:
         self.network.output.initialise_from_counts(counts)
         if embeddings is not None:
             initialise_embeddings(self.network, embeddings)
-        if base is not None:  # tokens after the base's keep their initial vectors and biases
+        # tokens after the base's keep their initial vectors and biases
+        if base is not None:
             given = base.state_dict()
             for name, weights in self.network.state_dict().items():
                 size = len(given[name])

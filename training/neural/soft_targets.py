@@ -35,7 +35,8 @@ DRAWN_TOKENS = 16
 """Tokens drawn from each distribution's rest; each stands for an equal part of it."""
 
 _CONTEXT = 200  # tokens that a row reads before its own part of the text
-_ROWS, _ROWS_OF_CACHE = 64, 16  # per thread; a cache stores a vector for each token of its rows
+# per thread; a cache stores a vector for each token of its rows
+_ROWS, _ROWS_OF_CACHE = 64, 16
 _SEGMENT_STEPS = 32
 
 
@@ -120,7 +121,8 @@ def write_soft_targets(
             with atomic_writer(path) as write:
                 write(header.getvalue())
                 for start in range(0, length, _SEGMENT_STEPS):
-                    run = run_parts if start else map  # the first call of a kernel compiles it: one thread
+                    # the first call of a kernel compiles it: one thread
+                    run = run_parts if start else map
                     records = np.concatenate(list(run(read_segment, readers)), axis=1)
                     write(records.tobytes())
                     progress.advance(records.size)

@@ -54,7 +54,8 @@ def backward(
     Returns:
         The mean loss per predicted token; 0 without any.
     """
-    predicted = (targets != BOS).nonzero(as_tuple=True)  # a mask makes the host wait at each use
+    # a mask makes the host wait at each use
+    predicted = (targets != BOS).nonzero(as_tuple=True)
     ids = targets[predicted]
     if not len(ids):
         return 0.0

@@ -96,7 +96,8 @@ def _share_prefixes(text: Int32s, positions: Int32s, order: int) -> tuple[UInt8s
     A block's words are read by offset in their own loop, so scattered reads overlap.
     """
     shared, extents = np.empty(len(positions), np.uint8), np.empty(len(positions), np.uint8)
-    words = np.empty(_BLOCK + 1, np.int32)  # at one offset, from the position before the block
+    # at one offset, from the position before the block
+    words = np.empty(_BLOCK + 1, np.int32)
     same, inside = np.empty(_BLOCK, np.uint8), np.empty(_BLOCK, np.uint8)  # up to the offset
     for start in range(0, len(positions), _BLOCK):
         size = min(_BLOCK, len(positions) - start)
@@ -164,7 +165,8 @@ def count_ngrams(
         unigrams = NGrams(np.arange(vocab_size, dtype=np.int32), prefixes=nowhere, suffixes=nowhere)
         counts = np.bincount(text[:-order], minlength=vocab_size).astype(np.int32)
         counted = [CountedNGrams(unigrams, counts)]
-        numbers = text  # by position: index of the n-gram that starts there; a unigram's is its word
+        # by position: index of the n-gram that starts there; a unigram's is its word
+        numbers = text
         for k in range(2, order + 1):
             longer, numbers = _count_order(parts, k, numbers)
             counted.append(longer)
@@ -305,7 +307,8 @@ class Observations:
         Source: Heafield et al. (2013), section 3.2, «adjusted counts».
         """
         num_contexts = 1
-        listed = numbers = None  # of the order below: mask of the listed n-grams, and their new indices
+        # of the order below: mask of the listed n-grams, and their new indices
+        listed = numbers = None
         for k, (every_ngram, occurrences) in enumerate(self._counted, start=1):
             counts = occurrences
             if continuations and k < self.order:
@@ -318,7 +321,8 @@ class Observations:
                 totals, types = totals[listed], types[listed]
             num_contexts = len(counts)
             threshold = self.thresholds[k - 1]
-            listed = occurrences > threshold if threshold and k > 1 else None  # unigrams are the vocabulary
+            # unigrams are the vocabulary
+            listed = occurrences > threshold if threshold and k > 1 else None
             words, prefixes, suffixes = every_ngram
             if listed is not None:
                 words, prefixes, suffixes = words[listed], prefixes[listed], suffixes[listed]
@@ -395,7 +399,8 @@ def match_counts(
         at = contexts[predicted]
         by_context = (_values_at(at, values) for values in (order.totals, order.totals - listed, types))
         yield Matches(_values_at(numbers[predicted], order.counts), *by_context)
-        contexts = np.roll(numbers, 1)  # the first is wrong, but unused: `<s>` is not predicted
+        # the first is wrong, but unused: `<s>` is not predicted
+        contexts = np.roll(numbers, 1)
 
 
 def _values_at(indices: Int32s, values: Int32s) -> Int32s:

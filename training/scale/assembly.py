@@ -79,7 +79,8 @@ class _AutomatonBuilder:
         self._words[begin : begin + size] = words[:, -1]
         self._log10_probs[begin : begin + size] = log10(probs)
         states, firsts, fan_outs = np.unique(contexts, return_index=True, return_counts=True)
-        self._first_arcs[states + 1] += fan_outs.astype(np.uint32)  # offsets from `close_order` on
+        # offsets from `close_order` on
+        self._first_arcs[states + 1] += fan_outs.astype(np.uint32)
         if k > 1:  # the empty context's weight is never used
             self._log10_backoffs[states] = log10(backoffs[firsts])
         self._filled += size

@@ -125,7 +125,8 @@ def _shares(k: int, threshold: int, discounts: Discounts) -> Stage:
 
     γ is a quotient, not 1 minus a sum, so it is exactly 0 if no mass is freed.
     """
-    words, lists_all = word_columns(1, k), k == 1 or threshold == 0  # unigrams are the vocabulary
+    # unigrams are the vocabulary
+    words, lists_all = word_columns(1, k), k == 1 or threshold == 0
     listed = "TRUE" if lists_all else f"c > {threshold}"
     context = f"PARTITION BY {word_columns(1, k - 1)}" if k > 1 else ""
 

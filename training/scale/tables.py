@@ -81,7 +81,8 @@ class Workspace:
         with report_write_errors(self.folder):
             if mark.read_text(encoding="utf-8") == key:
                 return
-            mark.write_text("", encoding="utf-8")  # if killed here, the next claim removes them
+            # if killed here, the next claim removes them
+            mark.write_text("", encoding="utf-8")
             for path in list(self.folder.glob(f"{_STAGE}*")):
                 self._removed = True
                 _discard(path)

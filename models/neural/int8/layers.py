@@ -435,7 +435,8 @@ class Int8Attention(Int8Body):
         queries = self._multiplied(self._queries, outputs)
         keys = seen if self._keys is None else self._multiplied(self._keys, seen)
         context = np.empty_like(outputs)
-        first = self._before - filled[0, :, 0].astype(np.int64)  # each row's first valid vector in `seen`
+        # each row's first valid vector in `seen`
+        first = self._before - filled[0, :, 0].astype(np.int64)
         _attend(queries, keys, seen, first, self._reduction, self._scale, context)
         attended = outputs + self._multiplied(self._projection, context)
         lengths = row_lengths(alive, batch)

@@ -100,7 +100,8 @@ class Int8Model(NetworkModel, BlockSampler[NeuralState]):
 
     @override
     def advance(self, state: NeuralState, tokens: TokenIds) -> NeuralState:
-        ids = np.asarray(tokens, np.int64).reshape(len(state))  # kernels do not check the shape
+        # kernels do not check the shape
+        ids = np.asarray(tokens, np.int64).reshape(len(state))
 
         def work(part: slice) -> NeuralState:
             hidden, alive = state.select(part).hidden, np.array([len(ids[part])])

@@ -204,7 +204,8 @@ def all_log_probs(automaton: TensorAutomaton, ids: Tensor) -> Tensor:
     entries = automaton.vocab_size + _ARC_ENTRIES * host_counts.sum(axis=0)
     for rows in runs_by_cost(entries, MAX_MATRIX_ENTRIES):
         torch.add(unigrams, charged[-1, rows, None], out=out[rows])
-        ends = np.cumsum(host_counts[:, rows].sum(axis=1)).tolist()  # of the arcs of each length
+        # of the arcs of each length
+        ends = np.cumsum(host_counts[:, rows].sum(axis=1)).tolist()
         if not ends or ends[-1] == 0:
             continue
         group, sizes = states[:, rows], counts[:, rows].reshape(-1)

@@ -144,7 +144,8 @@ class TensorNGramModel(
     def _prefill(self, state: TensorNGramState, tokens: TokenIds, lengths: TokenIds) -> TensorNGramState:
         """Return the state after tokens, of which only the last order − 1 matter."""
         check_shapes(tokens, lengths, len(state))
-        left = lengths[:, None] - np.arange(tokens.shape[1])  # tokens from each position to the row's end
+        # tokens from each position to the row's end
+        left = lengths[:, None] - np.arange(tokens.shape[1])
         texts = unpad(tokens, (left >= 1) & (left < self.order), len(self.vocabulary))
         return TensorNGramState(kernels.prefill_unpadded(self._automaton, state.ids, texts))
 

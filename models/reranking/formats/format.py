@@ -34,7 +34,7 @@ ReferenceLayout = Literal["lines", "tab", "utterance", "trn", "manifest"]
 T = TypeVar("T")
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_SHOWN_CHARACTERS = 40
+_SHOWN_CHARS = 40
 _LARGEST = 1e300
 
 CandidateRow = tuple[str, int, Candidate | InputError]
@@ -117,7 +117,8 @@ class SourceLines:
                 byte = f"byte {error.start + 1} of the line is 0x{raw[error.start]:02x}"
                 yield self.bad(number, f"the text is not UTF-8: {byte}")
                 if limit < MAX_DOCUMENT_LINE_BYTES:
-                    continue  # a document's brackets count: surrogates replace invalid bytes
+                    # a document's brackets count: surrogates replace invalid bytes
+                    continue
                 text = raw.decode("utf-8", errors="surrogateescape")
             if number == 1:
                 text = text.removeprefix("\ufeff")  # byte-order mark
@@ -228,7 +229,7 @@ def format_number(value: float) -> str:
 
 def shorten(text: str) -> str:
     """Truncate a text for messages."""
-    return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
+    return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "…"
 
 
 def parse_lines(lines: SourceLines, parse: Callable[[str], T | None]) -> Iterator[tuple[int, T] | BadLine]:

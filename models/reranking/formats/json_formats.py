@@ -131,7 +131,8 @@ def _hyporadise_list(element: TextLine, problems: list[str]) -> CandidateList:
     value = parse_json_object(element.text)
     texts = list_value(value.get("input"), "input")
     indices = itertools.count()
-    columns: dict[str, tuple[str, list[Any]]] = {}  # scores by feature, with their keys; None if missing
+    # scores by feature, with their keys; None if missing
+    columns: dict[str, tuple[str, list[Any]]] = {}
     for key, numbers in value.items():
         has_numbers = isinstance(numbers, list) and not {int, float}.isdisjoint(map(type, numbers))
         if key in _OWN_KEYS or not has_numbers:

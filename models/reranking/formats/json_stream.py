@@ -303,7 +303,8 @@ class _Scanner:
         match = _BEFORE[self._outer].fullmatch(between)
         self._key = match[1] if match and match.re.groups else None
         if match is None or bracket != "{":
-            self._lost = bracket != "{" or self._outer == "{"  # an object in an array needs no key
+            # an object in an array needs no key
+            self._lost = bracket != "{" or self._outer == "{"
             yield self._lines.bad(
                 number, "a member of the document is not an object, or its key is invalid", loses_list=True
             )

@@ -16,7 +16,7 @@ from models.reranking.formats import kaldi
 from models.reranking.formats.format import named_lists, shorten
 from models.reranking.formats.reader import format_by_name
 
-_PIECE_CHARACTERS = 1 << 18
+_PIECE_CHARS = 1 << 18
 _MAX_FILE_NAME_BYTES = 200
 
 
@@ -59,13 +59,13 @@ def _finite(one: CandidateList) -> CandidateList:
 
 
 def _write_pieces(pieces: Iterable[str], write: Callable[[bytes], object]) -> None:
-    """Write text as UTF-8, in pieces of about `_PIECE_CHARACTERS`."""
+    """Write text as UTF-8, in pieces of about `_PIECE_CHARS`."""
     waiting, size = list[str](), 0
     for piece in itertools.chain(pieces, [None]):
         if piece is not None:
             waiting.append(piece)
             size += len(piece)
-        if piece is None or size >= _PIECE_CHARACTERS:
+        if piece is None or size >= _PIECE_CHARS:
             text = "".join(waiting)
             try:
                 write(text.encode())

@@ -34,7 +34,8 @@ def make_metric(name: str, *, num_references: int | None = 1, normaliser: str = 
         )
     if name in _WITH_NORMALISERS:
         return ErrorRate(name, num_references, normaliser)
-    from models.reranking.metrics import ngram_overlap  # imported on demand because it compiles kernels
+    # imported on demand because it compiles kernels
+    from models.reranking.metrics import ngram_overlap
 
     return (ngram_overlap.Bleu if name == "bleu" else ngram_overlap.ChrF)(num_references)
 

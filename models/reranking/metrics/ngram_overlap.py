@@ -108,8 +108,10 @@ def count_ngrams_in_steps(units: Int32s, lengths: Int64s, order: int) -> Steps[N
     num_units = int(units.max(initial=0)) + 1
     slots = 1 << (2 * len(units)).bit_length()
     table = np.empty(slots, np.int64), np.empty(slots, np.int32)
-    beginning_at = np.zeros(len(units), np.int32)  # (n - 1)-gram that starts at each position
-    held = np.zeros(len(units) * order + 1, np.int32)  # counts in the current text, by number
+    # (n - 1)-gram that starts at each position
+    beginning_at = np.zeros(len(units), np.int32)
+    # counts in the current text, by number
+    held = np.zeros(len(units) * order + 1, np.int32)
     # next order and text, and the numbers of n-grams and entries so far; n-gram 0 is empty
     at = np.array([0, 0, 1, 0])
     while _count_ngrams(units, num_units, ends, *table, beginning_at, held, at, grams, counts, starts):
@@ -186,7 +188,8 @@ def _match_ngrams(
     shared: Int64s,
 ) -> None:
     """Compute the result of `NgramCounts.matches`."""
-    held = np.zeros(num_grams, np.int32)  # the group's counts of the current order, by number
+    # the group's counts of the current order, by number
+    held = np.zeros(num_grams, np.int32)
     for n in range(len(starts)):
         for group in range(len(groups) - 1):
             members = references[groups[group] : groups[group + 1]]

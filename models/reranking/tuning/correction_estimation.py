@@ -20,7 +20,7 @@ from models.files import split_words
 from models.reranking.candidates import CandidateList
 from models.reranking.corrections import (
     MAX_CORRECTIONS,
-    MAX_PHRASE_CHARACTERS,
+    MAX_PHRASE_CHARS,
     MAX_PHRASE_WORDS,
     CorrectionTable,
     PhraseCorrection,
@@ -198,11 +198,7 @@ def learn_corrections(counts: Sequence[CorrectionCounts]) -> Steps[list[PhraseCo
         num_lists = sum(own.lists[pair] for own in counts)
         kept = max(sum(own.kept[pair[0]] for own in counts), 0.0) + _KEPT_PRIOR
         log_odds = round(math.log(sum(own.replaced[pair] for own in counts) / kept), 4)
-        if (
-            num_lists >= _MIN_LISTS
-            and log_odds >= _MIN_LOG_ODDS
-            and max(map(len, pair)) <= MAX_PHRASE_CHARACTERS
-        ):
+        if num_lists >= _MIN_LISTS and log_odds >= _MIN_LOG_ODDS and max(map(len, pair)) <= MAX_PHRASE_CHARS:
             found.append(PhraseCorrection(heard=pair[0], written=pair[1], log_odds=log_odds, lists=num_lists))
     yield
     found.sort(key=lambda one: (one.heard.count(" "), -one.log_odds, one.heard, one.written))

@@ -210,10 +210,10 @@ def default_features(
     and, with corrected candidates, `correction`.
     """
     names = [RANK, RANK_LOG]
-    words = np.array([count_words(one.candidates[0].text) for one in lists], dtype=np.float64)
+    words = np.array([count_words(one.candidates[0].text) for one in lists], np.float64)
     for name in given:
         names.append(name)
-        values = np.array([one.candidates[0].features[name] for one in lists], dtype=np.float64)
+        values = np.array([one.candidates[0].features[name] for one in lists], np.float64)
         if looks_like_mean(values, words):
             names += [length_scaled_name(name, "words"), length_scaled_name(name, "characters")]
     models = [name for name in computed.names if name.partition(":")[0] in {LM, NUM_UNKNOWN}]

@@ -206,7 +206,8 @@ def _mean_weights(
     raw = np.zeros(len(problem.names))
     raw[telling] = mean / deviations[telling]
     unit = max(np.abs(raw[telling[np.argmax(np.abs(mean))]]), np.abs(raw).max() / MAX_WEIGHT)
-    scaled_raw: Floats = np.clip(raw / unit, -MAX_WEIGHT, MAX_WEIGHT)  # clips rounding errors only
+    # clips rounding errors only
+    scaled_raw: Floats = np.clip(raw / unit, -MAX_WEIGHT, MAX_WEIGHT)
     return scaled_raw
 
 
@@ -229,7 +230,7 @@ def assign_folds(lists: Sequence[CandidateList], *, folds: int, seed: int) -> In
             f"is {folds}, but {len(lists)} lists have {distinct}; lists with equal references share a fold: give "
             f"lists with at least {folds} different references",
         )
-    numbers = np.zeros(len(lists), dtype=np.int64)
+    numbers = np.zeros(len(lists), np.int64)
     sizes = [0] * folds
     for group in np.random.default_rng(seed).permutation(len(members)).tolist():
         fold = sizes.index(min(sizes))

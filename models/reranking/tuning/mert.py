@@ -54,7 +54,8 @@ class LossCurve(NamedTuple):
     def best(self, window: float) -> tuple[float, float]:
         """Return the angle of least smoothed loss, its interval's middle, and the loss."""
         edges = np.concatenate((self.angles - window, self.angles + window, [-_MAX_ANGLE, _MAX_ANGLE, 0.0]))
-        knots = np.unique(np.clip(edges, -_MAX_ANGLE, _MAX_ANGLE))  # the slope of the mean may change here
+        # the slope of the mean may change here
+        knots = np.unique(np.clip(edges, -_MAX_ANGLE, _MAX_ANGLE))
         losses = self.smoothed(knots, window)
         low = losses <= losses.min() + LOSS_TOLERANCE
         begin = int(np.argmax(low))
@@ -74,9 +75,9 @@ def line_loss(problem: TuningProblem, values: Floats, slopes: Floats) -> Steps[L
     from models.reranking.tuning.envelope import upper_envelopes
 
     values = np.maximum(values, _LOWEST)
-    first = np.empty(problem.num_lists, dtype=np.int64)
+    first = np.empty(problem.num_lists, np.int64)
     breaks = np.empty(len(values))
-    previous, entering = np.empty((2, len(values)), dtype=np.int64)
+    previous, entering = np.empty((2, len(values)), np.int64)
     count = 0
     for begin in range(0, problem.num_lists, _LISTS_PER_STEP):
         end = begin + _LISTS_PER_STEP
@@ -130,7 +131,8 @@ def powell_search(
                 # prefer a zero weight if as good, unless all would be zero
                 none = () if abs(weight) >= 1 - LOSS_TOLERANCE else (float(np.arctan(-weight)),)
                 found = yield from _search_line(problem, found.weights, direction, window, (*none, 0.0))
-            way = found.weights - before.weights  # of the round: often along a valley (Powell 1964)
+            # of the round: often along a valley (Powell 1964)
+            way = found.weights - before.weights
             if np.linalg.norm(way) > LOSS_TOLERANCE:
                 found = yield from _search_line(problem, found.weights, _unit_vector(way), window, (0.0,))
             if found.loss >= before.loss - LOSS_TOLERANCE:

@@ -157,7 +157,8 @@ def softmax_gradients(
         # three passes over the row: maximum, sum of exponentials, gradient
         for v in range(size):
             values[v] = as_float32(row[v]) + bias[v]
-            bits = np.float32(values[v]).view(np.int32)  # LLVM vectorises the maximum of integers only
+            # LLVM vectorises the maximum of integers only
+            bits = np.float32(values[v]).view(np.int32)
             key = max(key, bits ^ ((bits >> _SIGN) & _MAGNITUDE))
         highest = np.int32(key ^ ((key >> _SIGN) & _MAGNITUDE)).view(np.float32)
         target = values[targets[n]]
@@ -354,14 +355,16 @@ def linear_softmax(
     for start in range(0, count, size):
         cut = slice(start, min(start + size, count))
         logits = buffer[: cut.stop - start]
-        torch.mm(inputs[cut], weight.T, out=logits)  # addmm would first copy the bias to all rows
+        # addmm would first copy the bias to all rows
+        torch.mm(inputs[cut], weight.T, out=logits)
         answer.losses[cut], answer.log_sums[cut] = softmax_rows(
             logits, targets[cut], scale=scale, pull=pull, bias=bias
         )
         if changes is not None:
             ids, amounts = changes[0][cut], (changes[1][cut] * -scale).to(logits.dtype)
             begins = len(bias) * torch.arange(len(ids), device=ids.device)
-            logits.put_(ids + begins[:, None], amounts, accumulate=True)  # `scatter_add_` takes far longer
+            # `scatter_add_` takes far longer
+            logits.put_(ids + begins[:, None], amounts, accumulate=True)
         torch.mm(logits, weight, out=answer.grad_inputs[cut])
         if precision == torch.float32:
             answer.grad_weight.addmm_(logits.T, inputs[cut])

@@ -36,7 +36,8 @@ def good_turing(observations: Observations, held_out: EncodedCorpus | None) -> S
 
     def estimate() -> Iterator[tuple[NGrams, Float64s, Float64s]]:
         lower = uniform_distribution(observations.vocab_size)
-        lower_prefixes, unlisted = np.zeros(1, np.int32), np.zeros(1)  # the unigrams list every word
+        # the unigrams list every word
+        lower_prefixes, unlisted = np.zeros(1, np.int32), np.zeros(1)
         for k, order in enumerate(observations.orders(), start=1):
             found = discount_ratios(order.counts_of_counts)
             if found is None:

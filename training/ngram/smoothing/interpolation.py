@@ -181,7 +181,8 @@ class Additive:
         """Estimate a model."""
         added = self.k * (observations.vocab_size - 1)
         k = 0
-        begins = np.zeros(1, np.bool_)  # mask of contexts that begin with <s>; not the empty one
+        # mask of contexts that begin with <s>; not the empty one
+        begins = np.zeros(1, np.bool_)
 
         def level(order: OrderCounts) -> Level:
             nonlocal k, begins

@@ -118,7 +118,8 @@ def _em_step(orders: Sequence[_Evidence], lambdas: Float64s, uniform_prob: float
         reached = np.bincount(order.buckets, here, minlength=lambdas.shape[1])
         # the share that stops, by bucket; unchanged without tokens
         shares = np.divide(stopped, reached, out=lambdas[k].copy(), where=reached > 0)
-        updated[k] = np.minimum(shares, _MAX_LAMBDA)  # below 1: unseen words keep a probability
+        # below 1: unseen words keep a probability
+        updated[k] = np.minimum(shares, _MAX_LAMBDA)
         reaching[order.tokens] = here * (1.0 - weights * order.frequencies / total)
     return updated
 

@@ -175,7 +175,8 @@ def _best_discount(probs: Float64s, slopes: Float64s, start: float, *, highest: 
         return high
     for _ in range(_MAX_NEWTON_STEPS):
         first, second = derivatives(discount)
-        low, high = (discount, high) if first > 0 else (low, discount)  # the slope falls through its root
+        # the slope falls through its root
+        low, high = (discount, high) if first > 0 else (low, discount)
         following = discount - first / second
         if not low < following < high:  # Newton left the bracket: bisect
             following = (low + high) / 2

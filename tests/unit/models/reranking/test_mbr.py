@@ -40,7 +40,7 @@ def test_empty_texts_have_finite_utilities(utility):
 def test_candidates_are_compared_in_steps(utility, monkeypatch):
     texts = [f"the {i} of {i % 7} and {i % 5} " * (1 + i % 3) for i in range(40)]
     at_once = utilities_of(texts, np.arange(40), utility)
-    for limit in ("_WORD_PAIRS_PER_STEP", "_CHARACTERS_PER_STEP"):
+    for limit in ("_WORD_PAIRS_PER_STEP", "_CHARS_PER_STEP"):
         monkeypatch.setattr(f"models.reranking.mbr.{limit}", 500)
     assert (
         len(list(expected_utilities(texts, np.arange(40), utility))) > 40
@@ -50,7 +50,7 @@ def test_candidates_are_compared_in_steps(utility, monkeypatch):
 
 @pytest.mark.parametrize("utility", UTILITIES)
 def test_texts_are_prepared_in_steps(utility, monkeypatch):
-    monkeypatch.setattr("models.reranking.mbr._CHARACTERS_PER_STEP", 1 << 40)
+    monkeypatch.setattr("models.reranking.mbr._CHARS_PER_STEP", 1 << 40)
     monkeypatch.setattr("models.reranking.mbr._WORD_PAIRS_PER_STEP", 1 << 60)
     texts = [" ".join(f"w{i * j % 997}" for j in range(300)) for i in range(100)]
     assert len(list(expected_utilities(texts, np.ones(100), utility))) > 4  # comparing takes one step

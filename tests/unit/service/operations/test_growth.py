@@ -25,7 +25,7 @@ MOST_CALLS = 50_000
 FACTOR = 2.3
 LETTERS = "abcdefgh"
 OF_WORDS = loaded(WordTokenizer(Vocabulary(["".join(word) for word in itertools.product("abcd", repeat=5)])))
-OF_CHARACTERS = loaded(CharacterTokenizer(Vocabulary(f"{LETTERS} .")))
+OF_CHARS = loaded(CharacterTokenizer(Vocabulary(f"{LETTERS} .")))
 DRAW = random.Random(1)
 
 
@@ -33,7 +33,7 @@ def word(size):
     return "".join(DRAW.choices(LETTERS, k=size))
 
 
-def steps(model=OF_CHARACTERS, number=1, **body):
+def steps(model=OF_CHARS, number=1, **body):
     request = AutocompleteRequest(**{"text": "a ", "limit": 100, "max_words": 8, "max_steps": 1, **body})
     return calls_by_step(autocomplete([WeightedModel(model)] * number, request, LIMITS))
 
@@ -83,14 +83,14 @@ def test_words_that_must_not_be_generated_are_spelled_in_bounded_steps():
         GenerateRequest(prompt="a", max_tokens=1, bad_words=[word(31) for _ in range(size)])
         for size in (1, 1024)
     )
-    run_to_completion(operation(Generate, OF_CHARACTERS, few, LIMITS).run())  # loads compiled code
-    counts = calls_by_step(operation(Generate, OF_CHARACTERS, many, LIMITS).run())
+    run_to_completion(operation(Generate, OF_CHARS, few, LIMITS).run())  # loads compiled code
+    counts = calls_by_step(operation(Generate, OF_CHARS, many, LIMITS).run())
     assert max(counts) < MOST_CALLS
 
 
 def peak_bytes(texts):
     """Return the peak memory of spelling phrases, the memory of their automaton, and its estimate."""
-    work = phrase_automaton(OF_CHARACTERS, [Phrase(text=text) for text in texts])
+    work = phrase_automaton(OF_CHARS, [Phrase(text=text) for text in texts])
     tracemalloc.start()
     automaton = run_to_completion(work)
     kept, peak = tracemalloc.get_traced_memory()

@@ -28,7 +28,7 @@ from tests.unit.conftest import loaded
 LIMITS = Limits(max_texts=10, max_tokens_per_sequence=1000, max_new_tokens=1)
 WORDS = ("a", "an", "Ann", "and", "den", "cat,", "and,", '"an', '"and', "be.a", "BE.a")
 OF_WORDS = loaded(WordTokenizer(Vocabulary(WORDS)))
-OF_CHARACTERS = loaded(CharacterTokenizer(Vocabulary('abdentcEB ,."')), seed=2)
+OF_CHARS = loaded(CharacterTokenizer(Vocabulary('abdentcEB ,."')), seed=2)
 
 
 def complete(text, *models, weights=(1.0, 1000.0), **options):
@@ -37,7 +37,7 @@ def complete(text, *models, weights=(1.0, 1000.0), **options):
 
 
 def test_a_word_after_punctuation_begins_after_a_space():
-    reply = complete("a cat,", OF_WORDS, OF_CHARACTERS)
+    reply = complete("a cat,", OF_WORDS, OF_CHARS)
     found = {one.text: one.suffix for one in reply.completions}
     assert found.pop("cat,") == ""  # the word of one model, which includes the comma
     assert {text[:5] for text in found} == {"cat, "}
@@ -55,12 +55,12 @@ def test_a_word_after_punctuation_begins_after_a_space():
     ],
 )
 def test_no_more_than_the_whole_is_told(text, options):
-    reply = complete(text, OF_WORDS, OF_CHARACTERS, **options)
+    reply = complete(text, OF_WORDS, OF_CHARS, **options)
     words = [one.probability for one in reply.completions if one.is_complete_word]
     assert math.fsum(words) + reply.unexplored_mass <= 1 + 1e-6
 
 
-@pytest.mark.parametrize("models", [(OF_CHARACTERS,), (OF_WORDS, OF_CHARACTERS)])
+@pytest.mark.parametrize("models", [(OF_CHARS,), (OF_WORDS, OF_CHARS)])
 def test_a_word_of_the_dictionary_is_offered_although_the_search_ended_inside_it(models):
     beginnings = [
         one.text for one in complete("a a", *models, max_steps=1).completions if not one.is_complete_word
@@ -71,7 +71,7 @@ def test_a_word_of_the_dictionary_is_offered_although_the_search_ended_inside_it
 
 
 def test_weights_that_round_to_nothing_stay_finite():
-    prior = normalised_weights([WeightedModel(OF_WORDS, 5e-324), WeightedModel(OF_CHARACTERS, 1e9)])
+    prior = normalised_weights([WeightedModel(OF_WORDS, 5e-324), WeightedModel(OF_CHARS, 1e9)])
     log_probs = np.array([[-5.0, -9999.0, -5.0], [-9999.0, -5.0, -9999.0]])
     for function in (weights_before, weights_given_text):
         weights = run_to_completion(function(prior, log_probs))
@@ -99,9 +99,9 @@ def part_log_probs(one, parts):
     ],
 )
 def test_weights_after_a_text_are_drawn_anew_before_each_word_but_the_last(text, of_words, of_characters):
-    models = [WeightedModel(OF_WORDS, 1.0), WeightedModel(OF_CHARACTERS, 3.0)]
+    models = [WeightedModel(OF_WORDS, 1.0), WeightedModel(OF_CHARS, 3.0)]
     expected = prior = np.array([0.25, 0.75])
-    scores = np.exp([part_log_probs(OF_WORDS, of_words), part_log_probs(OF_CHARACTERS, of_characters)])
+    scores = np.exp([part_log_probs(OF_WORDS, of_words), part_log_probs(OF_CHARS, of_characters)])
     for word in scores.T[:-1]:
         expected = 0.95 * expected * word / (expected @ word) + 0.05 * prior
     expected = expected * scores[:, -1] / (expected @ scores[:, -1])
@@ -111,7 +111,7 @@ def test_weights_after_a_text_are_drawn_anew_before_each_word_but_the_last(text,
 
 
 def test_evidence_that_is_cached_counts_if_it_ends_where_the_words_do():
-    models = [WeightedModel(OF_WORDS), WeightedModel(OF_CHARACTERS)]
+    models = [WeightedModel(OF_WORDS), WeightedModel(OF_CHARS)]
     splits = [split_prefix(one.loaded.tokenizer, "a an") for one in models]
 
     def weights(*evidence):
@@ -135,7 +135,7 @@ def combined(text, words, issues, log_probs=(-5.0, -5.0), weights=(1.0, 1.0), of
         Checked(own, np.array([-score]), found, np.zeros(1, np.int64), np.array([score]), 0)
         for own, found, score in zip(words, issues, log_probs, strict=True)
     ]
-    models = list(map(WeightedModel, of or (OF_WORDS, OF_CHARACTERS), weights))
+    models = list(map(WeightedModel, of or (OF_WORDS, OF_CHARS), weights))
     return run_to_completion(_combine(models, results, text))[0]
 
 

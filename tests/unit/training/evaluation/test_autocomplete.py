@@ -302,7 +302,7 @@ def test_unchanged_context_is_not_read_again(contexts, model):
 
 
 WORDS = WordTokenizer(Vocabulary(["a"]))
-CHARACTERS = CharacterTokenizer(Vocabulary("a"))
+CHARS = CharacterTokenizer(Vocabulary("a"))
 
 
 def spelled(line):
@@ -324,7 +324,7 @@ def test_words_of_a_pattern_are_its_matches():
 
 
 def test_words_of_characters_are_runs_of_word_characters():
-    line = typing_line(CHARACTERS, "“Don't,” well-known cafe\u0301s said — -3.")
+    line = typing_line(CHARS, "“Don't,” well-known cafe\u0301s said — -3.")
     assert spelled(line) == ["Don't", "well-known", "cafe\u0301s", "said", "3"]
     assert [word.spaced for word in line.words] == [False, True, True, True, False]
     assert [word.joined for word in line.words] == [False, False, True, True, False]
@@ -332,11 +332,11 @@ def test_words_of_characters_are_runs_of_word_characters():
 
 @pytest.mark.parametrize("text", ["", "-", "--", "'a", "a-", "a--b", "-a'b-"])
 def test_joiners_join_only_between_word_characters(text):
-    runs = spelled(typing_line(CHARACTERS, text))
+    runs = spelled(typing_line(CHARS, text))
     assert runs == {"'a": ["a"], "a-": ["a"], "a--b": ["a", "b"], "-a'b-": ["a'b"]}.get(text, [])
 
 
-@pytest.mark.parametrize("tokenizer", [WORDS, CHARACTERS])
+@pytest.mark.parametrize("tokenizer", [WORDS, CHARS])
 def test_marks_of_unknown_words_are_neither_typed_nor_words(tokenizer):
     line = typing_line(tokenizer, "<unk> so <unk> it x<unk>")
     assert line.num_keys == len("so it x<unk> ")

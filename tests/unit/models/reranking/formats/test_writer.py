@@ -20,7 +20,7 @@ def test_a_file_is_packed_as_its_name_says(tmp_path):
 
 
 def test_a_stream_is_written_in_pieces(monkeypatch):
-    monkeypatch.setattr(writer, "_PIECE_CHARACTERS", 1)
+    monkeypatch.setattr(writer, "_PIECE_CHARS", 1)
     stream = io.BytesIO()
     write_lists([ONE, CandidateList("v", "", (Candidate("é"),))], stream, "jsonl")
     assert stream.getvalue().decode().splitlines()[1] == '{"id": "v", "candidates": [{"text": "é"}]}'
