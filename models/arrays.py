@@ -114,7 +114,7 @@ def add_bytes(sizes: Iterable[ModelBytes]) -> ModelBytes:
     return ModelBytes(*map(sum, zip(ModelBytes(), *sizes, strict=True)))
 
 
-def runs_by_cost(costs: npt.NDArray[Any], most: float) -> Iterator[slice]:
+def runs_by_cost(costs: npt.ArrayLike, most: float) -> Iterator[slice]:
     """Yield consecutive runs of items whose costs sum to at most `most`, or that have one item."""
     ends, begin, spent = np.cumsum(costs), 0, 0.0
     while begin < len(ends):

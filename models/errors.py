@@ -23,11 +23,11 @@ EXTRAS = {
 }
 """Extra of the distribution that installs an optional package."""
 
-MALFORMED_DATA_ERRORS = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+BAD_DATA_ERRORS = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 """Exceptions raised while data is parsed that is not in the expected format."""
 
 
-class LanguageModelError(Exception):
+class DomainError(Exception):
     """Base class of this project's errors.
 
     `code` is a stable, machine-readable name of the kind of error.
@@ -36,7 +36,7 @@ class LanguageModelError(Exception):
     code = "error"
 
 
-class InputError(LanguageModelError):
+class InputError(DomainError):
     """Invalid value from the caller; the message names the limit and the value.
 
     `param` is the path of the field as the caller spells it, such as `top_k` or `texts[3]`.
@@ -85,7 +85,7 @@ class ContextLengthError(InputError):
     code = "context_length_exceeded"
 
 
-class UnsupportedParameterError(InputError):
+class UnsupportedError(InputError):
     """The value is valid, but the requested model does not support it."""
 
     code = "unsupported_parameter"
@@ -103,7 +103,7 @@ class UnknownUserError(InputError):
     code = "unknown_user"
 
 
-class UsersUnavailableError(LanguageModelError):
+class UserStoreError(DomainError):
     """The file of users' words is locked, damaged or full."""
 
     code = "users_unavailable"
@@ -115,13 +115,13 @@ class StateElsewhereError(InputError):
     code = "state_elsewhere"
 
 
-class ModelNotFoundError(LanguageModelError):
+class ModelNotFoundError(DomainError):
     """No model, version or alias at the given address."""
 
     code = "model_not_found"
 
 
-class RegistryError(LanguageModelError):
+class RegistryError(DomainError):
     """The registry is missing, invalid or not writable."""
 
     code = "registry_unavailable"
@@ -133,7 +133,7 @@ class RegistryAccessError(RegistryError):
     code = "registry_read_only"
 
 
-class CheckpointError(LanguageModelError):
+class CheckpointError(DomainError):
     """A published version is unusable."""
 
     code = "checkpoint_unusable"
@@ -163,7 +163,7 @@ class VocabularyMismatchError(CheckpointError):
     code = "vocabulary_mismatch"
 
 
-class FormatError(LanguageModelError):
+class FormatError(DomainError):
     """A file is not in the expected format.
 
     The message starts with the path and the position in the file, and ends with a hint.
@@ -183,13 +183,13 @@ class DocumentError(FormatError):
     code = "document_damaged"
 
 
-class ProcessLostError(LanguageModelError):
+class ProcessLostError(DomainError):
     """A process of a distributed training run died, which ends the run; the message names the process."""
 
     code = "process_lost"
 
 
-class EngineError(LanguageModelError):
+class EngineError(DomainError):
     """The service cannot answer a valid request now."""
 
     code = "engine_error"

@@ -74,11 +74,11 @@ def split_words(text: str) -> list[str]:
     """Split a text at ASCII white space."""
     if text.isascii() and text.isprintable():  # the space is its only white space
         return text.split()
-    line = collapse_whitespace(text)
+    line = collapse_spaces(text)
     return line.split(" ") if line else []
 
 
-def collapse_whitespace(text: str) -> str:
+def collapse_spaces(text: str) -> str:
     """Replace every run of ASCII white space by one space, and strip the text."""
     # bytes.split splits at ASCII white space only, faster than a pattern
     return b" ".join(text.encode(errors="surrogatepass").split()).decode(errors="surrogatepass")

@@ -19,8 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from models.arrays import Float64s
 from models.errors import InputError
+from models.language_model import UNK
 from models.tokenizers import Tokenizer
-from models.vocabulary import UNK
 from models.words import fold_words
 
 PHRASES = "phrases"
@@ -34,7 +34,7 @@ MAX_CLASSES = 16
 MAX_PHRASE_WORDS = 16
 MAX_PHRASE_CHARS = 200
 MAX_PHRASE_WEIGHT = 1000.0
-DEFAULT_FEATURE_WEIGHT = 10.0
+DEFAULT_WEIGHT = 10.0
 """Weight of features if none is given; above a word's share among others, ln 1000 = 7."""
 
 H = TypeVar("H", bound=Hashable)

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from models.checkpoint.load import NGRAM_FAMILY
 from models.checkpoint.manifest import MANIFEST_FILE, read_manifest
 from models.checkpoint.precision import NEURAL_FAMILIES, PRETRAINED_FAMILY, QUANTISABLE_FAMILIES
-from models.errors import InputError, LanguageModelError
+from models.errors import DomainError, InputError
 from models.files import read_config
 from models.kernels.compilation import COMPILED_ELSEWHERE, DECLARED, Kernel, can_store_kernels
 from models.kernels.target import HOST, supported_levels
@@ -65,7 +65,7 @@ WORDS = KernelGroup(("models.word_kernels",))
 
 ALL_GROUPS = (
     *(KernelGroup(names) for names in _NGRAM),
-    KernelGroup((f"{_INT8}.layers", *_OUTPUT, "models.neural.softmax")),
+    KernelGroup((f"{_INT8}.layers", *_OUTPUT, "models.neural.output")),
     DECODING,
     KernelGroup(
         (
@@ -164,7 +164,7 @@ def precompile_levels(names: Sequence[str] | None, folder: Path) -> Iterator[str
 
     Raises:
         InputError: a level is unknown, or this host's processor lacks it.
-        LanguageModelError: the folder is not writable, or compilation failed.
+        DomainError: the folder is not writable, or compilation failed.
     """
     present = [level.name for level in supported_levels()] or [HOST.name]
     for name in names or present:
@@ -177,7 +177,7 @@ def precompile_levels(names: Sequence[str] | None, folder: Path) -> Iterator[str
         command = [sys.executable, "-P", "-m", "models.precompile"]
         done = subprocess.run(command, env=environment, check=False)  # noqa: S603 - constant
         if done.returncode:
-            raise LanguageModelError(f"kernels of {name} could not be compiled; the reason is above")
+            raise DomainError(f"kernels of {name} could not be compiled; the reason is above")
         yield name
 
 

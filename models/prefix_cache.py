@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import FloatArray, TokenIds
-from models.states import materialize
+from models.calls import materialize
 
 _OVERHEAD_BYTES = 500
 """Estimated memory of an entry besides its state and ids."""

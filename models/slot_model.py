@@ -1,9 +1,10 @@
 """Language model whose classes are replaced by their members.
 
-p(w | h) = p(w | h') + Σ_c p(c | h') · p(w | c): the first term if w is the model's own token, the sum over the
-classes with the member w. h' is the history h in which each member is replaced by one reading, an ordinary token or the
-mark of a class, whichever was more probable at its position. The reading depends on earlier tokens only, so each row
-sums to 1, as in class-based models (Brown et al. 1992), even if a member is spelled like an ordinary word.
+p(w | h) = p(w | h') + Σ_c p(c | h') · p(w | c): the first term if w is the model's own token, the
+sum over the classes with the member w. h' is the history h in which each member is replaced by one
+reading, an ordinary token or the mark of a class, whichever was more probable at its position. The
+reading depends on earlier tokens only, so each row sums to 1, as in class-based models (Brown et
+al. 1992), even if a member is spelled like an ordinary word.
 """
 
 from collections.abc import Mapping, Sequence

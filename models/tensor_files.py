@@ -24,7 +24,7 @@ from typing import Any, BinaryIO, TypeAlias
 import numpy as np
 
 from models.arrays import AnyArray
-from models.errors import MALFORMED_DATA_ERRORS, IntegrityError, ManifestError
+from models.errors import BAD_DATA_ERRORS, IntegrityError, ManifestError
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ def map_tensors(path: Path) -> Arrays:
     try:
         with path.open("rb") as file:
             return _views(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))[0]
-    except (OSError, *MALFORMED_DATA_ERRORS) as error:
+    except (OSError, *BAD_DATA_ERRORS) as error:
         raise ManifestError(f"{path} is not a safetensors file: {error}") from None
 
 
@@ -116,7 +116,7 @@ def map_hashed_tensors(file: BinaryIO) -> Arrays:
     try:
         arrays, header = _views(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
         digest = header.pop(_METADATA)[_DIGEST]
-    except MALFORMED_DATA_ERRORS as error:
+    except BAD_DATA_ERRORS as error:
         raise IntegrityError(f"not a file of hashed arrays: {error!r}") from None
     if digest != _digest(header, arrays):
         raise IntegrityError("its SHA-256 does not match")

@@ -33,9 +33,9 @@ from typing_extensions import override
 from models.arrays import Int64s
 from models.errors import InputError, ManifestError
 from models.files import write_config
+from models.language_model import BOS, CONTROL_TOKENS, EOS, UNK, Vocabulary
 from models.normaliser import Normaliser
 from models.slots import MARK, MemberMatcher, Slots, class_mark, word_spans
-from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK, Vocabulary
 from models.word_index import RaggedIds, WordIndex, WordSplitter
 
 T = TypeVar("T")
@@ -436,7 +436,7 @@ def read_piece_model(model: bytes) -> sentencepiece.SentencePieceProcessor:
     return processor
 
 
-class SentencePieceTokenizer(Tokenizer):
+class PieceTokenizer(Tokenizer):
     """SentencePiece tokenizer, BPE or unigram (Kudo and Richardson 2018).
 
     Args:
@@ -584,7 +584,7 @@ class SentencePieceTokenizer(Tokenizer):
         (directory / SPM_FILE).write_bytes(self._model)
 
 
-class ListedPieceTokenizer(SentencePieceTokenizer):
+class ListedPieces(PieceTokenizer):
     """SentencePiece tokenizer for a fixed list of pieces; every other piece is `<unk>`.
 
     For other programs' language models, with their own ids. The model may give control pieces any id.

@@ -1,12 +1,14 @@
 """Words of a text: split, map to ids and count them, without a Python object per word.
 
-Words are runs of characters other than ASCII white space, as in KenLM, SRILM, Kaldi and jiwer, or the matches of a
-pattern: a no-break space is part of a word. Tokenizers of earlier versions split at all Unicode white space.
-The compiled `word_kernels` is imported at first use: a server of single sentences does not need it.
+Words are runs of characters other than ASCII white space, as in KenLM, SRILM, Kaldi and jiwer, or
+the matches of a pattern: a no-break space is part of a word. Tokenizers of earlier versions split
+at all Unicode white space. The compiled `word_kernels` is imported at first use: a server of single
+sentences does not need it.
 
-Python's regular expressions try all ways for a repetition to read a text. A pattern in which a repetition has
-several ways for one text is refused: their number may double per character. Any other pattern reads a limited
-number of characters at a time, because it may read all from each one on before it fails.
+Python's regular expressions try all ways for a repetition to read a text. A pattern in which a
+repetition has several ways for one text is refused: their number may double per character. Any
+other pattern reads a limited number of characters at a time, because it may read all from each one
+on before it fails.
 """
 
 import importlib
@@ -21,7 +23,7 @@ import numpy as np
 from models.arrays import Int32s, Int64s, UInt8s
 from models.errors import InputError
 from models.files import WORD, split_words
-from models.vocabulary import UNK
+from models.language_model import UNK
 
 _parser, _compiler = map(importlib.import_module, ("re._parser", "re._compiler"))  # no public ones
 _UNICODE_WORD = re.compile(r"\S+")

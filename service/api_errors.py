@@ -23,11 +23,11 @@ from models.errors import (
     CheckpointError,
     DeadlineExceededError,
     DocumentError,
+    DomainError,
     EngineError,
     EngineFailedError,
     FormatError,
     InputError,
-    LanguageModelError,
     ModelNotFoundError,
     NotReadyError,
     OverloadedError,
@@ -39,7 +39,7 @@ from models.errors import (
     SupersededError,
     UnknownStateError,
     UnknownUserError,
-    UsersUnavailableError,
+    UserStoreError,
 )
 from service.engine.metrics import Metrics
 from service.schemas.replies import ErrorBody
@@ -78,11 +78,11 @@ class ErrorStatus(NamedTuple):
     type: str
 
 
-ERROR_STATUSES: dict[type[LanguageModelError], ErrorStatus] = {
+ERROR_STATUSES: dict[type[DomainError], ErrorStatus] = {
     InputError: ErrorStatus(400, "invalid_request_error"),
     UnknownStateError: ErrorStatus(404, "invalid_request_error"),
     UnknownUserError: ErrorStatus(404, "invalid_request_error"),
-    UsersUnavailableError: ErrorStatus(503, "service_unavailable_error"),
+    UserStoreError: ErrorStatus(503, "service_unavailable_error"),
     StateElsewhereError: ErrorStatus(409, "invalid_request_error"),
     ModelNotFoundError: ErrorStatus(404, "invalid_request_error"),
     RegistryAccessError: ErrorStatus(409, "conflict_error"),
@@ -96,23 +96,23 @@ ERROR_STATUSES: dict[type[LanguageModelError], ErrorStatus] = {
     SupersededError: ErrorStatus(409, "conflict_error"),
     EngineFailedError: ErrorStatus(500, "server_error"),
     EngineError: ErrorStatus(503, "service_unavailable_error"),
-    LanguageModelError: ErrorStatus(500, "server_error"),
+    DomainError: ErrorStatus(500, "server_error"),
 }
 """Status and type of each error class, also for its subclasses without their own."""
 
 
 def install_error_handlers(app: FastAPI) -> None:
     """Install handlers that reply to errors in the JSON format."""
-    for kind in (LanguageModelError, HTTPException, ClientDisconnect):
+    for kind in (DomainError, HTTPException, ClientDisconnect):
         app.add_exception_handler(kind, _on_error)
 
 
-def error_status(error: LanguageModelError) -> ErrorStatus:
+def error_status(error: DomainError) -> ErrorStatus:
     """Return the status and type of an error."""
     return next(ERROR_STATUSES[kind] for kind in type(error).__mro__ if kind in ERROR_STATUSES)
 
 
-def error_body(error: LanguageModelError) -> ErrorBody:
+def error_body(error: DomainError) -> ErrorBody:
     """Return the body of the reply to an error."""
     param = error.param if isinstance(error, InputError) else None
     message = _truncate(str(error))
@@ -144,7 +144,7 @@ def not_found(path: str) -> Response:
 
 def response_to(error: Exception, path: str, metrics: Metrics) -> Response | None:
     """Return the reply to an expected error, and count some; None for any other error."""
-    if isinstance(error, LanguageModelError):
+    if isinstance(error, DomainError):
         status, headers = error_status(error).status, {}
         # the scheduler counts its own
         if isinstance(error, (NotReadyError, StatesFullError)):

@@ -20,26 +20,24 @@ from prometheus_client.core import CounterMetricFamily
 from starlette.types import ASGIApp, Receive, Scope, Send
 from typing_extensions import override
 
-from models.checking.calibration import CalibrationStore
-from models.checking.error_model import ErrorTableStore
+from models.checking.error_model import CalibrationStore, ErrorTableStore
 from models.checking.lexicon import HunspellDictionary
 from models.checkpoint import folders
 from models.checkpoint.copies import Copies
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.precision import FLOAT32
-from models.checkpoint.registry import local_registry_folder, open_registry
+from models.checkpoint.registry import open_registry, registry_folder
 from models.completion.user_model import UserModelLimits
-from models.errors import FormatError, RegistryError, UsersUnavailableError
+from models.errors import FormatError, RegistryError, UserStoreError
 from models.reranking.ranking import ProfileStore
-from models.scoring.texts import Limits
+from models.text_model import Limits
 from service import logs
 from service.api_errors import install_error_handlers
 from service.api_keys import KeyStore
 from service.engine.engine import Engine
 from service.engine.metrics import Metrics
 from service.engine.scheduler import Scheduler, SchedulerLimits
-from service.hosting.loading import Loader
-from service.hosting.memory import MEMINFO, system_memory
+from service.hosting.loading import MEMINFO, Loader, system_memory
 from service.hosting.model_host import READY, ModelHost, ModelReloader, readiness
 from service.hosting.state_store import StateStore
 from service.hosting.user_store import IN_MEMORY, UserStore
@@ -47,9 +45,9 @@ from service.http_server import DrainingServer, listen, tls_context, url_of
 from service.middleware.authentication import AccessTable, Authentication
 from service.middleware.cross_origin import CrossOriginGuard, CrossOriginReplies
 from service.middleware.guard import Answer, Guard
-from service.middleware.limits import BodyLimit, HeldBodies
+from service.middleware.guarded_request import BodyLimit, HeldBodies
 from service.middleware.tracing import Tracing, make_tracer_provider
-from service.operations.inputs import Dictionaries
+from service.operations.operation import Dictionaries
 from service.routes import endpoints, models, operations, playground
 from service.routes.replies import answer
 from service.routes.request import AutocompleteSessions, Services
@@ -152,7 +150,7 @@ def create_app(settings: Settings, pool: WorkerPool | None = None) -> FastAPI:
         sweeping = asyncio.create_task(services.states.sweep())
         try:
             await asyncio.to_thread(services.users.open)
-        except UsersUnavailableError as error:
+        except UserStoreError as error:
             _log.warning("users' words are unavailable", reason=str(error))
         yield
         sweeping.cancel()
@@ -278,7 +276,7 @@ def _guarded(
 
 def _model_copies(settings: Settings) -> Copies | None:
     """Return the folder for copies of local models; remote ones are in the registry cache."""
-    if not settings.copy_models or local_registry_folder(settings.registry) is None:
+    if not settings.copy_models or registry_folder(settings.registry) is None:
         return None
     try:
         return Copies(folders.cache_folder(settings.registry_cache) / "copies")

@@ -37,8 +37,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from service.api_errors import error_json
-from service.middleware.guarded_request import WHOLE_REPLY
-from service.middleware.limits import ARRIVAL_S, OVER_LIMIT, RECEIVE_TIMEOUT
+from service.middleware.guarded_request import ARRIVAL_S, OVER_LIMIT, RECEIVE_TIMEOUT, WHOLE_REPLY
 from service.schemas.replies import ErrorBody
 
 _BASE_PATH = re.compile("^/+(v[12])/+")
@@ -191,6 +190,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     _waiting: tuple[RequestResponseCycle, Any] | None = None
     _framing_bytes = 0
+    _num_arrived = _head_bound = 0  # last bytes, and a bound of the head's
     _head_done = False
     _is_new = False  # whether a head has just been completed
     _request_complete = False
@@ -290,7 +290,9 @@ class GuardedProtocol(HttpToolsProtocol):
         """Parse received bytes; reject heads and trailers over the limit before they are complete."""
         if self._ignores_input:
             return
-        self._framing_bytes += len(data)
+        self._num_arrived = len(data)
+        self._framing_bytes += self._num_arrived
+        self._head_bound += self._num_arrived
         self._unset_keepalive_if_required()
         try:
             self._parse(data)
@@ -315,7 +317,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Start a request's head; bytes received with the last request's end do not count."""
-        self._framing_bytes = 0
+        self._framing_bytes, self._head_bound = 0, self._num_arrived
         self._head_done = self._request_complete = False
         super().on_message_begin()
         self.scope["state"][OVER_LIMIT] = self._over_limit
@@ -324,10 +326,11 @@ class GuardedProtocol(HttpToolsProtocol):
         """Check the head before the request is created; trailers are not part of it."""
         names = [name for name, _ in self.headers]
         codings = [value for name, value in self.headers if name == _CODING] if _CODING in names else ()
-        head_bytes = len(self.url) + _FRAME_BYTES * len(names)
-        head_bytes += sum(map(len, chain.from_iterable(self.headers)))
-        if head_bytes > self.max_header_bytes:
-            self._stop(self._too_long())
+        if self._head_bound > self.max_header_bytes:  # seldom
+            head_bytes = len(self.url) + _FRAME_BYTES * len(names)
+            head_bytes += sum(map(len, chain.from_iterable(self.headers)))
+            if head_bytes > self.max_header_bytes:
+                self._stop(self._too_long())
         if self.parser.should_upgrade():
             if self.parser.get_method() == b"CONNECT":
                 self._stop((HTTPStatus.BAD_REQUEST, "the method is CONNECT; this service is not a proxy"))

@@ -297,6 +297,8 @@ def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
+        # the client's address chooses a worker, its scheme is in traces
+        proxy_headers=settings.workers > 1 or app.state.tracing is not None,
         timeout_keep_alive=settings.keep_alive_timeout_s,
         timeout_graceful_shutdown=round(settings.drain_timeout_s) + _CANCEL_MARGIN_S,
     )

@@ -24,7 +24,6 @@ from models.files import atomic_writer
 from models.precompile import DECODING, WORDS, compile_groups, groups_of
 from models.slot_model import with_slots
 from models.slots import Slots, check_slots
-from training.console import console_progress
 from training.corpus import read_corpus, read_lines, read_members
 from training.ensemble import divide_minutes
 from training.evaluation.autocomplete import DEFAULT_WORDS, autocomplete_figures
@@ -45,13 +44,11 @@ from training.mixture import (
     train_mixture,
 )
 from training.model_card import overlap_notes
-from training.progress import SILENT, Progress
+from training.progress import SILENT, Progress, Terminated, console_progress, exit_on_sigterm
 from training.publish import RunContext, facts_by_split, publish, published_result
 from training.recipe import Recipe, load_recipe
 from training.scale.options import ScaleOptions, check_relational, engine_memory_bytes, require_engine
-from training.scale.tables import workspace
-from training.scale.training import train_out_of_core
-from training.signals import Terminated, exit_on_sigterm
+from training.scale.training import train_out_of_core, workspace
 from training.single_model import (
     RUNS_FOLDER,
     ResumableRuns,
@@ -103,7 +100,7 @@ def run_train(
         The new version's address, directory and held-out figures; empty unless the rank is 0.
 
     Raises:
-        LanguageModelError: invalid input, or an unwritable registry; nothing is published.
+        DomainError: invalid input, or an unwritable registry; nothing is published.
     """
     check_name(name)
     require_package("matplotlib", "training")  # for the model card, at the end
@@ -123,8 +120,11 @@ def run_train(
             recipe = continue_from(recipe, base, source=recipe_name)
             networks = network_recipes(title, recipe)
         runs = ResumableRuns(store.work_folder, name, resume=resume)
-        if is_leader:
-            _compile_kernels(recipe, networks)
+        if is_leader:  # compile, during the training, what evaluation and serving need
+            groups = [group for network in networks.values() for group in groups_of(network.neural.cell)]
+            if recipe.family != "neural":
+                groups += groups_of(NGRAM_FAMILY, quantised=recipe.ngram.quantize_bits is not None)
+            compile_groups([WORDS, *groups, *([DECODING] if networks else [])])
         with (
             _resume_hint(runs.resume_hint, processes),
             runs.locked() if networks and is_leader else contextlib.nullcontext(),
@@ -166,14 +166,6 @@ def _train(title: str, recipe: Recipe, inputs: TrainingInputs, published: Sequen
     if inputs.base is not None and recipe.family == NGRAM_FAMILY:
         return continue_ngrams(title, recipe, inputs, inputs.base)
     return train_single(title, recipe, inputs)
-
-
-def _compile_kernels(recipe: Recipe, networks: Mapping[str, Recipe]) -> None:
-    """Start to compile, during the training, what evaluation and serving need."""
-    groups = [group for network in networks.values() for group in groups_of(network.neural.cell)]
-    if recipe.family != "neural":
-        groups += groups_of(NGRAM_FAMILY, quantised=recipe.ngram.quantize_bits is not None)
-    compile_groups([WORDS, *groups, *([DECODING] if networks else [])])
 
 
 @contextlib.contextmanager
@@ -340,7 +332,7 @@ def run_evaluate(
     See `gramophone evaluate` for the arguments; a `dynamic` model has no entropy in its `detail`.
 
     Raises:
-        LanguageModelError: a model, file or option is invalid, or a dynamic model has no gradient.
+        DomainError: a model, file or option is invalid, or a dynamic model has no gradient.
     """
     _check_counts(window=window, sample=sample)
     options = EvaluationOptions("stream" if dynamic else context, window, sample)
@@ -444,7 +436,7 @@ def run_evaluate_autocomplete(
     See `gramophone evaluate` for the arguments.
 
     Raises:
-        LanguageModelError: a model, file or option is invalid.
+        DomainError: a model, file or option is invalid.
     """
     _check_counts(sample=sample)
     if fuzzy > MAX_EDITS:

@@ -23,7 +23,7 @@ import numpy as np
 from models.arrays import Int32s, Int64s
 from models.errors import FormatError, InputError
 from models.files import ASCII_WHITESPACE, check_text, decompressed, report_read_errors, split_words
-from models.vocabulary import BOS, EOS
+from models.language_model import BOS, EOS
 from training.progress import Progress
 
 _CLOSING = "[\"'\u201d\u2019)\\]]*"

@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 from models.errors import InputError
-from models.language_model import LanguageModel
+from models.language_model import BOS, LanguageModel
 from models.neural.model import NeuralModel
 from models.neural.network import Network
 from models.slot_model import SlotModel
-from models.vocabulary import BOS
 from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import CorpusScores
 from training.progress import Progress

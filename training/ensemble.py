@@ -19,10 +19,9 @@ from typing import Any, NamedTuple
 
 from typing_extensions import override
 
-from models.errors import InputError, LanguageModelError, ProcessLostError
-from training.progress import SILENT, Progress
+from models.errors import DomainError, InputError, ProcessLostError
+from training.progress import SILENT, Progress, Terminated, catch_interruption, exit_on_sigterm
 from training.recipe import Recipe
-from training.signals import Terminated, catch_interruption, exit_on_sigterm
 from training.single_model import ResumableRuns, Trained, TrainingInputs, train_single, with_soft_targets
 
 MIN_MINUTES = 0.05
@@ -156,7 +155,7 @@ def train_side_by_side(
             unsaved = {outcome.unsaved for outcome in outcomes.values() if isinstance(outcome, Terminated)}
             raise Terminated("; ".join(filter(None, unsaved)))
         for title, outcome in outcomes.items():
-            if isinstance(outcome, LanguageModelError):
+            if isinstance(outcome, DomainError):
                 raise outcome
             if isinstance(outcome, _Result):
                 model = NeuralModel.load(workers[title].folder, inputs.tokenizer.vocabulary)
@@ -272,6 +271,6 @@ def _train(
         trained.model.save(folder)
         without_model: Trained = trained._replace(model=None)  # type: ignore[arg-type]  # the parent loads it
         outcome = _Result(without_model, inputs.runs)
-    except (LanguageModelError, Terminated) as error:
+    except (DomainError, Terminated) as error:
         outcome = error
     connection.send(outcome)

@@ -16,15 +16,13 @@ import numpy as np
 
 from models.arrays import Float32s, Int64s, TokenIds
 from models.cache.model import CacheModel
-from models.checkpoint.load import Checkpoint
+from models.checkpoint.load import Checkpoint, StorableModel
 from models.checkpoint.manifest import check_name, version_address
-from models.checkpoint.write import StorableModel
 from models.errors import InputError
-from models.language_model import ContextMatcher, LanguageModel, Want, feature_size
+from models.language_model import BOS, ContextMatcher, LanguageModel, Want, feature_size
 from models.mixture import MixtureModel, find_context_matcher
 from models.ngram.model import NGramModel
 from models.tokenizers import Tokenizer
-from models.vocabulary import BOS
 from training.corpus import EncodedCorpus
 from training.ensemble import divide_minutes, networks_at_once, train_side_by_side, training_waves
 from training.evaluation.evaluate import (

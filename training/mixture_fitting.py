@@ -16,8 +16,7 @@ from models.cache.config import CacheConfig, CacheKind, MarginalsConfig
 from models.cache.kernels import DynamicMarginals, SimilarityDecay, padded_width, to_unit_vectors
 from models.cache.model import CacheModel, CacheScores, History, score_with_history
 from models.errors import InputError
-from models.language_model import LanguageModel, Want, feature_size
-from models.vocabulary import BOS
+from models.language_model import BOS, LanguageModel, Want, feature_size
 from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import CorpusScores, chunks, read_stream, running_text
 from training.progress import Progress

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from models.checkpoint.load import CheckpointDescription, StorableModel
 from models.checkpoint.precision import NEURAL_FAMILIES
-from models.checkpoint.write import CheckpointDescription, StorableModel
 from models.report import Picture, draw_png, format_number, plot_bars, render
 from training.ngram.estimate import SMOOTHING_OF_KEY
 from training.progress import HistoryRecord

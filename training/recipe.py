@@ -19,7 +19,7 @@ from models.neural.config import NetworkConfig
 from training.neural.settings import TrainSettings
 from training.ngram.counts import threshold_problem
 from training.ngram.estimate import SMOOTHING_OF_KEY, WITH_DISCOUNTS, SmoothingName
-from training.ngram.smoothing.jelinek_mercer import MAX_BUCKETS
+from training.ngram.smoothing.interpolation import MAX_BUCKETS
 from training.ngram.smoothing.kneser_ney import DiscountSource
 from training.tokenizer import TokenizerSettings
 

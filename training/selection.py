@@ -17,11 +17,10 @@ import numpy as np
 from models.arrays import Bools, Float64s
 from models.errors import FormatError, InputError
 from models.files import atomic_writer
-from models.vocabulary import UNK
-from training.console import console_progress
+from models.language_model import UNK
 from training.corpus import EncodedCorpus, read_sentences
 from training.evaluation.evaluate import score_corpus
-from training.progress import SILENT, Progress
+from training.progress import SILENT, Progress, console_progress
 from training.recipe import Recipe, load_recipe
 from training.single_model import Trained, TrainingInputs, train_single
 from training.texts import encode_texts, read_texts

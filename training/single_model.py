@@ -23,16 +23,14 @@ import numpy as np
 
 from models.checkpoint.folders import locked_folder as lock_folder
 from models.checkpoint.folders import report_write_errors
-from models.checkpoint.load import Checkpoint
+from models.checkpoint.load import Checkpoint, StorableModel
 from models.checkpoint.manifest import MANIFEST_FILE, file_entries, sha256_of, version_address
 from models.checkpoint.precision import NEURAL_FAMILIES
-from models.checkpoint.write import StorableModel
 from models.errors import InputError
-from models.language_model import LanguageModel
+from models.language_model import EOS, LanguageModel
 from models.neural.config import NetworkConfig
 from models.ngram.model import NGramModel, NGramState
-from models.tokenizers import SentencePieceTokenizer, Tokenizer, WordTokenizer
-from models.vocabulary import EOS
+from models.tokenizers import PieceTokenizer, Tokenizer, WordTokenizer
 from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import Context, evaluate
 from training.ngram.estimate import estimate, make_smoothing
@@ -43,7 +41,7 @@ from training.tokenizer import TokenizerSettings
 
 if TYPE_CHECKING:
     from training.neural.embeddings import Embeddings
-    from training.neural.soft_targets import SoftTargets
+    from training.neural.streams import SoftTargets
     from training.neural.trainer import TrainingResult
 
 
@@ -398,7 +396,7 @@ def continue_from(recipe: Recipe, base: Checkpoint, *, source: str) -> Recipe:
 def _tokenizer_keys(base: Tokenizer, given: TokenizerSettings) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the keys of a base's tokenizer, and values of further keys that fit it."""
     kind, size, form = base.kind, len(base.vocabulary), base.normaliser.form
-    if isinstance(base, SentencePieceTokenizer):
+    if isinstance(base, PieceTokenizer):
         kind = given.kind if given.kind in {"bpe", "unigram"} else kind
         return {"normalise": form}, {"kind": kind, "vocab_size": size, "min_count": None}
     rules = base.rules if isinstance(base, WordTokenizer) else {"normalise": form}
@@ -430,7 +428,7 @@ def with_soft_targets(networks: Mapping[str, Recipe], inputs: TrainingInputs) ->
         import torch
 
         from training.neural.run import training_precision
-        from training.neural.soft_targets import SoftTargets, write_soft_targets
+        from training.neural.streams import SoftTargets, write_soft_targets
 
         teachers, corpus = [inputs.teachers[name] for name in recipe.train.teacher], inputs.texts.train
         hashes = "".join([corpus.token_hash(), *map(_model_hash, teachers)])

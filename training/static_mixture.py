@@ -17,10 +17,10 @@ import numpy as np
 
 from models.arrays import Float64s, Int32s
 from models.errors import InputError
+from models.language_model import CONTROL_TOKENS, Vocabulary
 from models.ngram.build import NGrams, NGramWeights, build_automaton, list_ngrams
 from models.ngram.model import NGramModel
 from models.tokenizers import Tokenizer, WordTokenizer
-from models.vocabulary import CONTROL_TOKENS, Vocabulary
 from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import score_corpus
 from training.mixture_fitting import fit_weights

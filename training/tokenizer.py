@@ -15,10 +15,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from models.errors import InputError
 from models.kernels.threads import run_parts
+from models.language_model import CONTROL_TOKENS, UNK, Vocabulary
 from models.normaliser import Normaliser
 from models.slots import CLASS_NAME, MemberMatcher, Slots, class_mark, word_spans
-from models.tokenizers import CharacterTokenizer, SentencePieceTokenizer, Tokenizer, WordTokenizer
-from models.vocabulary import CONTROL_TOKENS, UNK, Vocabulary
+from models.tokenizers import CharacterTokenizer, PieceTokenizer, Tokenizer, WordTokenizer
 from models.word_index import TextSize, WordCounter, WordSplitter, compile_pattern, measure_text
 from models.words import UNSPACED, word_pattern
 from training.corpus import Corpus, EncodedCorpus, Sentences
@@ -335,7 +335,7 @@ def _learn_pieces(settings: TokenizerSettings, sentences: Sentences, progress: P
                 reason = f"its {what} need {needed[1]} pieces; set tokenizer.vocab_size={needed[1]} or more"
             problem = f"is {size}, which does not fit the training text: {reason}"
             raise InputError.of("tokenizer.vocab_size", problem) from None
-    return SentencePieceTokenizer(model.getvalue(), normalise=settings.normalise, classes=[*settings.slots])
+    return PieceTokenizer(model.getvalue(), normalise=settings.normalise, classes=[*settings.slots])
 
 
 def _segments(sentence: str) -> Iterator[str]:

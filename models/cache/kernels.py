@@ -20,8 +20,16 @@ from numba import types
 from models.arrays import Float64s, FloatArray, Int32s, Int64s, TokenIds
 from models.cache.config import MarginalsConfig
 from models.kernels.compilation import kernel
-from models.kernels.llvm import FLOAT_VECTOR, VECTOR_WIDTH, call_llvm, codegen, procedure
-from models.kernels.math import exp, fold_lanes, log
+from models.kernels.math import (
+    FLOAT_VECTOR,
+    VECTOR_WIDTH,
+    call_llvm,
+    codegen,
+    exp,
+    fold_lanes,
+    log,
+    procedure,
+)
 
 SEGMENT_TOKENS = 2_048
 """Number of tokens of a window per segment sum; a multiple of `SUM_LANES`."""

@@ -29,6 +29,7 @@ from models.cache.kernels import DynamicMarginals, SimilarityDecay, inner_produc
 from models.errors import InputError, ManifestError
 from models.files import CONFIG_FILE, check_config, read_config, write_config
 from models.language_model import (
+    BOS,
     LanguageModel,
     ReadResult,
     SequenceReader,
@@ -38,7 +39,6 @@ from models.language_model import (
     read_step_by_step,
 )
 from models.tensor_files import map_tensors, write_tensors
-from models.vocabulary import BOS
 
 FREQUENCIES_FILE = "frequencies.safetensors"
 """File with the expected frequencies of the tokens, for dynamic marginals."""

@@ -16,8 +16,7 @@ from models.arrays import AnyArray, Float64s, Int64s, TokenIds
 from models.calls import Work, map_in_steps
 from models.checking.error_model import ErrorModel, GivenSpan
 from models.checking.sentences import Sentence, SentenceSplitter, Word
-from models.language_model import LanguageModel
-from models.vocabulary import UNK
+from models.language_model import UNK, LanguageModel
 from models.words import is_identifier, match_case, split_affixes, surrounding_words, word_forms
 
 _MAX_RUN = 1024
@@ -84,7 +83,7 @@ class Corrections(NamedTuple):
         return chosen._replace(tokens=self.tokens[inside], offsets=offsets)
 
 
-def concatenate_corrections(parts: Sequence[Corrections]) -> Corrections:
+def join_corrections(parts: Sequence[Corrections]) -> Corrections:
     """Join one or more sets of corrections."""
     if len(parts) == 1:
         return parts[0]

@@ -31,8 +31,7 @@ from models.scoring.model_weights import (
     word_starts,
     words_at,
 )
-from models.scoring.texts import Limits, check_reads_forward
-from models.text_model import TextModel
+from models.text_model import Limits, TextModel, check_forward
 from models.tokenizers import CharacterTokenizer
 from models.words import word_pattern
 
@@ -88,7 +87,7 @@ def check_text(
     Raises:
         ContextLengthError: a line is too long.
         InputError: there are too many lines, or too many words or issues for a reply.
-        UnsupportedParameterError: a model reads backward.
+        UnsupportedError: a model reads backward.
     """
     least = threshold if len(models) == 1 else threshold * _MIN_SHARE_OF_THRESHOLD
     results = []
@@ -110,7 +109,7 @@ def _check(
     max_suggestions: int,
 ) -> Work[Any, Checked]:
     """Check a text with one model."""
-    check_reads_forward(loaded)
+    check_forward(loaded)
     sentences = yield from _sentences(loaded, text, limits)
     limits.check_entries(
         sum(len(one.words) for one in sentences),

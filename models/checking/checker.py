@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models.arrays import Float64s, Int64s
-from models.calls import Work, map_in_steps
+from models.calls import Work, map_in_steps, view
 from models.checking.candidates import CandidateGenerator, CheckBatch
 from models.checking.error_model import CheckSettings, ErrorModel, GivenSpan
-from models.checking.generators import SubwordCandidateGenerator, WordCandidateGenerator
+from models.checking.generators import SubwordGenerator, WordGenerator
 from models.checking.rescoring import RescoredBatch, rescore_batch
 from models.checking.sentences import (
     MAX_SENTENCE_TOKENS,
@@ -28,7 +28,6 @@ from models.checking.sentences import (
 from models.errors import InputError
 from models.language_model import LanguageModel, is_lookup
 from models.slot_model import without_members
-from models.states import view
 from models.tokenizers import Tokenizer
 
 _ISSUE_CHARS = 1024
@@ -50,9 +49,9 @@ class Checker:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.splitter: SentenceSplitter = sentence_splitter_for(tokenizer)
         self._proposer: CandidateGenerator = (
-            WordCandidateGenerator(self.splitter)
+            WordGenerator(self.splitter)
             if isinstance(self.splitter, WordSentenceSplitter)
-            else SubwordCandidateGenerator(self.splitter)
+            else SubwordGenerator(self.splitter)
         )
 
     def log_spelling(self, word: str) -> float:

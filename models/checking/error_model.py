@@ -1,4 +1,4 @@
-"""Error model of the noisy channel, and the settings of checking.
+"""Error model of the noisy channel, the settings of checking, and calibrations of the error threshold.
 
 If the model knows the typed word, the error rate of the intended word is divided among the words near
 it, by edit distance (Mays, Damerau and Mercer 1991; Wilcox-O'Hearn, Hirst and Budanitsky 2008):
@@ -6,12 +6,16 @@ only errors that produce a word are possible. The number of near words is assume
 all words. If the model does not know the typed word, the rate is divided among the strings that
 an error can make from the intended word.
 
-A fitted table of edits replaces the uniform distribution over these strings. It counts the edits from
-intended words to misspellings, as in Kernighan, Church and Gale 1990, A spelling correction
+A fitted table of edits replaces the uniform distribution over these strings. It counts the edits
+from intended words to misspellings, as in Kernighan, Church and Gale 1990, A spelling correction
 program based on a noisy channel model: which letters people omit, insert, replace and swap, after
-which letters. The rate of an edit after a letter is its count divided by the places for it. Its prior is
-the rate after any letter, whose prior is the average rate of this kind. The probability of an edit is
-its rate divided by the sum over all edits of the word: long words are not wrong more often.
+which letters. The rate of an edit after a letter is its count divided by the places for it. Its
+prior is the rate after any letter, whose prior is the average rate of this kind. The probability of
+an edit is its rate divided by the sum over all edits of the word: long words are not wrong more
+often.
+
+A calibration is precision and recall measured for one version of a model, by threshold. Registries have
+calibrations in `<root>/.calibrations/name@7.json`.
 """
 
 from collections import Counter
@@ -22,19 +26,21 @@ from functools import cached_property
 from itertools import pairwise
 from math import log
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import Field, StringConstraints, model_validator
 from rapidfuzz.distance import OSA, Prefix
 
 from models.arrays import Bools, Float64s, Int64s, UInt8s, UInt32s
 from models.checking.lexicon import UserDictionary
 from models.checking.sentences import code_points
-from models.checkpoint.documents import DocumentStore
-from models.checkpoint.manifest import check_name
+from models.checkpoint.documents import DocumentStore, StoredDocument
+from models.checkpoint.manifest import check_name, is_version_number
 from models.errors import InputError
 from models.words import is_alphabetic
+
+_Share = Annotated[float, Field(ge=0, le=1)]
 
 _TWO_EDITS_LETTERS = 5
 """Minimum letters of a word for two edits, which for fewer letters lead to too many words."""
@@ -80,7 +86,107 @@ _Edit = Annotated[
 ]
 
 
-class ErrorTable(BaseModel):
+class CalibrationPoint(StoredDocument):
+    """Quality of a threshold.
+
+    `precision` is the share of issues that are errors, `recall` the share of errors that are issues.
+    """
+
+    threshold: _Share
+    precision: _Share
+    recall: _Share
+
+
+class Calibration(StoredDocument):
+    """Quality by ascending threshold, measured for the version `model`.
+
+    In the held-out text, one word in `words_per_error` was replaced by an error; all `kinds` were equally frequent.
+    Rarer errors lower the precision. `corpus_sha256` is the hash of the text, `created` the time (ISO 8601, UTC).
+    """
+
+    schema_version: Literal[1] = 1
+    model: str
+    kinds: list[str]
+    words_per_error: Annotated[float, Field(ge=1)]
+    points: Annotated[list[CalibrationPoint], Field(min_length=1, max_length=1000)]
+    corpus_sha256: str
+    created: str
+
+    def threshold_for(self, precision: float) -> float:
+        """Return the lowest threshold from which on the precision is at least this value.
+
+        Raises:
+            InputError: no threshold reaches it; the message names the highest precision.
+        """
+        first = 1 + max((k for k, one in enumerate(self.points) if one.precision < precision), default=-1)
+        if first == len(self.points):
+            best = max(point.precision for point in self.points)
+            last = self.points[-1]
+            raise InputError.of(
+                "precision",
+                f"is {precision:g}; {self.model} has at most {best:.3f}, and {last.precision:.3f} at its "
+                f"highest threshold, {last.threshold:g}",
+            )
+        return self.points[first].threshold
+
+    def precision_at(self, threshold: float) -> float | None:
+        """Precision at a threshold, from the next lower measured one; None below all thresholds."""
+        below = [point for point in self.points if point.threshold <= threshold]
+        return below[-1].precision if below else None
+
+    @model_validator(mode="after")
+    def _is_ordered(self) -> Self:
+        """Raise InputError unless the points are in ascending order of their thresholds."""
+        for before, after in pairwise(point.threshold for point in self.points):
+            if after <= before:
+                problem = f"are not in ascending order: {after:g} follows {before:g}"
+                raise InputError.of("points", problem)
+        return self
+
+
+class CalibrationStore(DocumentStore[Calibration]):
+    """Calibrations of a registry; see `DocumentStore` for errors."""
+
+    folder, _kind, _what = ".calibrations", Calibration, "calibration"
+    _hint, _name = "measure again: gramophone evaluate --task check --save-calibration", "model"
+
+    def read(self, address: str, *, any_version: bool = False) -> Calibration | None:
+        """Return the calibration of a version, `name@number`, or None.
+
+        Args:
+            address: the version.
+            any_version: if it has none, return that of another version of the model: the newest older
+                one, else the oldest.
+        """
+        model, number = _split_address(address)
+        found = self._find(address)
+        if found is not None or not any_version:
+            return found
+        others = (name.rpartition("@") for name in self.names())
+        numbers = [int(which) for name, _, which in others if name == model and which.isdecimal()]
+        best = max(numbers, key=lambda one: (one < number, -abs(one - number)), default=None)
+        return None if best is None else self._find(f"{model}@{best}")
+
+    def write(self, calibration: Calibration) -> str | Path:
+        """Store a calibration, replacing that of the same version; return its path or URL."""
+        _split_address(calibration.model)
+        return self._put(calibration.model, calibration)
+
+
+def _split_address(address: str) -> tuple[str, int]:
+    """Return the name and the number of a version.
+
+    Raises:
+        InputError: it is no version's address, and so cannot be a file name.
+    """
+    name, _, number = address.partition("@")
+    check_name(name, param="model")
+    if not is_version_number(number):
+        raise InputError.of("model", f"is {address[:200]!r}; it must be NAME@NUMBER")
+    return name, int(number)
+
+
+class ErrorTable(StoredDocument):
     """Counts of edits in misspellings, without differences of case.
 
     `edits` are named by the intended and the typed letters, both after the letter before, or `^` at the start: `mm>m`
@@ -88,8 +194,6 @@ class ErrorTable(BaseModel):
     `one_edit` and `two_edits` are numbers of misspellings. `source_sha256` is the hash of their file, `created` the
     time (ISO 8601, UTC).
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     schema_version: Literal[1] = 1
     one_edit: _Count

@@ -23,12 +23,12 @@ from models.checking.candidates import (
     CheckBatch,
     Correction,
     Corrections,
-    concatenate_corrections,
     corrections_from,
+    join_corrections,
 )
 from models.checking.lexicon import MAX_SEARCHED_LENGTH, NO_FUZZY_MATCHES, FuzzyLexicon, FuzzyMatches
 from models.checking.sentences import (
-    CharacterSentenceSplitter,
+    CharacterSplitter,
     SentenceSplitter,
     SpellingModel,
     Word,
@@ -37,7 +37,7 @@ from models.checking.sentences import (
     one_edit_strings,
     word_splits,
 )
-from models.vocabulary import EOS, UNK
+from models.language_model import EOS, UNK
 from models.words import MAX_WORD_LENGTH, NO_AFFIXES, is_alphabetic, split_affixes
 
 _WORDS_PER_STEP = 16
@@ -61,7 +61,7 @@ _CHARACTER_MODEL_FACTOR = 4
 words, by the same factor; 500 characters are about a quarter as much text as 500 pieces."""
 
 
-class WordCandidateGenerator(CandidateGenerator):
+class WordGenerator(CandidateGenerator):
     """Proposes vocabulary words of letters, with the typed word's punctuation."""
 
     splitter: WordSentenceSplitter
@@ -132,7 +132,7 @@ class WordCandidateGenerator(CandidateGenerator):
             edits.astype(np.int64),
             np.full(len(slots), None, object),
         )
-        return concatenate_corrections([_exclude_given(words, more, len(self._cores)), more])
+        return join_corrections([_exclude_given(words, more, len(self._cores)), more])
 
     @override
     def weigh_shortlisted(self, batch: CheckBatch, found: Corrections) -> Corrections:
@@ -270,7 +270,7 @@ def _exclude_given(words: Corrections, additions: Corrections, vocab_size: int) 
     return words.select(np.flatnonzero(~np.isin(words.slots * vocab_size + words.tokens, given)))
 
 
-class SubwordCandidateGenerator(CandidateGenerator):
+class SubwordGenerator(CandidateGenerator):
     """Proposes strings one edit away, and words of the user dictionary and the text.
 
     Only the words of highest surprisal are searched. Of the strings near them, only words of the training
@@ -282,7 +282,7 @@ class SubwordCandidateGenerator(CandidateGenerator):
     """
 
     def __init__(self, cutter: SentenceSplitter) -> None:
-        single = isinstance(cutter, CharacterSentenceSplitter)
+        single = isinstance(cutter, CharacterSplitter)
         super().__init__(cutter, _RIGHT_CHARS if single else _RIGHT_PIECES)
         spelled = [raw.decode("utf-8", "ignore").strip() for raw in cutter.tokenizer.token_bytes[3:]]
         pieces = [piece.lower() for piece in spelled if piece.isalpha()]

@@ -1,8 +1,9 @@
 """Word lists with search by edit distance, Hunspell dictionaries, and the user dictionary.
 
-Hunspell reads dictionaries and decides which words are right, with affixes and in compounds. Files that
-it would read in part or wrongly are refused before. It tries the ways to compose a word for up to 50 ms each,
-so a thread of the dictionary looks words up during other computations; requests wait a limited time.
+Hunspell reads dictionaries and decides which words are right, with affixes and in compounds. Files
+that it would read in part or wrongly are refused before. It tries the ways to compose a word for up
+to 50 ms each, so a thread of the dictionary looks words up during other computations; requests wait
+a limited time.
 """
 
 import codecs
@@ -27,12 +28,7 @@ from rapidfuzz.process import cdist
 
 from models.arrays import Int64s, UInt8s, UInt64s
 from models.calls import Work
-from models.checking.sentences import (
-    SpellingModel,
-    code_points,
-    common_typo_corrections,
-    one_edit_strings,
-)
+from models.checking.sentences import SpellingModel, code_points, common_typo_corrections, one_edit_strings
 from models.errors import FormatError, require_package
 from models.words import (
     dictionary_key,

@@ -17,11 +17,10 @@ from models.checking.candidates import (
     CheckBatch,
     Corrections,
     Slot,
-    concatenate_corrections,
+    join_corrections,
 )
 from models.checking.sentences import Word
-from models.language_model import LOG_ZERO, SCORES, STATE
-from models.vocabulary import EOS, UNK
+from models.language_model import EOS, LOG_ZERO, SCORES, STATE, UNK
 
 _MAX_ROWS = 512
 """Maximum candidates per model call."""
@@ -91,7 +90,7 @@ def rescore_batch(
     before[starts] = choices[count:] - log_probs[first.firsts[starts]]
     shortlisted = proposer.weigh_shortlisted(batch, first.select(_shortlist(batch, first, before)))
     more = yield from proposer.propose_after_reading(batch, states, rows, log_probs)
-    chosen = concatenate_corrections([shortlisted, more])
+    chosen = join_corrections([shortlisted, more])
     totals, stops = yield from _sequence_log_probs(batch, (states, rows), chosen, right_tokens)
     sums = np.concatenate([[0.0], np.cumsum(log_probs)])
     gains = totals - (sums[stops] - sums[chosen.firsts])

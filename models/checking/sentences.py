@@ -20,8 +20,8 @@ from typing_extensions import override
 
 from models.arrays import Float64s, Int64s, TokenIds, UInt32s
 from models.files import ASCII_WHITESPACE, WORD
+from models.language_model import EOS, UNK
 from models.tokenizers import CharacterTokenizer, Tokenizer, WordTokenizer
-from models.vocabulary import EOS, UNK
 from models.words import (
     MAX_WORD_LENGTH,
     PLAIN,
@@ -304,7 +304,7 @@ class WordSentenceSplitter(SentenceSplitter):
         return iter(sentence.words)
 
 
-class CharacterSentenceSplitter(SentenceSplitter):
+class CharacterSplitter(SentenceSplitter):
     """Splitter for character tokenizers: a token is a character."""
 
     @override
@@ -312,7 +312,7 @@ class CharacterSentenceSplitter(SentenceSplitter):
         return super()._words(sentence._replace(begins=_first_visible(sentence)))
 
 
-class SubwordSentenceSplitter(SentenceSplitter):
+class SubwordSplitter(SentenceSplitter):
     """Splitter for subword tokenizers: a word's first piece includes the space before it."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -364,8 +364,8 @@ def sentence_splitter_for(tokenizer: Tokenizer) -> SentenceSplitter:
     if isinstance(tokenizer, WordTokenizer):
         return WordSentenceSplitter(tokenizer)
     if isinstance(tokenizer, CharacterTokenizer):
-        return CharacterSentenceSplitter(tokenizer)
-    return SubwordSentenceSplitter(tokenizer)
+        return CharacterSplitter(tokenizer)
+    return SubwordSplitter(tokenizer)
 
 
 def _first_visible(sentence: Sentence) -> Int64s:

@@ -3,8 +3,9 @@
     <root>/<folder>/<name>.json         visible once its file has this name
     <root>/<folder>/.tmp-…              file being written; ignored by readers
 
-The kinds are subclasses of `DocumentStore` beside their features: profiles (`models.reranking.ranking`),
-calibrations (`models.checking.calibration`) and tables of errors (`models.checking.error_model`).
+The kinds are subclasses of `DocumentStore` beside their features: profiles
+(`models.reranking.ranking`), calibrations (`models.checking.error_model`) and tables of errors
+(`models.checking.error_model`).
 
 Versions are immutable, but a calibration depends on the text that it was measured on, so
 calibrations are separate files and can be replaced. Profiles and calibrations remember a version and
@@ -19,7 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar, Generic, NamedTuple, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from models.checkpoint.registry import Address, open_store
 from models.checkpoint.stores import FolderStore, require_writable
@@ -35,7 +36,13 @@ _NAMES = ""
 """Key of the cached list of names."""
 _SUFFIX = ".json"
 
-_Document = TypeVar("_Document", bound=BaseModel)
+_Document = TypeVar("_Document", bound="StoredDocument")
+
+
+class StoredDocument(BaseModel):
+    """Immutable document or part of one, of exact types, finite numbers and no unknown fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class _CachedRead(NamedTuple):

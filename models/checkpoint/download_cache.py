@@ -22,12 +22,7 @@ from typing import TypeVar
 
 from typing_extensions import override
 
-from models.checkpoint.folders import (
-    fsync_tree,
-    locked_folder,
-    report_write_errors,
-    temporary_folder,
-)
+from models.checkpoint.folders import fsync_tree, locked_folder, report_write_errors, temporary_folder
 from models.checkpoint.fsspec_store import FsspecStore
 from models.checkpoint.manifest import (
     MANIFEST_FILE,

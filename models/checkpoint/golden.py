@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from models.checkpoint.precision import BFLOAT16, FLOAT32, INT8, Precision, has_pretrained, to_int8
-from models.errors import MALFORMED_DATA_ERRORS, InputError, IntegrityError, ManifestError
-from models.language_model import LanguageModel, finite_logprob, pad_sequences, score_sequences
-from models.vocabulary import EOS
+from models.errors import BAD_DATA_ERRORS, InputError, IntegrityError, ManifestError
+from models.language_model import EOS, LanguageModel, finite_logprob, pad_sequences, score_sequences
 
 GOLDEN_FILE = "golden.json"
 GOLDEN_TOLERANCE: dict[str, dict[Precision, float]] = {
@@ -74,7 +73,7 @@ def replay_golden(
         if max(map(len, sequences), default=0) > MAX_GOLDEN_TOKENS:
             raise ValueError(f"a sequence has more than {MAX_GOLDEN_TOKENS} tokens")
         expected = [np.asarray(row, np.float64) for row in golden[_LOG_PROB_FIELDS[precision]]]
-    except (OSError, InputError, *MALFORMED_DATA_ERRORS) as error:
+    except (OSError, InputError, *BAD_DATA_ERRORS) as error:
         raise ManifestError(f"{path} is not a golden test: {error}") from None
     worst = 0.0
     for got, want in zip(_finite_scores(model, sequences), expected, strict=True):

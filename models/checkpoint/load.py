@@ -1,7 +1,8 @@
-"""Loading of a checkpoint: verify its hashes, rebuild the model, replay its golden test.
+"""Loading and writing of a checkpoint.
 
-A family's module is imported when a model of it is loaded, so a server of n-gram models
-and int8 networks needs no torch.
+Loading verifies the hashes, rebuilds the model and replays its golden test. A family's module is
+imported when a model of it is loaded, so a server of n-gram models and int8 networks needs no torch.
+Writing fills an empty folder, the manifest last.
 """
 
 import hashlib
@@ -9,17 +10,32 @@ import importlib
 import itertools
 import json
 import logging
+import shutil
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
+import numpy as np
+from safetensors import SafetensorError
+
+from models.arrays import to_numpy
 from models.checkpoint.copies import Copies
-from models.checkpoint.golden import has_int8, replay_golden
-from models.checkpoint.manifest import MANIFEST_FILE, Manifest, read_manifest, verify_files
+from models.checkpoint.golden import golden_sequences, has_int8, replay_golden, write_golden
+from models.checkpoint.manifest import (
+    MANIFEST_FILE,
+    SCHEMA_VERSION,
+    Direction,
+    Manifest,
+    SpecialIds,
+    file_entries,
+    read_manifest,
+    verify_files,
+    write_manifest,
+)
 from models.checkpoint.precision import (
     BFLOAT16,
     FLOAT32,
@@ -31,17 +47,17 @@ from models.checkpoint.precision import (
     check_precision,
     is_int8_recommended,
 )
-from models.checkpoint.write import PARTS_FOLDER
 from models.errors import (
     CheckpointError,
     IncompatibleVersionError,
     InputError,
     ManifestError,
+    RegistryError,
     require_package,
 )
 from models.files import read_config
-from models.language_model import LanguageModel
-from models.neural.weights import read_weights
+from models.language_model import BOS, EOS, UNK, LanguageModel, State, Vocabulary
+from models.neural.config import read_weights
 from models.slot_model import with_slots
 from models.slots import check_slots
 from models.tensor_files import PackedWeightCache
@@ -52,12 +68,14 @@ from models.tokenizers import (
     SUBWORDS,
     TOKENIZER_FILE,
     CharacterTokenizer,
-    ListedPieceTokenizer,
-    SentencePieceTokenizer,
+    ListedPieces,
+    PieceTokenizer,
     Tokenizer,
     WordTokenizer,
 )
-from models.vocabulary import Vocabulary
+
+S = TypeVar("S", bound=State)
+PARTS_FOLDER = "parts"
 
 _log = logging.getLogger(__name__)
 
@@ -77,6 +95,106 @@ COMPOSITES = {"mixture": ("models.mixture", "MixtureModel"), "cache": ("models.c
 
 WeightCache: TypeAlias = Callable[[Path], PackedWeightCache]
 """Function from a network's folder to its cache of quantised weights."""
+
+
+class StorableModel(LanguageModel[S], Protocol[S]):
+    """Language model that can write itself to disk.
+
+    Attributes:
+        num_parameters: number of values learnt from data.
+    """
+
+    num_parameters: int
+
+    def save(self, directory: Path) -> None:
+        """Write config.json and the weights."""
+
+
+class CheckpointDescription(NamedTuple):
+    """Metadata of a checkpoint.
+
+    Attributes:
+        created: ISO 8601, UTC.
+        metrics: held-out metrics, for metrics.json.
+        provenance: recipe, seeds, library versions, …, for provenance.json.
+        golden: encoded held-out texts for the golden test.
+        card: MODEL_CARD.md and its pictures, by file name.
+        direction: the order in which the model reads a text.
+    """
+
+    created: str
+    metrics: Mapping[str, Any]
+    provenance: Mapping[str, Any]
+    golden: Sequence[Sequence[int]]
+    card: Mapping[str, bytes]
+    direction: Direction = "forward"
+
+
+def write_checkpoint(
+    directory: Path,
+    model: StorableModel[Any],
+    tokenizer: Tokenizer,
+    description: CheckpointDescription,
+    *,
+    parts: Sequence[Path] = (),
+) -> None:
+    """Write a checkpoint into an empty folder, the manifest last.
+
+    Args:
+        directory: the folder.
+        model: the model.
+        tokenizer: the tokenizer that the model was trained with.
+        description: metadata of the checkpoint.
+        parts: complete checkpoints to embed: models of a mixture, in order of its weights, or of a cache model.
+
+    Raises:
+        RegistryError: the weights cannot be written (full disk).
+    """
+    for number, part in enumerate(parts):
+        shutil.copytree(part, directory / PARTS_FOLDER / str(number))
+    try:
+        model.save(directory)
+    except SafetensorError as error:  # safetensors wraps errors of the operating system
+        raise RegistryError(f"cannot write the weights to {directory}: {error}") from None
+    tokenizer.save(directory)
+    sequences = golden_sequences(description.golden, len(model.vocabulary))
+    write_golden(directory, model, sequences)
+    for name, values in {"metrics": description.metrics, "provenance": description.provenance}.items():
+        text = json.dumps(values, indent=1, sort_keys=True, allow_nan=False)
+        (directory / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+    for name, content in description.card.items():
+        (directory / name).write_bytes(content)
+    for path in directory.iterdir():  # safetensors creates files that only the owner can read
+        if path.is_file():
+            shutil.copymode(directory / "metrics.json", path)
+    manifest = Manifest(
+        schema_version=SCHEMA_VERSION,
+        reader_version=SCHEMA_VERSION,
+        family=model.family,
+        direction=description.direction,
+        created=description.created,
+        vocabulary_fingerprint=model.vocabulary.fingerprint,
+        tokenizer_fingerprint=tokenizer.fingerprint,
+        vocab_size=len(model.vocabulary),
+        special_ids=SpecialIds(unk=UNK, bos=BOS, eos=EOS),
+        parameters=model.num_parameters,
+        normalised=model.normalised,
+        normalisation_deviation=normalisation_deviation(model, sequences),
+        files=file_entries(directory),
+    )
+    write_manifest(directory, manifest)
+
+
+def normalisation_deviation(model: LanguageModel[Any], sequences: Sequence[Sequence[int]]) -> float:
+    """Compute the largest |Σ_w p(w|h) − 1| over the sequences' prefixes h."""
+    worst = 0.0
+    for sequence in sequences:
+        state = model.initial_state(1)
+        for token in sequence:
+            total = np.exp(to_numpy(model.next_log_probs(state)), dtype=np.float64).sum()
+            worst = max(worst, abs(float(total) - 1.0))
+            state = model.advance(state, np.asarray([token]))
+    return worst
 
 
 class Checkpoint(NamedTuple):
@@ -216,15 +334,15 @@ def _read_tokenizer(directory: Path) -> Tokenizer:
             from models.pretrained.tokenizer import PRETRAINED_FOLDER, PretrainedTokenizer
 
             return PretrainedTokenizer(directory / PRETRAINED_FOLDER)
-        if kind == SentencePieceTokenizer.kind:
+        if kind == PieceTokenizer.kind:
             path = directory / SPM_FILE
             model = path.read_bytes()
             if "tokens" not in config:
                 form, classes = config.get("normalise", "none"), config.get("classes", ())
-                return SentencePieceTokenizer(model, normalise=form, classes=classes)
+                return PieceTokenizer(model, normalise=form, classes=classes)
         vocabulary = Vocabulary(map(_checked_token, config.pop("tokens")))
-        if kind == SentencePieceTokenizer.kind:
-            return ListedPieceTokenizer(model, vocabulary)
+        if kind == PieceTokenizer.kind:
+            return ListedPieces(model, vocabulary)
         if kind == CharacterTokenizer.kind:
             return CharacterTokenizer(vocabulary, normalise=config.get("normalise", "none"))
         if kind == WordTokenizer.kind:

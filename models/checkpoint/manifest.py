@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field
 
 from models.errors import (
-    MALFORMED_DATA_ERRORS,
+    BAD_DATA_ERRORS,
     CheckpointError,
     IncompatibleVersionError,
     InputError,
@@ -139,7 +139,7 @@ def parse_manifest(raw: bytes, location: object) -> Manifest:
     try:
         fields: Any = json.loads(raw)
         needed = int(fields["reader_version"])
-    except MALFORMED_DATA_ERRORS as error:
+    except BAD_DATA_ERRORS as error:
         raise ManifestError(f"{location} is not a manifest: {error}") from None
     if needed > SCHEMA_VERSION:
         raise _too_new(location, needed)

@@ -81,7 +81,7 @@ def open_registry(address: Address, *, create: bool = False, cache: Path | None 
     return RemoteRegistry(cast("Any", store), cache=cache)
 
 
-def local_registry_folder(address: Address) -> Path | None:
+def registry_folder(address: Address) -> Path | None:
     """Return the folder of an address; None if it is a remote URL.
 
     Raises:
@@ -224,7 +224,7 @@ def open_store(address: Address) -> ObjectStore:
         InputError: the URL has credentials or a query, or no bucket or folder.
         RegistryError: it needs a missing package, or fsspec lacks the protocol.
     """
-    folder = local_registry_folder(address)
+    folder = registry_folder(address)
     if folder is not None:
         return FolderStore(folder)
     url = str(address)

@@ -26,13 +26,7 @@ from models.checkpoint.manifest import (
 )
 from models.checkpoint.registry import LocalRegistry
 from models.checkpoint.registry_interface import Registry
-from models.errors import (
-    CheckpointError,
-    IncompatibleVersionError,
-    InputError,
-    ManifestError,
-    RegistryError,
-)
+from models.errors import CheckpointError, IncompatibleVersionError, InputError, ManifestError, RegistryError
 
 ConflictPolicy: TypeAlias = Literal["refuse", "keep", "replace"]
 """Treatment of intact items of the target that differ from the backup."""

@@ -10,10 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import FloatArray
-from models.completion.text import MAX_LETTERS, LetterTable
-from models.completion.token_trie import TokenTrie, fold_case
+from models.completion.token_trie import MAX_LETTERS, LetterTable, TokenTrie, fold_case
+from models.language_model import UNK
 from models.tokenizers import Tokenizer, WordTokenizer
-from models.vocabulary import UNK
 from models.words import JOINERS, last_word_start
 
 _NO_SPACE_AFTER = frozenset(("Ps", "Pi", "Pc", "Sc"))

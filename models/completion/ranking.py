@@ -22,7 +22,7 @@ from unicodedata import normalize
 
 import numpy as np
 
-from models.calls import Read, Steps, Work, map_in_steps
+from models.calls import Read, Steps, Work, map_in_steps, view
 from models.completion.prefix import (
     EDIT_PENALTY,
     FIRST_LETTER_PENALTY,
@@ -33,8 +33,7 @@ from models.completion.prefix import (
     split_prefix,
 )
 from models.completion.search import CompletionSearch, CompletionSettings, run_searches
-from models.completion.text import as_one_word
-from models.completion.token_trie import fold_case
+from models.completion.token_trie import as_one_word, fold_case
 from models.completion.user_model import (
     NextWordModels,
     UserModel,
@@ -45,16 +44,14 @@ from models.completion.user_model import (
     sentence_words,
 )
 from models.errors import InputError
-from models.language_model import SCORES
+from models.language_model import CONTROL_TOKENS, SCORES
 from models.phrases import PhraseAutomaton
 from models.prefix_cache import NextTokenEntry
 from models.scoring.constants import DICTIONARY_WORDS_PER_STEP
 from models.scoring.model_weights import WeightedModel, weights_after
-from models.scoring.prefill import predict_next
-from models.scoring.texts import Limits, check_reads_forward
+from models.scoring.sequences import predict_next
 from models.slots import MAX_MEMBER_WORDS
-from models.states import view
-from models.vocabulary import CONTROL_TOKENS
+from models.text_model import Limits, check_forward
 from models.words import JOINERS, match_beginning, plain_form
 
 MAX_ENTRY_CHARS = 200
@@ -511,14 +508,14 @@ def rank_completions(
     Raises:
         ContextLengthError: the text is too long.
         InputError: the dictionary has too many words.
-        UnsupportedParameterError: a model reads backward.
+        UnsupportedError: a model reads backward.
     """
     limits.check_characters(text, param="text")
     words = yield from map_in_steps(blocklist, lambda one: tuple(_folded(one).split()), size=len)
     blocked = dict.fromkeys(filter(None, words))
     splits, entries = [], []
     for loaded, _ in models:
-        check_reads_forward(loaded)
+        check_forward(loaded)
         split = split_prefix(loaded.tokenizer, text)
         entry = cached
         if entry is None:

@@ -19,8 +19,7 @@ import numpy as np
 
 from models.arrays import Array, Float64s, FloatArray, TokenIds, to_numpy
 from models.calls import Step, Work
-from models.completion.text import WordState, restore_words, scan_words
-from models.completion.token_trie import TokenTrie, fold_case
+from models.completion.token_trie import TokenTrie, WordState, fold_case, restore_words, scan_words
 from models.language_model import LanguageModel
 from models.words import JOINERS
 

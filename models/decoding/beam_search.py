@@ -17,13 +17,11 @@ from numba import types
 from models.arrays import FloatArray
 from models.decoding.choices import GeneratedToken
 from models.decoding.parameters import DecodingParameters
-from models.decoding.rules import KernelRows, buffers_for
+from models.decoding.rules import KernelRows, StopBytes, Tail, buffers_for
 from models.decoding.sampling import BUFFERS_TYPE, LOG_PROBS_TYPE, ROWS_TYPE, adjust_scores, insert_sorted
-from models.decoding.stopping import StopBytes, Tail
 from models.kernels.compilation import kernel
 from models.kernels.math import copy_values
-from models.language_model import TopTokens
-from models.vocabulary import EOS
+from models.language_model import EOS, TopTokens
 
 _INTS, _DOUBLES = types.int64[::1], types.float64[::1]
 

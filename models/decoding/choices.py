@@ -7,19 +7,16 @@ from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 import numpy as np
 
 from models.arrays import FloatArray, TokenIds
-from models.calls import Predict, Read, Work
+from models.calls import Predict, Read, Work, join_states
 from models.completion.prefix import take_back
 from models.decoding.parameters import DecodingParameters
-from models.decoding.rules import TokenBias
-from models.decoding.stopping import StopStrings
-from models.decoding.top_k import TokenChoice, top_tokens_of_rows
-from models.errors import UnsupportedParameterError
+from models.decoding.rules import StopStrings, TokenBias
+from models.decoding.top_k import TokenChoice, top_of_rows
+from models.errors import UnsupportedError
 from models.language_model import SCORES, STATE, LanguageModel, TopTokens, pad_sequences
 from models.scoring.constants import BLOCK_ENTRIES, MAX_CHOICE_ENTRIES, MAX_CHOICE_ROWS
-from models.scoring.prefill import chunks_by_length, prefill
-from models.scoring.texts import Limits, TextOrIds, encode_within
-from models.states import concatenate_states
-from models.text_model import TextModel
+from models.scoring.sequences import chunks_by_length, prefill
+from models.text_model import Limits, TextModel, TextOrIds, encode_within
 from models.tokenizers import Detokenizer
 
 T = TypeVar("T")
@@ -201,11 +198,11 @@ def encode_prompt(
     Raises:
         InputError: an id is outside the vocabulary.
         ContextLengthError: there are too many tokens.
-        UnsupportedParameterError: a prompt of token ids is to be healed.
+        UnsupportedError: a prompt of token ids is to be healed.
     """
     ids = encode_within(loaded, given, limits, param=param)
     if healing and not isinstance(given, str):
-        raise UnsupportedParameterError(
+        raise UnsupportedError(
             f"{param} is a list of token ids; token_healing requires a string", param="token_healing"
         )
     if healing and isinstance(given, str) and given:
@@ -237,7 +234,7 @@ def prefill_prompts(loaded: TextModel, prompts: Sequence[Prompt]) -> Work[Any, A
         contexts = [distinct[index].ids for index in order if distinct[index].bos == bos]
         if contexts:
             states.append((yield from prefill(loaded, contexts, bos=bos)))
-    return concatenate_states(states).select(np.argsort(order)[rows]).materialized
+    return join_states(states).select(np.argsort(order)[rows]).materialized
 
 
 def score_prompt_tokens(
@@ -254,7 +251,7 @@ def score_prompt_tokens(
     scores_of_row = {}
     for chunk in chunks_by_length(np.array([len(prompt.ids) for prompt in distinct], np.int64)):
         tokens, lengths = pad_sequences([distinct[row].ids for row in chunk])
-        both = concatenate_states([model.initial_state(1), model.empty_state(1)])
+        both = join_states([model.initial_state(1), model.empty_state(1)])
         state: Any = both.select(np.array([not distinct[row].bos for row in chunk], np.int64))
         top_shape = (*tokens.shape, min(top, len(model.vocabulary)))
         tops = TopTokens(np.zeros(top_shape, np.int64), np.zeros(top_shape, np.float32))
@@ -295,7 +292,7 @@ def _score_with_top(
         count += len(rows)
         if count < limit and position + 1 < tokens.shape[1]:
             continue
-        states = concatenate_states([state for state, _, _ in pending])
+        states = join_states([state for state, _, _ in pending])
         row = np.concatenate([part for _, part, _ in pending])  # [N]
         column = np.repeat([at for _, _, at in pending], [len(part) for _, part, _ in pending])
         pending, count = [], 0
@@ -304,6 +301,6 @@ def _score_with_top(
             at = row[block], column[block]
             distributions = yield from Predict(model, states.select(block))
             log_probs[at] = distributions[np.arange(len(block)), tokens[at]]
-            best = top_tokens_of_rows(distributions, tops.ids.shape[2])
+            best = top_of_rows(distributions, tops.ids.shape[2])
             tops.ids[at] = best.ids
             tops.log_probs[at] = best.log_probs

@@ -12,13 +12,11 @@ import numpy as np
 from typing_extensions import override
 
 from models.arrays import Bools, TokenIds
-from models.calls import ModelCall
+from models.calls import ModelCall, StateView, check_no_nan, gather_states, view
 from models.decoding.batch import SequenceBatch
 from models.decoding.sampling import choose_next_tokens
-from models.decoding.top_k import TokenChoice, top_tokens_of_rows
-from models.language_model import LanguageModel, TopTokens
-from models.states import StateView, check_no_nan, gather_states, view
-from models.vocabulary import EOS
+from models.decoding.top_k import TokenChoice, top_of_rows
+from models.language_model import EOS, LanguageModel, TopTokens
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -188,7 +186,7 @@ class DecodeBatch:
             slot, span = self.slots[number], self._spans[number]
             first = int(np.searchsorted(step.full_rows, span.start))
             of_slot = step.log_probs[first : first + span.stop - span.start]
-            tops = top_tokens_of_rows(of_slot, slot.call.top)
+            tops = top_of_rows(of_slot, slot.call.top)
             for index, ids, log_probs in zip(slot.indices, *tops, strict=True):
                 slot.result.tops[index].append(TopTokens(ids, log_probs))
         self._left -= 1

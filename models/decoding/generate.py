@@ -10,13 +10,11 @@ from typing import Any, TypeVar
 from models.calls import Work, map_in_steps
 from models.decoding.choices import Continuation, DecodeTask, Emit, Prompt
 from models.decoding.parameters import BEAM, DecodingParameters
-from models.decoding.rules import BannedSequences, TokenBias
-from models.decoding.stopping import spellings
+from models.decoding.rules import BannedSequences, TokenBias, spellings
 from models.decoding.top_k import TokenChoice
 from models.errors import InputError
 from models.phrases import NO_TOKEN_PHRASES, Phrase, PhraseAutomaton
-from models.scoring.texts import Limits, check_reads_forward
-from models.text_model import TextModel
+from models.text_model import Limits, TextModel, check_forward
 
 A = TypeVar("A", bound=PhraseAutomaton[int])
 
@@ -69,9 +67,9 @@ def continue_prompts(
 
     Raises:
         InputError: an id of `logit_bias` is outside the vocabulary, or a limit is exceeded.
-        UnsupportedParameterError: the model reads backward.
+        UnsupportedError: the model reads backward.
     """
-    check_reads_forward(loaded)
+    check_forward(loaded)
     for token_id, _ in parameters.logit_bias:
         if not 0 <= token_id < loaded.vocab_size:
             raise InputError(

@@ -34,8 +34,7 @@ from models.decoding.rules import (
 from models.decoding.truncation import truncate
 from models.kernels.compilation import kernel, tuple_type
 from models.kernels.math import exp, greater, sum_lanes
-from models.language_model import BLOCK_TOKENS, BlockSampler, LanguageModel, supports
-from models.vocabulary import BOS, EOS, UNK
+from models.language_model import BLOCK_TOKENS, BOS, EOS, UNK, BlockSampler, LanguageModel, supports
 
 _IMPOSSIBLE = np.float32(-np.inf)
 _MAX_SCORE = np.float32(3e38)

@@ -13,21 +13,18 @@ from typing import Any
 import numpy as np
 
 from models.arrays import FloatArray, TokenIds
-from models.calls import Predict, Read, Step, Work
+from models.calls import Predict, Read, Step, Work, join_states, materialize
 from models.completion.token_trie import SortedTokens
 from models.decoding.batch import SequenceBatch, row_seed, uniform_numbers
 from models.decoding.beam_search import BeamSearch
 from models.decoding.choices import Continuation, DecodeTask, Piece, Prompt, prefill_prompts
 from models.decoding.decode import Decode, DecodeState, Generated
-from models.decoding.rules import compile_rules
+from models.decoding.rules import StopBytes, compile_rules
 from models.decoding.sampling import choose_tokens
-from models.decoding.stopping import StopBytes
-from models.decoding.top_k import top_tokens_of_rows
-from models.language_model import LOG_ZERO, STATE, TopTokens
+from models.decoding.top_k import top_of_rows
+from models.language_model import EOS, LOG_ZERO, STATE, TopTokens
 from models.scoring.constants import MAX_CHOICE_ENTRIES, MAX_SEARCH_STEPS
-from models.states import concatenate_states, materialize
 from models.text_model import TextModel
-from models.vocabulary import EOS
 
 _NEGLIGIBLE = math.log(1e-6)
 """Share of the mass found below which a tokenisation is omitted, in natural logarithms."""
@@ -162,7 +159,7 @@ def spell(loaded: TextModel, state: Any, taken: bytes) -> Work[Any, _Spelling]:
         worth = nlargest(max(1, (most - len(every)) // num_left), worth, key=itemgetter(0))
         level = []
         if worth:
-            before = concatenate_states([node.state for _, node, _ in worth])
+            before = join_states([node.state for _, node, _ in worth])
             read = np.array([token for _, _, token in worth])
             after, log_probs = yield from Step(model, before, read)
             for row, (mass, node, token) in enumerate(worth):
@@ -200,7 +197,7 @@ def _heal(
             batch = batch.append(np.array([token]), np.array([own]))
             tops = []
             if task.top:
-                top = top_tokens_of_rows(node.log_probs[None], task.top)
+                top = top_of_rows(node.log_probs[None], task.top)
                 tops = [[TopTokens(top.ids[0], top.log_probs[0])]]
             yield from _extend(task, [one], Generated([[token]], [[float(own)]], tops, None))
             node = node.longer.get(token)
@@ -214,7 +211,7 @@ def _heal(
     read = np.array(last)[:, None]
     result = yield from Read(
         task.loaded.model,
-        concatenate_states(states),
+        join_states(states),
         np.maximum(read, EOS),
         (read[:, 0] >= 0).astype(np.int64),
         STATE,
@@ -263,7 +260,7 @@ def _run_beams(task: DecodeTask, prompts: Sequence[Prompt]) -> Work[Any, list[Be
             stops = StopBytes(task.stops, tokenizer.token_bytes, strip_space=strip_space)
         searches.append(BeamSearch(parameters, row, stops))
     while True:
-        tops = top_tokens_of_rows(log_probs, task.top) if task.top else None
+        tops = top_of_rows(log_probs, task.top) if task.top else None
         rows = batch.rows()
         for search in searches:
             search.step(log_probs, rows, tops)

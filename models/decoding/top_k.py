@@ -28,7 +28,7 @@ def top_tokens(log_probs: FloatArray, k: int) -> TopTokens:
     return TopTokens(ids, log_probs[ids])
 
 
-def top_tokens_of_rows(log_probs: FloatArray, k: TokenChoice) -> TopTokens:
+def top_of_rows(log_probs: FloatArray, k: TokenChoice) -> TopTokens:
     """Rank the k most probable tokens of R distributions; compiled, and fast for small k.
 
     Args:

@@ -6,9 +6,10 @@ and constants of the compiled modules that it uses. So a file is right or is not
 whenever it was made, and concurrent processes write different files or equal ones. A damaged file is
 compiled again.
 
-Files are read from `PACKAGED`, which `gramophone precompile` fills, and from the user's folder, where new ones are
-stored: NUMBA_CACHE_DIR, else `gramophone/kernels` in the user's cache folder. They are machine code, so the user's
-folder is not read if a user other than root could have written to it or replaced it.
+Files are read from `PACKAGED`, which `gramophone precompile` fills, and from the user's folder,
+where new ones are stored: NUMBA_CACHE_DIR, else `gramophone/kernels` in the user's cache folder.
+They are machine code, so the user's folder is not read if a user other than root could have written
+to it or replaced it.
 """
 
 import functools

@@ -9,7 +9,7 @@ from typing import Any
 from llvmlite import ir
 
 from models.kernels import math
-from models.kernels.llvm import (
+from models.kernels.math import (
     FLOAT_VECTOR,
     INT_VECTOR,
     VECTOR_WIDTH,

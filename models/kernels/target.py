@@ -1,7 +1,8 @@
 """Processor level of compiled kernels, chosen from this host before numba generates code.
 
 Code for a level runs on all its processors, so kernels compiled on one host are valid on another.
-Kernels select instructions by `LEVEL`, never by the host. NUMBA_CPU_NAME in the environment overrides it.
+Kernels select instructions by `LEVEL`, never by the host. NUMBA_CPU_NAME in the environment
+overrides it.
 """
 
 from typing import Any, NamedTuple

@@ -13,13 +13,12 @@ from typing import Self
 import numpy as np
 
 from models.arrays import TokenIds
-from models.errors import InputError, UnsupportedParameterError, check_range
-from models.language_model import pad_sequences
+from models.errors import InputError, UnsupportedError, check_range
+from models.language_model import EOS, UNK, pad_sequences
 from models.lattices.lattice import ArcLevels, Indices, Lattice, Scales, Scores, group_by_level, node_depths
-from models.phrases import DEFAULT_FEATURE_WEIGHT
+from models.phrases import DEFAULT_WEIGHT
 from models.reranking.ranking import MAX_WEIGHT
 from models.tokenizers import Tokenizer
-from models.vocabulary import EOS, UNK
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -53,7 +52,7 @@ class LabelTokenizer:
         tokenizer: the model's tokenizer.
 
     Raises:
-        UnsupportedParameterError: a token spans two words.
+        UnsupportedError: a token spans two words.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -67,7 +66,7 @@ class LabelTokenizer:
         """Tokenise words, of which the first is empty.
 
         Raises:
-            UnsupportedParameterError: a word's tokens depend on its neighbours.
+            UnsupportedError: a word's tokens depend on its neighbours.
         """
         spelled = [tuple(ids) for ids in self.tokenizer.encode_all(words)]
         alone = self._plain.encode_all(words[1:])
@@ -90,8 +89,8 @@ class LabelTokenizer:
             np.array([first.setdefault(ids, label) for label, ids in enumerate(spelled)]),
         )
 
-    def _dependent(self, problem: str) -> UnsupportedParameterError:
-        return UnsupportedParameterError(
+    def _dependent(self, problem: str) -> UnsupportedError:
+        return UnsupportedError(
             f"lattices are scored word by word, but tokens of this {self.tokenizer.kind} tokenizer depend on "
             f"neighbouring words: {problem}; use a model with a word or SentencePiece tokenizer, or re-rank n-best "
             "lists",
@@ -152,7 +151,7 @@ class PathWeights:
                 f"weights.{unknown}", f"is not a feature of a path; the features are {', '.join(names)}"
             )
         own = {name: weight for name, weight in given.items() if name not in phrases}
-        of_phrases = {name: given.get(name, DEFAULT_FEATURE_WEIGHT) for name in phrases}
+        of_phrases = {name: given.get(name, DEFAULT_WEIGHT) for name in phrases}
         return cls(**{"am": scales.am, "lm": scales.lm, "words": scales.words, **own}, phrases=of_phrases)
 
     @classmethod

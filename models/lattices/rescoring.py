@@ -33,7 +33,7 @@ from models.lattices.lattice import (
 )
 from models.lattices.token_passing import (
     GrowableArray,
-    LatticeSearchSettings,
+    LatticeSearch,
     PhrasePaths,
     TokenGraph,
     TokenPassing,
@@ -119,7 +119,7 @@ def rescore(
     speller: LabelTokenizer,
     *,
     weights: Sequence[PathWeights],
-    search: LatticeSearchSettings,
+    search: LatticeSearch,
     phrases: PhraseList = NO_PHRASES,
 ) -> list[RescoredLattice]:
     """Rescore several lattices together.
@@ -134,7 +134,7 @@ def rescore(
         phrases: phrases in paths; their features have weights.
 
     Raises:
-        UnsupportedParameterError: tokens of words depend on adjacent words.
+        UnsupportedError: tokens of words depend on adjacent words.
     """
     if not lattices:
         return []

@@ -338,7 +338,7 @@ class TokenTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LatticeSearchSettings:
+class LatticeSearch:
     """Pruning and recombination settings of a lattice search.
 
     Attributes:
@@ -374,7 +374,7 @@ class TokenPassing:
         joined: LatticeGraph,
         spelling: LabelTokens,
         phrases: PhrasePaths,
-        search: LatticeSearchSettings,
+        search: LatticeSearch,
     ) -> None:
         self._model, self._joined, self._spelling, self._search = model, joined, spelling, search
         self._phrases = phrases

@@ -21,7 +21,7 @@ from torch.nn import functional
 from typing_extensions import override
 
 from models.arrays import Array, FloatArray, ModelBytes, TokenIds
-from models.language_model import ReadResult, Want
+from models.language_model import EOS, ReadResult, Vocabulary, Want
 from models.neural.cells import Hidden
 from models.neural.constants import (
     GROUP_ROWS,
@@ -36,7 +36,6 @@ from models.neural.constants import (
 )
 from models.neural.network import Network, read_network, resolve_device, write_network
 from models.neural.network_model import NetworkModel, NeuralState
-from models.vocabulary import EOS, Vocabulary
 
 # as torch's documentation advises: libraries select kernels and allocate memory at first
 _WARM_UPS = 3

@@ -1,7 +1,7 @@
 """Network: embedding → body → (projection) → output layer; its files and its device.
 
 Tensors are time-major, [T, B], as the recurrent kernels require. Dropout is active in training mode
-only. Embedding and output layer may share vectors. `models.neural.weights` defines the files.
+only. Embedding and output layer may share vectors. `models.neural.config` defines the files.
 """
 
 from pathlib import Path
@@ -15,12 +15,10 @@ from torch.overrides import TorchFunctionMode
 
 from models.errors import InputError, ManifestError
 from models.files import CONFIG_FILE, write_config
-from models.neural.adaptive_softmax import AdaptiveSoftmax, ClusteredEmbedding
 from models.neural.cells import Body, Dropout, Hidden, drop_tokens
-from models.neural.config import NetworkConfig
+from models.neural.config import WEIGHTS_FILE, NetworkConfig, NetworkWeights, parameter_shapes, read_weights
 from models.neural.layers import AttentionBody, FeedForward, Recurrent
-from models.neural.softmax import INITIAL_RANGE, Softmax
-from models.neural.weights import WEIGHTS_FILE, NetworkWeights, parameter_shapes, read_weights
+from models.neural.output import INITIAL_RANGE, AdaptiveSoftmax, ClusteredEmbedding, Softmax
 
 
 class Network(nn.Module):

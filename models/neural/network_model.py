@@ -13,17 +13,18 @@ from models.arrays import AnyArray, FloatArray, TokenIds
 from models.errors import InputError
 from models.kernels.threads import run_parts
 from models.language_model import (
+    BOS,
+    EOS,
     ChoiceScorer,
     FeatureExtractor,
     LanguageModel,
     ReadResult,
     SequenceReader,
+    Vocabulary,
     Want,
     in_order,
 )
-from models.neural.config import NetworkConfig
-from models.neural.weights import count_parameters
-from models.vocabulary import BOS, EOS, Vocabulary
+from models.neural.config import NetworkConfig, count_parameters
 
 HiddenArrays: TypeAlias = tuple[AnyArray, ...]
 """Arrays whose dimension 1 is the batch; first the body's last output [1, B, W], float32."""

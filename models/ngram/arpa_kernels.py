@@ -19,8 +19,8 @@ import numpy as np
 
 from models.arrays import Float32s, Int32s, Int64s, UInt8s, UInt32s
 from models.kernels.compilation import kernel
-from models.ngram.access import U, find_arc
 from models.ngram.build import count_smaller_keys, sort_by_key
+from models.ngram.scoring import U, find_arc
 from models.word_kernels import HASH_PRIME, HASH_SEED, WordHashTable, find_word, has_capacity, insert_word
 
 Int: TypeAlias = Any  # kernels treat Python and NumPy integers alike as int64

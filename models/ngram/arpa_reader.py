@@ -19,6 +19,7 @@ import numpy as np
 from models.arrays import Int32s, Int64s
 from models.errors import FormatError
 from models.files import split_words
+from models.language_model import BOS, CONTROL_TOKENS, EOS, UNK, Vocabulary
 from models.ngram import arpa_kernels
 from models.ngram.arpa_kernels import (
     ListedArcs,
@@ -32,7 +33,6 @@ from models.ngram.arpa_source import ArpaSource, quote_bytes
 from models.ngram.automaton import LN_10
 from models.ngram.build import MAX_LOG10_BACKOFF, NGrams, NGramWeights, build_automaton, number_arcs
 from models.ngram.scoring import score_spans
-from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK, Vocabulary
 from models.word_kernels import WordTable
 
 MAX_ARPA_ORDER = 20

@@ -20,6 +20,7 @@ import numpy as np
 from models.arrays import Bools, Float32s, Int32s, Int64s, UInt8s
 from models.files import atomic_writer
 from models.kernels.compilation import kernel
+from models.language_model import BOS, Vocabulary
 from models.ngram.arpa_kernels import MAX_NUMBER_BYTES, write_number
 from models.ngram.arpa_reader import (
     BACKWARD_OPTION,
@@ -32,7 +33,6 @@ from models.ngram.arpa_reader import (
     section_heading,
 )
 from models.ngram.build import NGrams, NGramWeights
-from models.vocabulary import BOS, Vocabulary
 
 _START_LOG10 = -99.0
 _CHUNK = 1 << 16

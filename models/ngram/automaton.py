@@ -16,8 +16,8 @@ import numpy as np
 
 from models.arrays import AnyArray, Float32s, Int32s, Int64s, UInt32s
 from models.errors import ManifestError
+from models.language_model import BOS, CONTROL_TOKENS
 from models.tensor_files import map_tensors, write_tensors
-from models.vocabulary import BOS, CONTROL_TOKENS
 
 AUTOMATON_FILE = "ngram.bin"
 

@@ -24,7 +24,9 @@ from numba import types
 from models.arrays import Float32s, Int32s, Int64s, UInt8s, UInt32s, index_ranges
 from models.errors import InputError
 from models.kernels.compilation import kernel
-from models.ngram.access import (
+from models.language_model import UNK
+from models.ngram.automaton import Automaton, reject, word_ids
+from models.ngram.scoring import (
     U,
     automaton_kernel,
     compile_kernels,
@@ -33,8 +35,6 @@ from models.ngram.access import (
     log10_prob_of,
     word_at,
 )
-from models.ngram.automaton import Automaton, reject, word_ids
-from models.vocabulary import UNK
 
 MAX_UNRANKED_ARCS = 128
 """Rankings of states with more arcs are in the file; others are computed on demand."""

@@ -1,7 +1,6 @@
 r"""Scores of whole texts by an n-gram model of words, from their bytes, in one kernel call.
 
-The general way makes a Python object of each word, an array of its ids, and a call to score them; for one sentence that
-costs several times as much as the lookups.
+The general way makes a Python object of each word, which costs several times as much as the lookups.
 """
 
 from collections.abc import Sequence
@@ -12,12 +11,11 @@ from numba import types
 
 from models.arrays import Float32s, Int32s, Int64s, TokenIds, UInt8s
 from models.kernels.compilation import version_for
-from models.ngram.access import automaton_kernel, type_of
+from models.language_model import EOS, UNK
 from models.ngram.automaton import Automaton
 from models.ngram.model import NGramModel
-from models.ngram.scoring import score_spans
+from models.ngram.scoring import automaton_kernel, score_spans, type_of
 from models.tokenizers import Tokenizer, WordTokenizer
-from models.vocabulary import EOS, UNK
 from models.word_index import join_lines
 from models.word_kernels import BYTES, WORD_TABLE_TYPE, WordHashTable, encode_lines
 

@@ -23,6 +23,7 @@ from models.errors import InputError, ManifestError
 from models.files import CONFIG_FILE, read_config, write_config
 from models.kernels.threads import run_slices
 from models.language_model import (
+    EOS,
     ContextMatcher,
     LanguageModel,
     RaggedScorer,
@@ -30,14 +31,14 @@ from models.language_model import (
     SequenceReader,
     TopKPredictor,
     TopTokens,
+    Vocabulary,
     Want,
 )
 from models.ngram import scoring, top_k
-from models.ngram.access import compile_kernels
 from models.ngram.automaton import AUTOMATON_FILE, Automaton
 from models.ngram.build import verify_automaton
+from models.ngram.scoring import compile_kernels
 from models.tokenizers import Tokenizer
-from models.vocabulary import EOS, Vocabulary
 
 _NO_ORDERS, _NO_BACKOFFS = np.zeros(0, np.uint8), np.zeros(0, np.float32)
 

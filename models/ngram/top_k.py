@@ -12,18 +12,19 @@ import numpy as np
 from numba import types
 
 from models.arrays import Float32s, Float64s, Int32s, Int64s, UInt32s, UInt64s
-from models.ngram.access import (
+from models.ngram.automaton import LN_10, Automaton
+from models.ngram.build import MAX_UNRANKED_ARCS
+from models.ngram.scoring import (
     U,
     arc_at,
     automaton_kernel,
     prefetch,
+    ranked_index,
     readonly,
     value_at,
     word_at,
+    write_suffix_chain,
 )
-from models.ngram.automaton import LN_10, Automaton
-from models.ngram.build import MAX_UNRANKED_ARCS
-from models.ngram.scoring import ranked_index, write_suffix_chain
 
 _PREFETCH_DISTANCE = 8
 """Number of ranked arcs to prefetch."""

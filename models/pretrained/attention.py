@@ -1,9 +1,10 @@
 """Attention of many texts in one pass, and the keys and values that their states keep.
 
-A pass concatenates all texts' new tokens, without padding. A text's keys and values lie in a buffer that later
-states of the text share: new tokens are written after all earlier states' or, if another continuation of the
-text has already claimed the next slots, into a copy. Texts whose state nobody needs, such as candidates of a
-list, keep nothing: those with a common beginning are computed together, and read its keys and values in place.
+A pass concatenates all texts' new tokens, without padding. A text's keys and values lie in a buffer
+that later states of the text share: new tokens are written after all earlier states' or, if another
+continuation of the text has already claimed the next slots, into a copy. Texts whose state nobody
+needs, such as candidates of a list, keep nothing: those with a common beginning are computed
+together, and read its keys and values in place.
 """
 
 import itertools

@@ -2,9 +2,10 @@
 
 Only local files are read: no network, no pickle, no code of the folder.
 
-In int8 the kernels of int8 networks compute linear layers, on a CPU. Weights have a scale per output, activations a
-scale per token. All else, such as attention, stays in float32, so a result depends on the batch's other texts within
-rounding, which int8 turns into steps of 1/127 of an activation.
+In int8 the kernels of int8 networks compute linear layers, on a CPU. Weights have a scale per
+output, activations a scale per token. All else, such as attention, stays in float32, so a result
+depends on the batch's other texts within rounding, which int8 turns into steps of 1/127 of an
+activation.
 """
 
 from collections.abc import Mapping

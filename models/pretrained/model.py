@@ -19,13 +19,12 @@ from typing_extensions import override
 from models.arrays import Array, FloatArray, ModelBytes, TokenIds, add_bytes, array_bytes
 from models.errors import ManifestError
 from models.files import CONFIG_FILE
-from models.language_model import STATE, LanguageModel, ReadResult, SequenceReader, Want
+from models.language_model import BOS, STATE, LanguageModel, ReadResult, SequenceReader, Vocabulary, Want
 from models.neural.network import resolve_device
 from models.pretrained.attention import Context, attend, group_texts
 from models.pretrained.folder import centre_outputs, files_of, quantise_layers, read_network
 from models.pretrained.tokenizer import PRETRAINED_FOLDER, PretrainedVocabulary
 from models.tensor_files import PackedWeightCache
-from models.vocabulary import BOS, Vocabulary
 
 _ATTENTION = "gramophone"
 AttentionInterface.register(_ATTENTION, attend)

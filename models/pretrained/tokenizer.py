@@ -1,7 +1,8 @@
 """Tokenizers of pretrained models, from `tokenizer.json` of Hugging Face's library tokenizers.
 
-The library computes; this module maps its numbers to ids after the control tokens, and finds each token's bytes.
-The tokens for the start, the end and the unknown are those of the folder's configuration.
+The library computes; this module maps its numbers to ids after the control tokens, and finds each
+token's bytes. The tokens for the start, the end and the unknown are those of the folder's
+configuration.
 """
 
 import contextlib
@@ -24,8 +25,8 @@ from typing_extensions import override
 from models.arrays import Int64s, TokenIds
 from models.errors import ManifestError
 from models.files import CONFIG_FILE, read_config
+from models.language_model import BOS, CONTROL_TOKENS, EOS, UNK, Vocabulary
 from models.tokenizers import BYTE_PIECE, SPACE_MARK, SUBWORDS, Tokenizer
-from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK, Vocabulary
 
 PRETRAINED_FOLDER = "pretrained"
 """Folder of the model's own files in a checkpoint."""

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Annotated, NamedTuple, TypeAlias
 
 import numpy as np
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
 from models.arrays import Int64s
+from models.checkpoint.documents import StoredDocument
 from models.errors import FormatError, InputError, check_range
-from models.files import collapse_whitespace, count_words, split_words
+from models.files import collapse_spaces, count_words, split_words
 from models.reranking.candidates import Candidate, CandidateList
 
 MAX_PHRASE_WORDS = 4
@@ -50,14 +51,14 @@ _MAX_PATHS = 16
 
 _Phrase = Annotated[
     str,
-    AfterValidator(collapse_whitespace),
+    AfterValidator(collapse_spaces),
     Field(json_schema_extra={"maxLength": MAX_PHRASE_CHARS}),
 ]
 _LogOdds = Annotated[float, Field(json_schema_extra={"minimum": -MAX_LOG_ODDS, "maximum": MAX_LOG_ODDS})]
 """Types with bounds that `CorrectionTable` checks, not pydantic."""
 
 
-class PhraseCorrection(BaseModel):
+class PhraseCorrection(StoredDocument):
     """Replacement of a phrase; words are separated by single spaces. `CorrectionTable` checks its limits.
 
     Attributes:
@@ -66,8 +67,6 @@ class PhraseCorrection(BaseModel):
         log_odds: natural logarithm of how often the phrase was replaced so, relative to how often it was kept.
         lists: number of tuning lists with this replacement; 0 for one added by hand.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     heard: _Phrase
     written: _Phrase

@@ -132,7 +132,7 @@ def _ngram_utilities(texts: Sequence[str], utility: Literal["chrf", "bleu"]) -> 
     from models.reranking.metrics import ngram_overlap
 
     count = ngram_overlap.count_character_ngrams if utility == "chrf" else ngram_overlap.count_word_ngrams
-    counts, chrf = (yield from count(texts)), ngram_overlap.ChrF()
+    counts, chrf = (yield from count(texts)), ngram_overlap.ChrF("chrf")
 
     def utilities(candidates: Int64s, references: Int64s) -> Float64s:
         if utility == "chrf":

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from models.arrays import Float64s, Int64s
-from models.checkpoint.documents import DocumentStore
+from models.checkpoint.documents import DocumentStore, StoredDocument
 from models.checkpoint.manifest import check_name
 from models.errors import InputError, check_range
 from models.language_model import weighted
@@ -123,7 +123,7 @@ class LogLinearModel:
         return totals
 
 
-class ProfileModel(BaseModel):
+class ProfileModel(StoredDocument):
     """Language model of a profile.
 
     Attributes:
@@ -133,14 +133,12 @@ class ProfileModel(BaseModel):
         weight: weight in the mixture.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
     name: str = ""
     address: str
     weight: float = 1.0
 
 
-class Profile(BaseModel):
+class Profile(StoredDocument):
     """Saved weights for re-ranking.
 
     Attributes:
@@ -160,8 +158,6 @@ class Profile(BaseModel):
         created: time of tuning, ISO 8601 in UTC.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
     schema_version: Literal[1] = 1
     name: str
     weights: Annotated[dict[str, float], Field(min_length=1, max_length=MAX_WEIGHTS)]
@@ -172,8 +168,8 @@ class Profile(BaseModel):
     models: list[ProfileModel]
     # omitted if empty, so that services without these fields read other profiles
     form: Annotated[Writing, Field(exclude_if="asis".__eq__)] = "asis"
-    phrases: Annotated[list[Phrase], Field(max_length=MAX_PHRASES, exclude_if=operator.not_)] = []
-    corrections: Annotated[list[PhraseCorrection], Field(exclude_if=operator.not_)] = []
+    phrases: list[Phrase] = Field(default_factory=list, max_length=MAX_PHRASES, exclude_if=operator.not_)
+    corrections: list[PhraseCorrection] = Field(default_factory=list, exclude_if=operator.not_)
     decision: Literal["tuned", "first_pass"]
     figures: dict[str, Any]
     created: str

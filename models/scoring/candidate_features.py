@@ -15,11 +15,10 @@ from typing_extensions import TypeVar
 
 from models.arrays import Float64s, Int64s, TokenIds
 from models.calls import Work, map_in_steps
-from models.errors import InputError, UnsupportedParameterError
+from models.errors import InputError, UnsupportedError
 from models.files import count_words
-from models.language_model import (
-    is_self_normalised,
-)
+from models.language_model import UNK as UNKNOWN
+from models.language_model import is_self_normalised
 from models.normaliser import Writing
 from models.phrases import NO_PHRASES, PhraseList
 from models.reranking.candidates import CandidateList
@@ -41,9 +40,7 @@ from models.scoring.candidate_texts import (
     tokenise_texts,
 )
 from models.scoring.sequences import score_ragged_texts
-from models.scoring.texts import Limits, TextState, to_text_order
-from models.text_model import TextModel
-from models.vocabulary import UNK as UNKNOWN
+from models.text_model import Limits, TextModel, TextState, to_text_order
 
 M_co = TypeVar("M_co", bound=TextModel, default=TextModel, covariant=True)
 S_co = TypeVar("S_co", bound=TextState, default=TextState, covariant=True)
@@ -204,7 +201,7 @@ def score_candidates(
 
     Raises:
         ContextLengthError: a candidate with its context is too long.
-        UnsupportedParameterError: there is a context and a model reads backward, or unnormalised scores
+        UnsupportedError: there is a context and a model reads backward, or unnormalised scores
             are requested of a model not trained for them.
     """
     check_score_mode(models, score_mode)
@@ -317,17 +314,17 @@ def check_score_mode(models: ScoringModels, mode: ScoreMode) -> None:
     """Reject unnormalised scores of mixtures, and of models not trained for them.
 
     Raises:
-        UnsupportedParameterError: the message names the mode and the model.
+        UnsupportedError: the message names the mode and the model.
     """
     if mode == "normalised":
         return
     if len(models.parts) > 1:
-        raise UnsupportedParameterError.of(
+        raise UnsupportedError.of(
             "score_mode", f"is {mode!r}, but only probabilities can be mixed; use 'normalised'"
         )
     for loaded in models.all:
         if not is_self_normalised(loaded.model):
-            raise UnsupportedParameterError.of(
+            raise UnsupportedError.of(
                 "score_mode",
                 f"is {mode!r}, but model {loaded.address} was not trained for unnormalised scores "
                 "(train.self_normalise or train.loss=nce); use 'normalised'",

@@ -10,26 +10,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from models.arrays import Int64s, TokenIds
+from models.arrays import Int64s, TokenIds, runs_by_cost
 from models.calls import Work, map_in_steps
 from models.completion.token_trie import NO_TOKENS
+from models.language_model import EOS
 from models.normaliser import Writing, written
 from models.reranking.candidates import CandidateList
 from models.reranking.features import offsets_of
 from models.scoring.constants import CHARS_PER_STEP, TOKENISED_PER_STEP
-from models.scoring.prefill import token_runs
-from models.scoring.texts import (
+from models.text_model import (
     ContextEncoder,
     EncodedText,
     Limits,
+    TextModel,
     TextState,
     encode,
     ids_after,
     no_context_error,
 )
-from models.text_model import TextModel
 from models.tokenizers import SUBWORDS, WordTokenizer
-from models.vocabulary import EOS
 
 
 class Surroundings(NamedTuple):
@@ -171,7 +170,7 @@ def tokenise_texts(
 
     Raises:
         ContextLengthError: a text with its context is too long.
-        UnsupportedParameterError: there is a context or a continuation, and the model reads backward.
+        UnsupportedError: there is a context or a continuation, and the model reads backward.
     """
     _check_characters(distinct, limits)
     for number, setting in enumerate(distinct.settings) if loaded.reads_backward else ():
@@ -214,7 +213,7 @@ def _encode_together(loaded: TextModel, distinct: DistinctTexts) -> Work[Any, Ra
     contexts = yield from map_in_steps(context_texts, partial(encode, loaded, param="context"), size=len)
     parts = []
     most = CHARS_PER_STEP[isinstance(tokenizer, WordTokenizer)]
-    for run in token_runs([len(text) for text in distinct.texts], most):
+    for run in runs_by_cost([len(text) for text in distinct.texts], most):
         parts.append(tokenizer.encode_ragged(distinct.texts[run]))
         yield None
     lengths = np.concatenate([np.diff(part.offsets) for part in parts])

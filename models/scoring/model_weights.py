@@ -21,8 +21,7 @@ from models.completion.prefix import PrefixSplit
 from models.completion.token_trie import NO_TOKENS
 from models.prefix_cache import Evidence, NextTokenEntry
 from models.scoring.sequences import score_sequence_list
-from models.scoring.texts import EncodedText
-from models.text_model import TextModel
+from models.text_model import EncodedText, TextModel
 
 _SWITCH = 0.05
 """Probability that the model is drawn anew before a word; the same one may be drawn again."""

@@ -1,45 +1,166 @@
-"""Scoring of many texts in bounded chunks; common prefixes are read once.
+"""Prefill of contexts, and scoring of many texts in bounded chunks.
 
-The texts form a prefix tree of tokens. `score_tree` reads it level by level, one state row per
-prefix, and scores next tokens when enough rows are pending, because matrix products of many rows
-are cheapest. It is used if its estimated cost is below that of reading all texts side by side
-(costs measured on small int8 mixtures and on a float32 LSTM of 2x512).
+The prefill computes the state after each sequence. States of a few contexts are cached, at the end
+and at the start of the last word, because a word changes while it is typed.
+
+Common prefixes are read once: the texts form a prefix tree of tokens. `score_tree` reads it level by
+level, one state row per prefix, and scores next tokens when enough rows are pending, because matrix
+products of many rows are cheapest. It is used if its estimated cost is below that of reading all
+texts side by side (costs measured on small int8 mixtures and on a float32 LSTM of 2x512).
 
 Lookup models score without padding.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 
-from models.arrays import Float64s, FloatArray, Int64s, TokenIds
-from models.calls import Predict, Read, ScoreChoices, ScoreRagged, Work, map_in_steps
+from models.arrays import Float64s, FloatArray, Int64s, TokenIds, runs_by_cost
+from models.calls import (
+    Predict,
+    Read,
+    ScoreChoices,
+    ScoreRagged,
+    Work,
+    join_states,
+    map_in_steps,
+    materialize,
+)
 from models.errors import InputError
 from models.language_model import (
+    BOS,
+    EOS,
     SCORES,
     STATE,
     LanguageModel,
     RaggedScorer,
     Want,
     is_lookup,
+    pad_sequences,
     supports,
 )
+from models.prefix_cache import NextTokenEntry, PrefixCache
 from models.scoring.candidate_texts import RaggedTexts
 from models.scoring.constants import (
     LEVEL_COST,
+    MAX_CACHED_CONTEXTS,
+    MAX_CALL_TOKENS,
+    MAX_GROUP_TOKENS,
     MAX_LOOKUP_TOKENS,
     MAX_STATE_ENTRIES,
     MAX_TREE_ROWS,
     MAX_TREE_TOKENS,
     PREFIX_COST,
 )
-from models.scoring.prefill import chunks_by_length, prefill, token_runs
-from models.scoring.texts import ContextEncoder, EncodedText, Limits, TextOrIds, TextState
-from models.states import concatenate_states
-from models.text_model import TextModel
-from models.vocabulary import EOS
+from models.text_model import ContextEncoder, EncodedText, Limits, TextModel, TextOrIds, TextState, encode
+
+
+def prefill(loaded: TextModel, contexts: Sequence[TokenIds], *, bos: bool) -> Work[Any, Any]:
+    """Read B contexts.
+
+    States of a few contexts are cached; cached prefixes are not read again.
+
+    Args:
+        loaded: model.
+        contexts: B ≥ 1 sequences of ids, each [T_b] and possibly empty.
+        bos: true if `<s>` precedes them.
+
+    Returns:
+        A state of B rows, in the contexts' order.
+    """
+    if not any(map(len, contexts)):
+        model = loaded.model
+        return model.initial_state(len(contexts)) if bos else model.empty_state(len(contexts))
+    cache = loaded.prefix_cache
+    if cache is None or len(contexts) > MAX_CACHED_CONTEXTS:
+        return (yield from _prefill_all(loaded.model, contexts, bos=bos))
+    states = []
+    for context in contexts:
+        state = yield from _prefill_cached(loaded, cache, context, bos=bos)
+        states.append(state)
+    return states[0] if len(states) == 1 else join_states(states)
+
+
+def _prefill_cached(loaded: TextModel, cache: PrefixCache, context: TokenIds, *, bos: bool) -> Work[Any, Any]:
+    """Read a context's uncached rest; also cache the state before its last word."""
+    model = loaded.model
+    begin = model.initial_state if bos else model.empty_state
+    if not len(context):
+        return begin(1)
+    ids = np.concatenate([[BOS], context]) if bos else np.asarray(context)
+    count, state = cache.longest_match(ids)
+    if count == 0:
+        count, state = int(bos), begin(1)
+    word = count + _last_word_start(loaded, ids[count:])
+    for end in (word, len(ids)):
+        if end > count:
+            result = yield from Read(model, state, ids[None, count:end], np.array([end - count]), STATE)
+            state = materialize(result.state)
+            cache.put(ids[:end], state)
+            count = end
+    return state
+
+
+def _last_word_start(loaded: TextModel, ids: TokenIds) -> int:
+    """Find the start of the last word of ids [T]; the last token if none begins with a space."""
+    spelled = loaded.tokenizer.token_bytes
+    starts = (index for index in reversed(range(len(ids))) if spelled[ids[index]][:1] == b" ")
+    return next(starts, max(len(ids) - 1, 0))
+
+
+def _prefill_all(model: LanguageModel[Any], contexts: Sequence[TokenIds], *, bos: bool) -> Work[Any, Any]:
+    """Read contexts in chunks of similar length."""
+    begin = model.initial_state if bos else model.empty_state
+    states: list[Any] = []
+    orders: list[Int64s] = []
+    for rows in chunks_by_length(np.array([len(context) for context in contexts], np.int64)):
+        tokens, lengths = pad_sequences([contexts[i] for i in rows])
+        state = begin(len(rows))
+        if tokens.shape[1]:
+            state = (yield from Read(model, state, tokens, lengths, STATE)).state
+        states.append(state)
+        orders.append(rows)
+    if len(contexts) == 1:
+        return states[0]
+    return join_states(states).select(np.argsort(np.concatenate(orders)))
+
+
+def _padded_runs(lengths: Sequence[int], most: int) -> Iterator[slice]:
+    """Split sequences into runs of at most `most` tokens, each padded to its run's longest; or of one sequence."""
+    first = longest = 0
+    for last, length in enumerate(lengths):
+        longest = max(longest, length)
+        if last > first and (last + 1 - first) * longest > most:
+            yield slice(first, last)
+            first, longest = last, length
+    if lengths:
+        yield slice(first, len(lengths))
+
+
+def chunks_by_length(lengths: Int64s) -> Iterator[Int64s]:
+    """Split indices, sorted by length, into runs of at most `MAX_CALL_TOKENS` padded tokens, or one."""
+    order = np.argsort(lengths, kind="stable")
+    for run in _padded_runs(lengths[order].tolist(), MAX_CALL_TOKENS):
+        yield order[run]
+
+
+def predict_next(loaded: TextModel, context: str, limits: Limits, *, param: str) -> Work[Any, NextTokenEntry]:
+    """Compute or find the state and distribution after a context; cached for a word's keystrokes.
+
+    Too long a context is also cached, to avoid tokenising it at every keystroke.
+    """
+    entry = loaded.next_token_cache.find(context)
+    if entry is None:
+        ids = encode(loaded, context, param=param)
+        entry = NextTokenEntry(len(ids))
+        if len(ids) <= limits.max_tokens_per_sequence:
+            state = yield from prefill(loaded, [ids], bos=True)
+            log_probs = yield from Predict(loaded.model, state)
+            entry = NextTokenEntry(len(ids), materialize(state), np.array(log_probs))
+        loaded.next_token_cache.put(context, entry)
+    return entry
 
 
 def score_sequence_list(
@@ -274,7 +395,7 @@ def _advance_rows(model: LanguageModel[Any], state: Any, rows: Int64s, tokens: T
         before = state.select(rows[block])
         result = yield from Read(model, before, read, np.ones(len(read), np.int64), STATE)
         parts.append(result.state)
-    return parts[0] if len(parts) == 1 else concatenate_states(parts)
+    return parts[0] if len(parts) == 1 else join_states(parts)
 
 
 def _score_pending(
@@ -295,7 +416,7 @@ def _score_pending(
         if remainder is not None:
             rest.insert(0, remainder)
     firsts = np.cumsum([0, *(len(part.state) for part in batch)])  # first row of each part
-    state = batch[0].state if len(batch) == 1 else concatenate_states([part.state for part in batch])
+    state = batch[0].state if len(batch) == 1 else join_states([part.state for part in batch])
     rows = np.concatenate([part.rows + first for part, first in zip(batch, firsts, strict=False)])
     tokens = np.concatenate([part.tokens for part in batch])
     if exact:
@@ -343,14 +464,14 @@ def score_ragged_texts(
     )
     order = np.arange(len(lengths)) if ragged else _lists_by_length(lengths, list_of)
     out = np.zeros(len(texts.ids), np.float32)
-    for run in token_runs(_new_ragged_context_lengths(texts, order)):
+    for run in runs_by_cost(_new_ragged_context_lengths(texts, order), MAX_GROUP_TOKENS):
         rows = order[run]
         used, numbers = _distinct(texts.context_of[rows])
         states = yield from _context_states(loaded, texts, used, starts, bos=bos)
         if ragged:
             yield from _score_by_lookup(loaded, texts, rows, states, numbers, out)
         else:
-            for chunk in token_runs(lengths[rows].tolist(), MAX_TREE_TOKENS, padded=True):
+            for chunk in _padded_runs(lengths[rows].tolist(), MAX_TREE_TOKENS):
                 tokens, widths, positions = _pad_rows(texts, rows[chunk])
                 if not positions.size:  # empty texts without `</s>`
                     continue
@@ -406,9 +527,9 @@ def _context_states(
     stored = [starts[i - known].state for i in used if i >= known]
     contexts = [texts.contexts[i] for i in used if i < known]
     if not contexts:
-        return concatenate_states(stored)
+        return join_states(stored)
     states = yield from prefill(loaded, contexts, bos=bos)
-    return concatenate_states([states, *stored]) if stored else states
+    return join_states([states, *stored]) if stored else states
 
 
 def _score_by_lookup(

@@ -24,8 +24,8 @@ from service.cli.options import (
     ModelArgument,
     PhrasesOption,
     PublishedModels,
+    option_groups,
     print_json,
-    with_option_groups,
 )
 
 ask_app, check_app, complete_app = typer.Typer(), typer.Typer(), typer.Typer()
@@ -35,7 +35,7 @@ _DetailOption = Annotated[Literal["none", "token", "word"], typer.Option(help="L
 
 
 @ask_app.command("next")
-@with_option_groups
+@option_groups
 def next_token(
     model: ModelArgument,
     *,
@@ -60,7 +60,7 @@ def next_token(
 
 
 @ask_app.command()
-@with_option_groups
+@option_groups
 def score(
     model: ModelArgument,
     *,
@@ -117,7 +117,7 @@ class _GenerateOptions(NamedTuple):
 
 
 @ask_app.command()
-@with_option_groups
+@option_groups
 def generate(
     model: ModelArgument,
     options: _GenerateOptions,
@@ -198,7 +198,7 @@ class _RerankOptions(NamedTuple):
 
 
 @ask_app.command()
-@with_option_groups
+@option_groups
 def rerank(
     model: Annotated[str, typer.Argument(help=f"{MIXTURE_HELP}; - for the profile's.")],
     source: ListSource,
@@ -285,7 +285,7 @@ def split_dictionaries(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
 
 
 @check_app.command()
-@with_option_groups
+@option_groups
 def check(
     model: ModelArgument,
     *,
@@ -359,7 +359,7 @@ def _read_source(source: str) -> str:
 
 
 @complete_app.command()
-@with_option_groups
+@option_groups
 def complete(
     model: ModelArgument,
     *,

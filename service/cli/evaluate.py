@@ -13,8 +13,8 @@ from service.cli.options import (
     ModelArgument,
     PublishedModels,
     RegistryOption,
+    option_groups,
     print_json,
-    with_option_groups,
 )
 
 evaluate_app = typer.Typer()
@@ -102,7 +102,7 @@ class _EvaluateOptions(NamedTuple):
 
 
 @evaluate_app.command()
-@with_option_groups
+@option_groups
 def evaluate(
     model: ModelArgument,
     *,

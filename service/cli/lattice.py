@@ -17,22 +17,22 @@ from service.cli.options import (
     PublishedModels,
     ReferenceLayoutOption,
     ReferencesOption,
+    option_groups,
     valid_items,
-    with_option_groups,
 )
 from service.local.streams import open_source, open_target
 
 if TYPE_CHECKING:
     from models.lattices.files import LatticeFormat
     from models.lattices.lattice import Lattice
-    from models.lattices.token_passing import LatticeSearchSettings
+    from models.lattices.token_passing import LatticeSearch
     from models.reranking.formats.format import ReferenceLayout
 
 lattice_app = typer.Typer()
 
 
 class LatticeOptions(NamedTuple):
-    """Options for reading and searching lattices; see `with_option_groups`."""
+    """Options for reading and searching lattices; see `option_groups`."""
 
     words: Annotated[Path | None, typer.Option(help="Kaldi's words.txt, for lattices with numbers.")] = None
     no_word: Annotated[
@@ -54,16 +54,16 @@ class LatticeOptions(NamedTuple):
         ),
     ] = 4
 
-    def search(self) -> "LatticeSearchSettings":
+    def search(self) -> "LatticeSearch":
         """Return the settings of the search.
 
         Raises:
             InputError: a setting is out of range.
         """
-        from models.lattices.token_passing import LatticeSearchSettings
+        from models.lattices.token_passing import LatticeSearch
 
         order = self.recombination_order or None
-        return LatticeSearchSettings(
+        return LatticeSearch(
             max_tokens_per_node=self.max_tokens_per_node, beam=self.beam, recombination_order=order
         )
 
@@ -110,7 +110,7 @@ class LatticeOptions(NamedTuple):
 
 
 @lattice_app.command()
-@with_option_groups
+@option_groups
 def lattice(
     model: ModelArgument,
     *,
@@ -165,10 +165,10 @@ def lattice(
     from models.phrases import PhraseList
     from models.reranking.formats.reader import format_by_name
     from models.reranking.ranking import ProfileStore
-    from service.local.ask import report_replaced
-    from service.local.lattices import (
+    from service.local.ask import (
         LATTICE_FORMATS,
         TEXT,
+        report_replaced,
         rescore_lattices,
         tuned_weights,
         write_best,

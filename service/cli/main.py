@@ -18,13 +18,7 @@ import typer
 from typer.core import TyperArgument, TyperOption
 
 from models.checkpoint import folders
-from models.errors import (
-    FormatError,
-    InputError,
-    LanguageModelError,
-    ModelNotFoundError,
-    RegistryError,
-)
+from models.errors import DomainError, FormatError, InputError, ModelNotFoundError, RegistryError
 from service.cli.ask import ask_app, check_app, complete_app
 from service.cli.bench import bench_app
 from service.cli.evaluate import evaluate_app
@@ -92,7 +86,7 @@ def main() -> None:
         _build_command()()
     except (InputError, FormatError, ModelNotFoundError, RegistryError) as error:
         _fail(error, EXIT_BAD_INPUT)
-    except LanguageModelError as error:
+    except DomainError as error:
         _fail(error, EXIT_FAILED)
     except BrokenPipeError:  # the reader of the output, such as `head`, has exited
         sys.stderr.close()

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from models.errors import InputError, LanguageModelError
+from models.errors import DomainError, InputError
 from service.cli.options import (
     CORPUS_HELP,
     DEFAULT_REGISTRY,
@@ -89,7 +89,7 @@ def models_promote(
     store.set_alias(version.name, alias, version.number)
     typer.echo(f"{version.name}@{alias} now points to {version.address}")
     for name in profiles.names():
-        with suppress(LanguageModelError):  # a damaged profile is reported where it is used
+        with suppress(DomainError):  # a damaged profile is reported where it is used
             report_replaced(name, profiles.read(name).replaced_versions([version.address]))
 
 
@@ -137,14 +137,13 @@ def models_restore(
     Existing entries stay; missing or damaged ones are copied from the backup, verified, and renamed into place. A
     service that has loaded a replaced version continues with the old one until it is restarted.
     """
-    from models.checking.calibration import CalibrationStore
-    from models.checking.error_model import ErrorTableStore
-    from models.checkpoint.registry import local_registry_folder, open_registry
+    from models.checking.error_model import CalibrationStore, ErrorTableStore
+    from models.checkpoint.registry import open_registry, registry_folder
     from models.checkpoint.restore import restore_backup
     from models.reranking.ranking import ProfileStore
     from service.console.evaluation import TuningProgress
 
-    folder = local_registry_folder(backup)
+    folder = registry_folder(backup)
     if folder is not None and not folder.is_dir():
         raise InputError(f"there is no backup at {backup}", param="backup")
     source, target = open_registry(backup), open_registry(registry, create=True)
@@ -220,7 +219,7 @@ def import_arpa(
 ) -> None:
     """Publish the n-gram model of an ARPA file of words, or of SentencePiece pieces."""
     from service.console.evaluation import show_import
-    from training.model_formats import run_import_arpa
+    from training.publish import run_import_arpa
 
     result = run_import_arpa(
         file,
@@ -248,7 +247,7 @@ def import_hf(
 ) -> None:
     """Publish a pretrained causal language model in Hugging Face's format, such as GPT-2 or Llama."""
     from service.console.evaluation import show_import
-    from training.model_formats import run_import_hf
+    from training.publish import run_import_hf
 
     result = run_import_hf(folder, name=name, registry=registry, corpus=corpus or ())
     print_json(result) if as_json else show_import(result)
@@ -265,7 +264,7 @@ def export_arpa(
 ) -> None:
     """Write an n-gram model as an ARPA file for KenLM, SRILM and other tools."""
     from service.console.evaluation import show_export
-    from training.model_formats import run_export_arpa
+    from training.publish import run_export_arpa
 
     result = run_export_arpa(model, file, registry=registry)
     print_json(result) if as_json else show_export(result)

@@ -18,7 +18,7 @@ from service.local.streams import good_items, open_source, open_target
 if TYPE_CHECKING:
     from service.hosting.loaded_model import LoadedModel
     from service.local.ask import LocalCall
-    from service.operations.inputs import WordLists
+    from service.operations.operation import WordLists
 
 EXIT_BAD_INPUT, EXIT_FAILED = 2, 1
 DEFAULT_REGISTRY = "registry"
@@ -93,7 +93,7 @@ def valid_items(items: Iterator[T | BadLine], file: str) -> Iterator[T]:
 
 
 class ListSource(NamedTuple):
-    """Options for a command's n-best lists; see `with_option_groups`."""
+    """Options for a command's n-best lists; see `option_groups`."""
 
     file: Annotated[
         str,
@@ -141,7 +141,7 @@ class ListSource(NamedTuple):
 
 
 class PublishedModels(NamedTuple):
-    """Options for a command's models; see `with_option_groups`."""
+    """Options for a command's models; see `option_groups`."""
 
     registry: RegistryOption = DEFAULT_REGISTRY
     device: DeviceOption = "cpu"
@@ -166,7 +166,7 @@ class PublishedModels(NamedTuple):
         """Load a published model.
 
         Raises:
-            LanguageModelError: the registry or model is missing or damaged.
+            DomainError: the registry or model is missing or damaged.
         """
         from service.local.ask import load_published
 
@@ -177,7 +177,7 @@ class PublishedModels(NamedTuple):
         """Load published models for calls of operations in this process; the first is the default.
 
         Raises:
-            LanguageModelError: the registry or a model is missing or damaged.
+            DomainError: the registry or a model is missing or damaged.
         """
         from service.local.ask import LocalCall, model_loader
 
@@ -187,7 +187,7 @@ class PublishedModels(NamedTuple):
         return LocalCall(self.registry, resolve, word_lists)
 
 
-def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
+def option_groups(command: Callable[..., None]) -> Callable[..., None]:
     """Replace parameters that are named tuples of options by these options; build the tuples from their values."""
     groups, parameters = dict[str, Any](), list[inspect.Parameter]()
     for own in inspect.signature(command, eval_str=True).parameters.values():
@@ -219,7 +219,7 @@ def _named_files(option: str, kind: str, given: Iterable[str] | None) -> dict[st
 
 
 @lists_app.command()
-@with_option_groups
+@option_groups
 def convert(
     source: ListSource,
     target: Annotated[
@@ -252,7 +252,7 @@ def convert(
 
 
 @lists_app.command()
-@with_option_groups
+@option_groups
 def show(
     source: ListSource,
     as_json: JsonOption = False,

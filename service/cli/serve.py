@@ -8,7 +8,7 @@ import typer
 
 from models.errors import InputError, require_package
 from service.cli.ask import read_words, split_dictionaries
-from service.cli.options import JsonOption, PublishedModels, print_json, with_option_groups
+from service.cli.options import JsonOption, PublishedModels, option_groups, print_json
 
 serve_app = typer.Typer()
 keys_app = typer.Typer(name="keys", help="Create API keys.", no_args_is_help=True)
@@ -77,7 +77,7 @@ def precompile(
 
 
 @serve_app.command()
-@with_option_groups
+@option_groups
 def lsp(
     *,
     models: Annotated[

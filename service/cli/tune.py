@@ -24,8 +24,8 @@ from service.cli.options import (
     PhrasesOption,
     PublishedModels,
     RegistryOption,
+    option_groups,
     print_json,
-    with_option_groups,
 )
 from service.local.streams import open_source
 
@@ -81,7 +81,7 @@ class _TuneOptions(NamedTuple):
 
 
 @tune_app.command()
-@with_option_groups
+@option_groups
 def tune(
     model: Annotated[str, typer.Argument(help=f"{MIXTURE_HELP}; - for no model.")],
     source: ListSource,
@@ -220,7 +220,7 @@ def _check_profile(
 
 
 @tune_app.command("fold-texts")
-@with_option_groups
+@option_groups
 def fold_texts(
     source: ListSource,
     folder: Annotated[

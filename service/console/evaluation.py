@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from service.operations.tune import TuneReply
 
 
-_console = Console()
+_print = Console().print
 _FIGURES = {
     "logprob": ("log-probability (nats)", 1),
     "nats_per_token": ("cross-entropy (nats per token)", 4),
@@ -47,31 +47,29 @@ def show_evaluation(result: Mapping[str, Any]) -> None:
         rows.append([label, *(format_number(model[key], digits) for model in models)])
     print_table(["", *(model["model"] for model in models)], rows)
     if hits := result.get("hit_rates"):
-        _console.print()
+        _print()
         _print_hits(hits)
     if detail := result.get("detail"):
         for key, head in _GROUPS.items():
             if key in detail:
-                _console.print()
+                _print()
                 _print_groups(head.format_map(detail), detail[key])
         if "entropy" in detail:
-            _console.print(f"\nentropy of the predictions: {_sampled(detail['entropy'])}")
+            _print(f"\nentropy of the predictions: {_sampled(detail['entropy'])}")
     if against := result.get("against"):
-        _console.print(f"\n{_difference(result['model'], against)}")
-        _console.print(f"KL({result['model']} ‖ {against['model']}): {_sampled(against['divergence'])}")
+        _print(f"\n{_difference(result['model'], against)}")
+        _print(f"KL({result['model']} ‖ {against['model']}): {_sampled(against['divergence'])}")
     if overlap := result.get("overlap"):
         found, files = overlap["sentences"], ", ".join(overlap["training_text"])
         share = f"{found['share'] or 0.0:.2%} of {found['total']:,} sentences of 8 words or more"
-        _console.print(Text(f"\n{files} contains {share}"))
+        _print(Text(f"\n{files} contains {share}"))
     _print_notes(result.get("notes", ()))
-    _console.print(
-        Text(f"\n{result['context']} context; {result['oov_policy'].replace('_', ' ')}", style="dim")
-    )
+    _print(Text(f"\n{result['context']} context; {result['oov_policy'].replace('_', ' ')}", style="dim"))
 
 
 def _print_notes(notes: Sequence[str]) -> None:
     for note in notes:
-        _console.print(Text(f"note: {note}"))
+        _print(Text(f"note: {note}"))
 
 
 def show_figures(result: dict[str, Any]) -> None:
@@ -133,12 +131,12 @@ def show_selection(result: Mapping[str, Any]) -> None:
         for one in result["trials"]
     ]
     print_table(("share", "lines", "tokens", "held-out perplexity"), rows)
-    _console.print(Text(f"wrote {result['share']:.2%} of the lines to {result['output']}"))
+    _print(Text(f"wrote {result['share']:.2%} of the lines to {result['output']}"))
 
 
 def show_check_evaluation(result: Mapping[str, Any]) -> None:
     """Print accuracies of detecting and correcting inserted errors, by kind and threshold."""
-    _console.print(
+    _print(
         f"{result['model']}: {result['words']:,} words on {result['lines']:,} lines for each kind; errors in one of "
         f"{1 / result['error_rate']:.0f} eligible words"
     )
@@ -155,16 +153,16 @@ def show_check_evaluation(result: Mapping[str, Any]) -> None:
     heads = ("threshold", "precision", "recall", "F0.5", "corrected", "gain")
     print_table(("kind of error", "errors", *heads), kinds)
     if any(figures["errors"] for figures in result["kinds"].values()):
-        _console.print()
+        _print()
         rows = [(f"{point['threshold']:g}", *_cells(point)) for point in result["thresholds"]]
         print_table(("all kinds, probability at least", "precision", "recall", "F0.5", "corrected"), rows)
     if result["calibration_saved"]:
-        _console.print("\nsaved: /v1/check now accepts `precision`")
+        _print("\nsaved: /v1/check now accepts `precision`")
     notes = (
         "\nthreshold: best F0.5 on one half of the lines; figures on the other half"
         "\nby surprisal: baseline, a word's surprisal given the words before it; gain: relative F0.5 over it"
     )
-    _console.print(Text(notes, style="dim"))
+    _print(Text(notes, style="dim"))
 
 
 def _cells(figures: Mapping[str, Any]) -> list[str]:
@@ -176,13 +174,13 @@ def _cells(figures: Mapping[str, Any]) -> list[str]:
 def show_autocomplete_evaluation(result: Mapping[str, Any]) -> None:
     """Print keystroke savings, accuracy and latency of completions, of one model or two."""
     models = [result, *([result["against"]] if "against" in result else [])]
-    _console.print(
+    _print(
         f"{result['words']:,} words on {result['lines']:,} lines, {result['unknown_words']:,} of them not in the "
         f"vocabulary; {result['keys']:,} keys without completions; {result['context']} context"
     )
     _print_typing_figures(result)
     for model in models:
-        _console.print()
+        _print()
         recalls = [
             (f"{row['letters']}", f"{row['words']:,}", f"{row['top_1']:.1%}", f"{row['top_3']:.1%}")
             for row in model["recall_by_letters"]
@@ -190,21 +188,21 @@ def show_autocomplete_evaluation(result: Mapping[str, Any]) -> None:
         first = f"letters typed ({model['model']})"
         print_table((first, "longer words", "first is right", "in top three"), recalls)
     for key, where in _POSITIONS.items():
-        _console.print()
+        _print()
         cells = []
         for row in result["acceptance"][key]:
             shares = (f"{row[name]:.1%}" for name in ("mean_probability", "precision"))
             cells.append((f"{row['coverage']:.0%}", f"{row['threshold']:.3f}", *shares))
         print_table((f"shown {where}", "least probable", "mean probability", "right"), cells)
-    _console.print()
+    _print()
     for model in models:
         took = model["keystroke_ms"]
-        _console.print(
+        _print(
             f"one keystroke with {model['model']}, {model['precision']}: {took['p50']:.2f} ms median, "
             f"{took['p99']:.2f} ms p99 (of {took['keystrokes']:,})"
         )
     rule = "\nkeys: every character, line end and completion; word savings: only the model's own words"
-    _console.print(Text(f"{rule}\n95 % confidence intervals: bootstrap over lines", style="dim"))
+    _print(Text(f"{rule}\n95 % confidence intervals: bootstrap over lines", style="dim"))
 
 
 def _print_typing_figures(result: Mapping[str, Any]) -> None:
@@ -242,7 +240,7 @@ def show_training(result: dict[str, Any]) -> None:
     headings = ("model", "weight", "split", "perplexity per token", "per word", "bits per byte")
     print_table(headings, rows, folded=True)
     _print_notes(result["notes"])
-    _console.print(
+    _print(
         f"published [bold]{result['model']}[/] in {escape(result['path'])}; training took {result['seconds']:.0f} s"
     )
 
@@ -262,31 +260,27 @@ def show_import(result: dict[str, Any]) -> None:
     if "test" in result:
         show_figures(result["test"])
     _print_notes(result["notes"])
-    _console.print(
-        f"published [bold]{result['model']}[/] in {escape(result['path'])} in {result['seconds']:.0f} s"
-    )
+    _print(f"published [bold]{result['model']}[/] in {escape(result['path'])} in {result['seconds']:.0f} s")
 
 
 def show_export(result: dict[str, Any]) -> None:
     """Print a summary of an exported file, with notes for its readers."""
     count = sum(result["ngrams"])
-    _console.print(
+    _print(
         f"wrote {result['model']} to {escape(result['path'])}: {count:,} n-grams, {result['bytes']:,} bytes, "
         f"in {result['seconds']:.0f} s"
     )
     if result["escaped_words"]:
-        _console.print(
+        _print(
             f"note: {result['escaped_words']:,} words contain white space or are spelled like control tokens; "
             "all words are written with % escapes, as a comment in the file explains"
         )
     if result["log_zero"] is not None:
-        _console.print(
+        _print(
             f"note: a back-off weight of {result['log_zero']:g} stands for minus infinity, as a comment explains"
         )
     if not result["splits_at_spaces"]:
-        _console.print(
-            "note: the file does not contain the model's tokenizer, which does more than split at spaces"
-        )
+        _print("note: the file does not contain the model's tokenizer, which does more than split at spaces")
 
 
 class TuningProgress(ProgressLine):
@@ -328,16 +322,16 @@ def show_tuning(reply: "TuneReply", saved: str | None, report: Path | None, comm
     dimmed = ([Text(cell, style="dim") for cell in row] for row in others)
     print_table(("feature", "weight", *folds), [*weights, *dimmed], folded=True)
     test = reply.significance
-    _console.print(
+    _print(
         f"difference {test.difference:+.2f}, 95 % interval {test.low:+.2f} … {test.high:+.2f}, p = {test.p_value:.3f}"
     )
-    _console.print(Text(reply.signature, style="dim"))
+    _print(Text(reply.signature, style="dim"))
     if reply.ignored_features:
-        _console.print(Text(f"missing for some candidates, so ignored: {', '.join(reply.ignored_features)}"))
+        _print(Text(f"missing for some candidates, so ignored: {', '.join(reply.ignored_features)}"))
     if corrections := reply.profile.get("corrections"):
-        _console.print(Text(f"corrections: {len(corrections):,}"))
-    _console.print(Text(reply.reason, style="bold"))
+        _print(Text(f"corrections: {len(corrections):,}"))
+    _print(Text(reply.reason, style="bold"))
     if saved is not None:
-        _console.print(f"saved as profile [bold]{saved}[/]: gramophone {command} … --profile {saved}")
+        _print(f"saved as profile [bold]{saved}[/]: gramophone {command} … --profile {saved}")
     if report is not None:
-        _console.print(Text(f"report: {report / 'report.html'}"))
+        _print(Text(f"report: {report / 'report.html'}"))

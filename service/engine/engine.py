@@ -70,7 +70,7 @@ class Engine:
         """Run work on the model thread, dropping its events.
 
         Returns:
-            Future of its result or LanguageModelError; cancel it to cancel the work.
+            Future of its result or DomainError; cancel it to cancel the work.
 
         Raises:
             OverloadedError, DrainingError: the work is not admitted.
@@ -88,7 +88,7 @@ class Engine:
         It pauses while too many events are pending; closing the iterator cancels it.
 
         Raises:
-            LanguageModelError: raised by the work, or the work is not admitted.
+            DomainError: raised by the work, or the work is not admitted.
         """
         loop = asyncio.get_running_loop()
         items: asyncio.Queue[WorkOutput] = asyncio.Queue()  # bounded by the scheduler

@@ -11,19 +11,18 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from models.arrays import FloatArray, TokenIds
-from models.calls import Read
-from models.language_model import ReadResult, read_sequences
-from models.states import (
+from models.calls import (
+    Read,
     StateView,
     check_no_nan,
-    concatenate_states,
     gather_states,
     is_range,
+    join_states,
     split_array,
     split_rows,
     view,
 )
-from models.vocabulary import EOS
+from models.language_model import EOS, ReadResult, read_sequences
 from service.engine.batching import CallBatch, SliceResult, split_budget
 from service.engine.constants import STRIDE_TOKENS
 
@@ -145,7 +144,7 @@ class PrefillProgress:
             return ReadResult(scores)
         segments = [segment for segment in self._read if len(segment.rows)] or self._read
         rows = np.concatenate([segment.rows for segment in segments])
-        state = concatenate_states([segment.state for segment in segments])
+        state = join_states([segment.state for segment in segments])
         in_order = is_range(rows, len(rows))
         return ReadResult(scores, state=state if in_order else state.select(np.argsort(rows)))
 

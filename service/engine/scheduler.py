@@ -26,14 +26,13 @@ import structlog
 from models.calls import ModelCall, WorkOutput
 from models.errors import (
     DeadlineExceededError,
+    DomainError,
     DrainingError,
     EngineFailedError,
-    LanguageModelError,
     OverloadedError,
     ShareExceededError,
 )
-from service.engine.call_queues import CallQueue
-from service.engine.calls import is_urgent
+from service.engine.call_queues import CallQueue, is_urgent
 from service.engine.constants import (
     BULK_JOBS_AT_ONCE,
     MAX_SHARED_KINDS,
@@ -284,7 +283,7 @@ class Scheduler:
         """Reject new jobs; admitted ones continue. Takes no lock: for signal handlers, too."""
         self.admission.draining = True
 
-    def abort(self, error: LanguageModelError) -> None:
+    def abort(self, error: DomainError) -> None:
         """End every job with an error, on the model thread after the last step."""
         with self._lock:
             jobs = list(self.admission.jobs)
@@ -460,7 +459,7 @@ class Scheduler:
             self._end(job, "deadline", error)
 
     def _fail(self, job: Job, error: Exception) -> None:
-        if not isinstance(error, LanguageModelError):
+        if not isinstance(error, DomainError):
             _log.error("engine step failed", request_id=job.options.request_id, exc_info=error)
             error = EngineFailedError("the model failed on this request; the log has the details")
         self._end(job, "failed", error)

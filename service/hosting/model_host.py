@@ -20,8 +20,8 @@ import structlog
 
 from models.checkpoint.manifest import DefaultChoice, choose_default
 from models.errors import (
+    DomainError,
     InputError,
-    LanguageModelError,
     MemoryBudgetError,
     ModelNotFoundError,
     NotReadyError,
@@ -37,8 +37,7 @@ from service.hosting.loaded_model import (
     UnloadingModel,
     build_address_table,
 )
-from service.hosting.loading import LOAD_ERRORS, Loader
-from service.hosting.memory import freeze_garbage_collector, trim_heap
+from service.hosting.loading import LOAD_ERRORS, Loader, freeze_garbage_collector, trim_heap
 from service.hosting.registry_watcher import RegistryWatcher
 
 READY = "ok"
@@ -178,7 +177,7 @@ class ModelHost:
             published = self.registry.resolve_cached(address)  # without network: on the event loop
         except RegistryError:
             raise
-        except LanguageModelError:
+        except DomainError:
             raise ModelNotFoundError(
                 f"there is no model {address[:200]!r}; this service has: {here}"
             ) from None

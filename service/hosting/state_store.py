@@ -17,12 +17,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from models.arrays import TokenIds
-from models.errors import (
-    ModelNotFoundError,
-    StateElsewhereError,
-    StatesFullError,
-    UnknownStateError,
-)
+from models.errors import ModelNotFoundError, StateElsewhereError, StatesFullError, UnknownStateError
 from models.phrases import NO_TOKEN_PHRASES, PhraseAutomaton
 from models.prefix_cache import state_bytes
 from service.engine.job import Shares

@@ -1,8 +1,9 @@
 """Personal models of autocomplete users in an SQLite file, for several processes.
 
 A change is written before it is answered: a killed process loses nothing. In write-ahead mode,
-readers do not wait for writers. Deleted and dropped words are overwritten, and the log that may still have them is cut.
-Times are seconds that services have run with the file: neither a wrong clock nor a long stop makes users old.
+readers do not wait for writers. Deleted and dropped words are overwritten, and the log that may
+still have them is cut. Times are seconds that services have run with the file: neither a wrong
+clock nor a long stop makes users old.
 """
 
 import contextlib
@@ -21,7 +22,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field, ValidationError
 
 from models.completion.user_model import UserModel, UserModelLimits, WordSequence, user_model_from_counts
-from models.errors import UnknownUserError, UsersUnavailableError
+from models.errors import UnknownUserError, UserStoreError
 from models.prefix_cache import LimitedCache
 
 _SCHEMA = """
@@ -105,14 +106,14 @@ class UserStore:
         """Open the file, if it is not open; its time goes on from here.
 
         Raises:
-            UsersUnavailableError: the file cannot be read.
+            UserStoreError: the file cannot be read.
         """
         with self._reading() as reader:
             self._now(reader)
 
     def count(self) -> float:
         """Return the number of users; NaN if the file cannot be read."""
-        with contextlib.suppress(UsersUnavailableError), self._reading() as reader:
+        with contextlib.suppress(UserStoreError), self._reading() as reader:
             return float(reader.execute("SELECT count(*) FROM users").fetchone()[0])
         return math.nan
 
@@ -120,7 +121,7 @@ class UserStore:
         """Return a user's personal model; an empty one if unknown.
 
         Raises:
-            UsersUnavailableError: the file cannot be read.
+            UserStoreError: the file cannot be read.
         """
         with self._reading() as reader:
             return self._model(reader, owner, user) or _EMPTY_MODEL
@@ -130,7 +131,7 @@ class UserStore:
 
         Raises:
             UnknownUserError: the user is unknown.
-            UsersUnavailableError: the file cannot be read.
+            UserStoreError: the file cannot be read.
         """
         with self._reading() as reader:
             model = self._model(reader, owner, user)
@@ -146,7 +147,7 @@ class UserStore:
         """Add sentences of a user to the personal model; return the new model.
 
         Raises:
-            UsersUnavailableError: the file cannot be written, or the user's words are damaged.
+            UserStoreError: the file cannot be written, or the user's words are damaged.
         """
         with self._transaction(owner) as writer:
             before = self._model(writer, owner, user) or _EMPTY_MODEL
@@ -158,7 +159,7 @@ class UserStore:
         """Replace a user's personal model; return the stored one, within the bounds.
 
         Raises:
-            UsersUnavailableError: the file cannot be written, or another program reads its log, so words left out
+            UserStoreError: the file cannot be written, or another program reads its log, so words left out
                 are still in it; call again.
         """
         with self._transaction(owner, deletes=True) as writer:
@@ -168,7 +169,7 @@ class UserStore:
         """Delete a user's personal model; return whether it existed.
 
         Raises:
-            UsersUnavailableError: the file cannot be written, or another program reads its log, so the words are
+            UserStoreError: the file cannot be written, or another program reads its log, so the words are
                 still in it; call again.
         """
         key = (owner, user)
@@ -197,7 +198,7 @@ class UserStore:
             except ValidationError as error:
                 first = error.errors(include_url=False, include_input=False)[0]  # without words of the user
                 fault = f"{'.'.join(map(str, ('content', *first['loc'])))}: {first['msg']}"
-                raise UsersUnavailableError(
+                raise UserStoreError(
                     f"the words of {user!r} are damaged: {fault}; replace or delete them"
                 ) from None
             model = user_model_from_counts(stored.words, stored.pairs)
@@ -263,7 +264,7 @@ class UserStore:
         """Open the file, if it is not open.
 
         Raises:
-            UsersUnavailableError: the file cannot be read or written; next time it is opened anew.
+            UserStoreError: the file cannot be read or written; next time it is opened anew.
         """
         try:
             if wait_s not in self._connections:
@@ -272,7 +273,7 @@ class UserStore:
         except (sqlite3.Error, OSError, RuntimeError) as error:  # RuntimeError: there is no home folder
             if (connection := self._connections.pop(wait_s, None)) is not None:
                 connection.close()
-            raise UsersUnavailableError(
+            raise UserStoreError(
                 f"the words of users in {self._path} cannot be read or written now: {error}"
             ) from None
 

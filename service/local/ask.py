@@ -1,18 +1,15 @@
-"""In-process queries of a published model, and re-ranking of n-best list files.
-
-Commands run the service's operations, so their values are validated like HTTP requests.
-"""
+"""In-process queries of a published model, re-ranking of n-best lists, rescoring of lattices."""
 
 import dataclasses
 import itertools
 import json
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeAlias, TypeVar
 
 import numpy as np
 import typer
@@ -21,23 +18,35 @@ from typing_extensions import override
 
 from models.arrays import Int64s
 from models.calls import iter_outputs, run_to_completion
-from models.checking.calibration import CalibrationStore
-from models.checking.error_model import ErrorTableStore
+from models.checking.error_model import CalibrationStore, ErrorTableStore
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import Address, open_registry
 from models.completion.user_model import UserModelLimits
 from models.decoding.parameters import MAX_CHOICES
-from models.errors import InputError, LanguageModelError, ModelNotFoundError
-from models.files import atomic_writer
+from models.errors import DomainError, InputError, ModelNotFoundError, UnsupportedError
+from models.files import atomic_writer, split_words
+from models.lattices.files import LatticeFormat
+from models.lattices.graph import PATH_FEATURES, LabelTokenizer, PathWeights
+from models.lattices.lattice import Lattice, Scales
+from models.lattices.rescoring import (
+    RescoredLattice,
+    first_pass_text,
+    nbest_candidates,
+    oracle_errors,
+    rescore,
+)
+from models.lattices.token_passing import LatticeSearch
+from models.phrases import NO_PHRASES, PhraseList, is_phrase_feature
 from models.reranking.candidates import Candidate, CandidateList
+from models.reranking.features import RANK
 from models.reranking.formats.writer import write_lists
 from models.reranking.metrics import make_metric
 from models.reranking.metrics.metric import METRIC_TITLES, UNCHANGED, Metric, format_score, paired_bootstrap
 from models.reranking.ranking import Profile, ProfileStore
-from models.reranking.tuning.cross_fitting import select_with_references
+from models.reranking.tuning.cross_fitting import with_references
 from models.reranking.tuning.fitting import TuningSettings
 from models.scoring.candidate_features import check_score_mode
-from models.scoring.texts import Limits
+from models.text_model import Limits, TextModel
 from service.hosting.loaded_model import LoadedModel
 from service.hosting.state_store import StateStore
 from service.hosting.user_store import UserStore
@@ -45,9 +54,16 @@ from service.local.streams import good_items, open_target
 from service.operations.autocomplete import Autocomplete
 from service.operations.check import Check
 from service.operations.generate import Generate
-from service.operations.inputs import WordLists, answer_each, read_batch
 from service.operations.next_token import NextToken
-from service.operations.operation import Call, Operation, Resources, write_reply
+from service.operations.operation import (
+    Call,
+    Operation,
+    Resources,
+    WordLists,
+    answer_each,
+    read_batch,
+    write_reply,
+)
 from service.operations.rerank import RankedList, Rerank
 from service.operations.rerank_request import RerankItem
 from service.operations.score import Score
@@ -72,12 +88,24 @@ _OPERATIONS: dict[str, type[Operation[Any]]] = {
     "/v1/score": Score,
 }
 
+_BATCH_ARCS = 1 << 15
+"""Arcs at which a batch of lattices is complete; a batch shares model calls."""
+
+LATTICE_FORMATS: dict[str, LatticeFormat] = {"slf-lattice": "slf", "kaldi-lattice": "kaldi"}
+"""Output formats of lattices."""
+
+TEXT = "text"
+"""Output format of the id and best string of each lattice."""
+
+LatticeWeights: TypeAlias = Callable[[Scales], PathWeights]
+"""Function from the scales of a lattice's file to the weights of its paths."""
+
 
 def load_published(registry: Address, address: str, device: str, precision: str) -> LoadedModel:
     """Load a published model.
 
     Raises:
-        LanguageModelError: the registry or model is missing or damaged.
+        DomainError: the registry or model is missing or damaged.
     """
     store = open_registry(registry)
     version = store.resolve(address)
@@ -237,7 +265,7 @@ def prepare_rerank(
 
     Raises:
         InputError: a setting is invalid, also for the models, or the profile does not exist.
-        LanguageModelError: the registry or model is missing or damaged.
+        DomainError: the registry or model is missing or damaged.
     """
     read = Rerank.parse_settings({name: value for name, value in settings.items() if value is not None})
     operation = _prepared(Rerank(LocalCall(registry, model_loader(load)), read))
@@ -340,7 +368,7 @@ def check_profile(
     """
     job, counts = operation.job, []
     profile, metric = job.profile, metric_of_profile(job.profile)
-    for one in _rerank_lists(operation, select_with_references([*lists])[1], file):
+    for one in _rerank_lists(operation, with_references([*lists])[1], file):
         texts = [one.given.candidates[index].text for index in (0, int(one.order[0]))]
         counts.append(metric.statistics(texts, one.given.references))
     before, after = np.stack(counts, axis=1)
@@ -381,7 +409,7 @@ def _rerank_lists(operation: Rerank, lists: Iterable[CandidateList], file: str) 
         while batch := run_to_completion(read_batch(items, operation.size)):
             ranked = run_to_completion(answer_each(operation.answer, batch))
             for item, outcome, number in zip(batch, ranked, numbers, strict=False):
-                if isinstance(outcome, LanguageModelError):
+                if isinstance(outcome, DomainError):
                     name = "" if item.given.name is None else f" ({item.given.name})"
                     yield f"{file}: list {number}{name}: {outcome}"
                 else:
@@ -389,3 +417,85 @@ def _rerank_lists(operation: Rerank, lists: Iterable[CandidateList], file: str) 
 
     none_good = InputError(f"{file}: no list can be re-ranked")
     return good_items(outcomes(), file, rest="more lists failed", none_good=none_good)
+
+
+def tuned_weights(
+    weights: Mapping[str, float], length_exponent: float = 0.0, phrases: Collection[str] = ()
+) -> LatticeWeights:
+    """Return tuned weights for paths: by default 0, or the first pass's if its order was kept.
+
+    `phrases` are the features of phrases; weights of others do not count.
+
+    Raises:
+        InputError: there is a length exponent.
+    """
+    if length_exponent:
+        raise InputError.of("length_exponent", f"is {length_exponent:g}; for lattices it must be 0")
+    if weights == {RANK: 1.0}:
+        return partial(PathWeights.first_pass, phrases=phrases)
+    zeros = dict.fromkeys((*PATH_FEATURES, *phrases), 0.0)
+    used = {
+        name: weight for name, weight in weights.items() if name in phrases or not is_phrase_feature(name)
+    }
+    return partial(PathWeights.of, zeros | used, phrases=phrases)
+
+
+def rescore_lattices(
+    loaded: TextModel,
+    lattices: Iterable[Lattice],
+    weights: LatticeWeights,
+    search: LatticeSearch,
+    phrases: PhraseList = NO_PHRASES,
+) -> Iterator[RescoredLattice]:
+    """Rescore lattices in batches, in order.
+
+    Raises:
+        UnsupportedError: the model reads backward, or its tokenizer does not separate words.
+    """
+    if loaded.reads_backward:
+        raise UnsupportedError.of(
+            "model", f"{loaded.address} reads from right to left; lattices are searched from left to right"
+        )
+    model, tokenizer = loaded.model, LabelTokenizer(loaded.tokenizer)
+    batch, num_arcs = list[Lattice](), 0
+    for lattice in itertools.chain(lattices, [None]):
+        if lattice is not None:
+            batch.append(lattice)
+            num_arcs += lattice.num_arcs
+        if lattice is None or num_arcs >= _BATCH_ARCS:
+            of_paths = [weights(one.scales) for one in batch]
+            yield from rescore(batch, model, tokenizer, weights=of_paths, search=search, phrases=phrases)
+            batch, num_arcs = [], 0
+
+
+def write_best(
+    lattices: Iterable[RescoredLattice], count: int, target: Path | BinaryIO, output_format: str
+) -> None:
+    """Write each lattice's `count` best strings in an n-best format; as `text`, id and best string.
+
+    With references, the word error rates of the first pass's and the best strings, and of the oracle paths, are
+    printed to standard error.
+    """
+    metric = make_metric("wer")
+    # per lattice: errors and words of first, best and oracle strings
+    errors = list[list[Int64s]]()
+
+    def counted() -> Iterator[CandidateList]:
+        for rescored in lattices:
+            one = nbest_candidates(rescored, count)
+            if one.references:
+                texts = [first_pass_text(rescored.lattice), one.candidates[0].text]
+                of_texts = metric.statistics(texts, one.references)
+                right = map(split_words, one.references)
+                oracle = min((oracle_errors(rescored.lattice, words), -len(words)) for words in right)
+                errors.append([*of_texts, np.abs(oracle)])
+            yield one
+
+    if output_format == TEXT:
+        with atomic_writer(target) if isinstance(target, Path) else nullcontext(target.write) as write:
+            for item in counted():
+                write(f"{item.name or ''} {item.candidates[0].text}".strip().encode() + b"\n")
+    else:
+        write_lists(counted(), target, output_format)
+    if errors:
+        tell_scores(metric, np.sum(errors, axis=0), f"{len(errors):,} lattices", "rescored")

@@ -9,7 +9,7 @@ from models.checkpoint.load import load_checkpoint
 from models.checkpoint.manifest import Version
 from models.checkpoint.registry import Address, open_registry
 from models.checkpoint.registry_interface import Registry
-from models.errors import LanguageModelError, ManifestError
+from models.errors import DomainError, ManifestError
 
 CARD_FILE = "MODEL_CARD.md"
 
@@ -70,7 +70,7 @@ def verify_versions(root: Address, address: str | None, *, device: str) -> Itera
             loaded = load_checkpoint(directory, device=device)
             if loaded.precision != "float32":  # also verify float32's golden values
                 load_checkpoint(directory, device=device, precision="float32")
-        except LanguageModelError as error:
+        except DomainError as error:
             yield version.address, str(error)
         else:
             yield version.address, None
@@ -80,7 +80,7 @@ def _version_facts(registry: Registry, version: Version) -> dict[str, Any]:
     try:
         manifest = registry.manifest(version)
         metrics = _read_json(registry, version, "metrics.json")
-    except LanguageModelError as error:
+    except DomainError as error:
         return {"problem": str(error)}
     # an imported model may have no metrics
     split = next((split for split in ("test", "valid") if split in metrics), None)

@@ -33,7 +33,7 @@ from pygls.workspace import PositionCodec
 from typing_extensions import override
 
 from models.completion.ranking import MAX_DICTIONARY_WORDS
-from models.errors import LanguageModelError
+from models.errors import DomainError
 from models.words import is_word_character
 from service.local.ask import LocalCall, ask
 from service.operations.check import MAX_CHARS, MAX_DICTIONARY
@@ -121,7 +121,7 @@ def remote_models(url: str, models: Sequence[str], key: str | None) -> Query:
         response = await client.post(path, json=body | asked)
         reply: Json = response.json()
         if "error" in reply:
-            raise LanguageModelError(str(reply["error"]["message"]))
+            raise DomainError(str(reply["error"]["message"]))
         return reply
 
     return query
@@ -400,7 +400,7 @@ class ProseServer(LanguageServer):
         """Return the reply to a request; None, with a message to the user, without one."""
         try:
             reply = await self._query(path, body)
-        except (LanguageModelError, httpx.HTTPError, ValueError) as error:
+        except (DomainError, httpx.HTTPError, ValueError) as error:
             self._say(f"{error or type(error).__name__}")
             return None
         self._problem = ""

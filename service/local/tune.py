@@ -18,18 +18,25 @@ from models.files import atomic_writer
 from models.lattices.graph import PATH_FEATURES, PathWeights
 from models.lattices.lattice import Lattice
 from models.lattices.rescoring import nbest_candidates
-from models.lattices.token_passing import LatticeSearchSettings
+from models.lattices.token_passing import LatticeSearch
 from models.phrases import PhraseList
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.corrections import PhraseCorrection
 from models.reranking.features import CORRECTION, RANK, ListFeatures, check_given, offsets_of
 from models.reranking.ranking import Profile, ProfileStore
-from models.reranking.tuning.cross_fitting import TuningOutcome, select_with_references
+from models.reranking.tuning.cross_fitting import TuningOutcome, with_references
 from models.reranking.tuning.fitting import TuningSettings, assign_folds
 from models.scoring.candidate_features import ScoringModels, score_candidates
 from service.hosting.loaded_model import LoadedModel
-from service.local.ask import NO_MODEL, UNLIMITED, main_model, model_loader
-from service.local.lattices import LatticeWeights, rescore_lattices, tuned_weights
+from service.local.ask import (
+    NO_MODEL,
+    UNLIMITED,
+    LatticeWeights,
+    main_model,
+    model_loader,
+    rescore_lattices,
+    tuned_weights,
+)
 from service.operations.rerank_request import parse_models
 from service.operations.tune import TuneReply, TuneSettings, tune_and_evaluate
 from service.schemas.wire import parse_object
@@ -66,7 +73,7 @@ def prepare_tuning(
 
     Raises:
         InputError: an option is invalid, or not one of lattices.
-        LanguageModelError: the registry or model is missing or damaged.
+        DomainError: the registry or model is missing or damaged.
     """
     given = {name: value for name, value in options.items() if value is not None}
     settings = _lattice_settings(given, model) if for_lattices else _settings(given, model)
@@ -115,7 +122,7 @@ def tune_lists(
 def tune_lattices(
     job: TuneJob,
     lattices: Sequence[Lattice],
-    search: LatticeSearchSettings,
+    search: LatticeSearch,
     watch: ProgressCallback,
     *,
     nbest: int,
@@ -129,7 +136,7 @@ def tune_lattices(
 
     Raises:
         InputError: the lattices are too few.
-        UnsupportedParameterError: a model reads backward, or its tokenizer does not separate words.
+        UnsupportedError: a model reads backward, or its tokenizer does not separate words.
     """
     settings = job.settings.search
     lists = [CandidateList(lattice.name, "", (), lattice.references) for lattice in lattices]
@@ -236,7 +243,7 @@ def write_fold_texts(lists: Sequence[CandidateList], folder: Path, *, folds: int
         InputError: no list has a reference, or the lists are too few; or folds or seed are out of range.
     """
     TuningSettings(folds=folds, seed=seed)  # refuses values out of range, as tuning does
-    _, referenced = select_with_references(lists)
+    _, referenced = with_references(lists)
     of_lists = assign_folds(referenced, folds=folds, seed=seed)
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"without-fold-{fold + 1}.txt" for fold in range(folds)]

@@ -9,6 +9,7 @@ import numpy as np
 from markupsafe import Markup
 from rapidfuzz.distance import Levenshtein
 
+from models.arrays import Float64s, Int64s
 from models.calls import run_to_completion
 from models.files import count_words, split_words
 from models.report import Bars, Picture, Section, Table, plot_bars, plot_lines, render_page
@@ -16,8 +17,7 @@ from models.reranking.corrections import corrections_of
 from models.reranking.features import LM
 from models.reranking.metrics.metric import format_score
 from models.reranking.tuning.cross_fitting import TuningOutcome, candidate_totals
-from models.reranking.tuning.mert import LOSS_TOLERANCE, line_loss
-from models.reranking.tuning.problem import Floats, Ints, spread_by_list
+from models.reranking.tuning.mert import LOSS_TOLERANCE, line_loss, spread_by_list
 from service.operations.tune import TuneReply
 
 _LEVELS = _FIRST, _TUNED, _ORACLE = (
@@ -37,7 +37,7 @@ _WEIGHT_RANGE = 3.0
 _EXAMPLES = 12
 _MAX_CORRECTIONS = 40
 
-Selection: TypeAlias = tuple[str, str, Ints]
+Selection: TypeAlias = tuple[str, str, Int64s]
 """Choice of a candidate per list, for charts: name, colour and candidates [N]."""
 
 
@@ -231,7 +231,7 @@ def _folds(reply: TuneReply) -> Table:
     return Table(["", "lists", "first pass", "tuned", "oracle", "tuned, in sample"], rows)
 
 
-def _corrections(tuned: TuningOutcome, gains: Floats) -> Section:
+def _corrections(tuned: TuningOutcome, gains: Float64s) -> Section:
     """Return a section of corrections chosen in held-out lists; `gains` of each list [N]."""
     data, gains_of = tuned.data, defaultdict[str, list[float]](list)
     indices = data.candidate_indices[tuned.held_out].tolist()
@@ -252,7 +252,7 @@ def _corrections(tuned: TuningOutcome, gains: Floats) -> Section:
     return Section("Corrections", "tables", [table] if rows else [], note)
 
 
-def _examples(title: str, tuned: TuningOutcome, numbers: Ints, *, mark: str) -> Section:
+def _examples(title: str, tuned: TuningOutcome, numbers: Int64s, *, mark: str) -> Section:
     """Return a section of example lists; `numbers` are by effect on the score, largest first."""
     data = tuned.data
     before, after = data.texts(tuned.first), data.texts(tuned.held_out)

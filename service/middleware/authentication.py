@@ -13,8 +13,7 @@ from starlette.types import Scope as ConnectionScope
 from service.api_errors import error_response
 from service.api_keys import KeyScope, KeyStore
 from service.engine.metrics import Metrics
-from service.middleware.guarded_request import GuardedRequest
-from service.middleware.limits import header
+from service.middleware.guarded_request import GuardedRequest, header
 from service.schemas.replies import ErrorBody
 
 _BEARER = b"bearer "

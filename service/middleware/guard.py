@@ -4,6 +4,7 @@ One object handles a request from its head to the last byte of its reply. Operat
 endpoints are routes of the framework's application.
 """
 
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,8 +17,13 @@ from service.api_errors import CLIENT_GONE, INTERNAL_ERROR, error_response, not_
 from service.engine.metrics import Metrics
 from service.middleware.authentication import Authentication
 from service.middleware.cross_origin import CrossOriginGuard, CrossOriginReplies
-from service.middleware.guarded_request import WHOLE_REPLY, GuardedRequest
-from service.middleware.limits import HEALTH_PATHS, BodyLimit, ConnectionLimit
+from service.middleware.guarded_request import (
+    HEALTH_PATHS,
+    WHOLE_REPLY,
+    BodyLimit,
+    ConnectionLimit,
+    GuardedRequest,
+)
 from service.middleware.tracing import Tracing
 
 Answer = Callable[[GuardedRequest], Awaitable[None]]
@@ -60,6 +66,9 @@ class Guard:
     def __post_init__(self) -> None:
         self.cors.app = self._guard
         self.connections = ConnectionLimit(self.metrics)
+        # once, and not below its level, as both take long
+        self._logger = _log.bind()
+        self._logs_requests = self._logger.is_enabled_for(logging.INFO)
         self._counters: dict[tuple[str, str, int], tuple[Callable[[], None], Callable[[float], None]]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -135,9 +144,11 @@ class Guard:
         count, observe = self._counters[key]
         count()
         observe(elapsed_s)
+        if not self._logs_requests:
+            return
         if status == CLIENT_GONE or not request.is_complete:
             fields["cut_off"] = True
-        _log.info(
+        self._logger.info(
             "request",
             method=method,
             route=route,

@@ -11,28 +11,20 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import override
 
 from models.calls import Work, map_in_steps
-from models.checking.calibration import Calibration
 from models.checking.check import check_text
-from models.checking.error_model import CheckSettings, ErrorTable, GivenSpan
+from models.checking.error_model import Calibration, CheckSettings, ErrorTable, GivenSpan
 from models.checking.lexicon import UserDictionary
 from models.checking.sentences import Word
-from models.errors import InputError, LanguageModelError, UnsupportedParameterError
+from models.errors import DomainError, InputError, UnsupportedError
 from models.files import count_words
 from models.language_model import LOG_ZERO
 from models.scoring.model_weights import WeightedModel, shares
-from models.scoring.texts import Limits
+from models.text_model import Limits
 from models.words import dictionary_key
-from service.operations.inputs import ModelsRequest, WordLists
-from service.operations.operation import Call, ModelsOperation, Operation
+from service.operations.operation import Call, ModelsOperation, ModelsRequest, Operation, WordLists
 from service.schemas import with_examples
-from service.schemas.pieces import reply_pieces
-from service.schemas.suggestions import (
-    CheckReply,
-    SuggestedText,
-    TextIssue,
-    WordSurprisal,
-)
-from service.schemas.wire import TextOrObject, WireModel, either, text_or_object
+from service.schemas.suggestions import CheckReply, SuggestedText, TextIssue, WordSurprisal
+from service.schemas.wire import TextOrObject, WireModel, either, reply_pieces, text_or_object
 
 DEFAULT_THRESHOLD = 0.5
 MAX_DICTIONARY = 10_000
@@ -127,16 +119,16 @@ class CheckRequest(ModelsRequest):
 
         Raises:
             InputError: no threshold reaches the precision.
-            UnsupportedParameterError: a precision is given for an uncalibrated model, or for several.
+            UnsupportedError: a precision is given for an uncalibrated model, or for several.
         """
         if self.precision is None:
             return DEFAULT_THRESHOLD if self.threshold is None else self.threshold
         if len(models) > 1:
-            raise UnsupportedParameterError.of(
+            raise UnsupportedError.of(
                 "precision", f"is {self.precision:g}; with several models, give a threshold"
             )
         if calibration is None:
-            raise UnsupportedParameterError.of(
+            raise UnsupportedError.of(
                 "precision",
                 f"is {self.precision:g}, but model {models[0].loaded.address} was not calibrated; give a "
                 "threshold, or run `gramophone evaluate MODEL --task check --save-calibration`",
@@ -194,7 +186,7 @@ def check(
 
     Raises:
         InputError: spans overlap or are outside the text, or no threshold reaches the precision.
-        UnsupportedParameterError: a precision is given for an uncalibrated model or for several.
+        UnsupportedError: a precision is given for an uncalibrated model or for several.
     """
     threshold = request.threshold_for(models, calibration)
     keys = yield from map_in_steps(request.dictionary, dictionary_key, size=len)
@@ -262,7 +254,7 @@ class TextCheck(Operation[R]):
         def read(kind: str, find: Callable[[str], T | None], address: str) -> T | None:
             try:
                 return find(address)
-            except LanguageModelError as error:
+            except DomainError as error:
                 self.call.report_unusable(f"{kind} not read", error, model=address)
                 return None
 

@@ -34,20 +34,12 @@ from models.decoding.choices import (
 )
 from models.decoding.generate import continue_prompts
 from models.decoding.parameters import DecodingParameters
-from models.errors import InputError, UnsupportedParameterError
-from models.language_model import TopTokens
-from models.scoring.texts import MAX_CHARS_PER_TOKEN, Limits, TextOrIds, check_reads_forward
-from models.text_model import TextModel
+from models.errors import InputError, UnsupportedError
+from models.language_model import BOS, EOS, TopTokens
+from models.text_model import MAX_CHARS_PER_TOKEN, Limits, TextModel, TextOrIds, check_forward
 from models.tokenizers import Detokenizer
-from models.vocabulary import BOS, EOS
-from service.operations.constants import PROMPT_TOKENS_PER_STEP
-from service.operations.generate import (
-    ChoiceChunk,
-    ChoicesOperation,
-    GenerateResult,
-    decoding_parameters,
-)
-from service.operations.operation import TOKENS_PER_PREDICTION, Call, Cost
+from service.operations.generate import ChoiceChunk, ChoicesOperation, GenerateResult, decoding_parameters
+from service.operations.operation import PROMPT_TOKENS_PER_STEP, TOKENS_PER_PREDICTION, Call, Cost
 from service.schemas import with_examples
 from service.schemas.replies import Usage, to_json
 from service.schemas.wire import (
@@ -222,11 +214,11 @@ class CompletionRequest(ModelRequest):
 
         Raises:
             InputError: a value is outside its limits.
-            UnsupportedParameterError: a valid value is not supported.
+            UnsupportedError: a valid value is not supported.
         """
         limits.check_count(len(self.prompts), "prompt")
         if self.suffix:
-            raise UnsupportedParameterError.of(
+            raise UnsupportedError.of(
                 "suffix", "is given; these models can continue a text, but not fill a gap in it"
             )
         if self.logprob_token_ids and (self.logprobs is None or self.max_tokens == 0):
@@ -418,9 +410,9 @@ def complete_prompts(
 
     Raises:
         InputError: a prompt has an invalid id or too many tokens, or the reply is too long.
-        UnsupportedParameterError: the model reads backward.
+        UnsupportedError: the model reads backward.
     """
-    check_reads_forward(loaded)
+    check_forward(loaded)
     requested = tuple(request.logprob_token_ids or ())
     loaded.model.vocabulary.check_ids(requested, param="logprob_token_ids")
     prompts = yield from _encode_prompts(loaded, request, limits)

@@ -15,10 +15,10 @@ from models.calls import Work
 from models.decoding.choices import Continuation, Piece, encode_prompt
 from models.decoding.generate import continue_prompts
 from models.decoding.parameters import BEAM, SAMPLE, STRATEGIES, DecodingParameters
-from models.errors import InputError, UnsupportedParameterError
+from models.errors import InputError, UnsupportedError
 from models.language_model import TopTokens
 from models.phrases import MAX_TOKEN_PHRASES, Phrase
-from models.scoring.texts import Limits
+from models.text_model import Limits
 from service.operations.operation import Call, Cost, EventsOperation, ModelOperation
 from service.operations.score import token_scores
 from service.schemas import with_examples
@@ -247,7 +247,7 @@ class Generate(ChoicesOperation):
         loaded, request, limits = self.models[0], self.given, self.call.limits
         parameters = self._parameters
         if request.token_healing and parameters.strategy == BEAM:
-            raise UnsupportedParameterError.of(
+            raise UnsupportedError.of(
                 "token_healing", "is true and strategy is 'beam'; use 'greedy' or 'sample'"
             )
         prompt = encode_prompt(

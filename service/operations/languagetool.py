@@ -21,13 +21,8 @@ from models.text_model import TextModel
 from service.operations.check import DEFAULT_THRESHOLD, CheckRequest, TextCheck, check
 from service.operations.operation import Call
 from service.schemas import with_examples
-from service.schemas.pieces import reply_pieces
-from service.schemas.suggestions import (
-    LanguageToolMatch,
-    LanguageToolReply,
-    TextIssue,
-)
-from service.schemas.wire import WireModel, either, invalid_input, parse_form, parse_json
+from service.schemas.suggestions import LanguageToolMatch, LanguageToolReply, TextIssue
+from service.schemas.wire import WireModel, either, invalid_input, parse_form, parse_json, reply_pieces
 
 # ruff: noqa: N815 - LanguageTool's names
 

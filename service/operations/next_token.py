@@ -13,31 +13,36 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 from typing_extensions import override
 
-from models.arrays import FloatArray, TokenIds
-from models.calls import Predict, Rank, Work
+from models.arrays import FloatArray, TokenIds, runs_by_cost
+from models.calls import Predict, Rank, Work, view
 from models.completion.prefix import split_prefix
 from models.completion.search import CompletionSearch, CompletionSettings, run_searches
 from models.decoding.top_k import top_tokens
-from models.errors import InputError, UnsupportedParameterError
+from models.errors import InputError, UnsupportedError
 from models.language_model import TopKPredictor, TopTokens, entropy_bits, supports
-from models.scoring.constants import MAX_SEARCH_STEPS
-from models.scoring.prefill import predict_next, prefill, token_runs
-from models.scoring.sequences import ScoreItem, score_pairs
-from models.scoring.texts import (
+from models.scoring.constants import MAX_GROUP_TOKENS, MAX_SEARCH_STEPS
+from models.scoring.sequences import ScoreItem, predict_next, prefill, score_pairs
+from models.text_model import (
     MAX_CHARS_PER_TOKEN,
     Limits,
+    TextModel,
     TextOrIds,
-    check_reads_forward,
+    check_forward,
     encode_each,
 )
-from models.states import view
-from models.text_model import TextModel
-from service.operations.constants import ROWS_PER_STEP, VALUES_PER_STEP
-from service.operations.operation import BYTES_PER_TOKEN, Call, Cost, ModelOperation, Operation, RowsOperation
+from service.operations.operation import (
+    BYTES_PER_TOKEN,
+    ROWS_PER_STEP,
+    VALUES_PER_STEP,
+    Call,
+    Cost,
+    ModelOperation,
+    Operation,
+    RowsOperation,
+)
 from service.operations.score import token_scores
 from service.operations.states import next_log_probs, requested_token_ids
 from service.schemas import with_examples
-from service.schemas.pieces import json_pieces
 from service.schemas.replies import (
     NextTextReply,
     NextTextResult,
@@ -49,7 +54,7 @@ from service.schemas.replies import (
     WordCandidate,
     to_json,
 )
-from service.schemas.wire import ModelRequest, OneOrMoreContexts, TokenId, named_contexts
+from service.schemas.wire import ModelRequest, OneOrMoreContexts, TokenId, json_pieces, named_contexts
 
 RankedTokens: TypeAlias = tuple[TopTokens, float | None]
 """The most probable or the requested tokens after a context, and the entropy of the distribution if requested."""
@@ -206,10 +211,10 @@ class NextToken(_AfterContexts[list[RankedTokens]], RowsOperation[list[RankedTok
             )
             raise InputError.of("top_k", f"is {request.top_k}; {bound} {largest} tokens")
         _check_entries(request, limits, "accept application/octet-stream for complete distributions")
-        check_reads_forward(loaded)
+        check_forward(loaded)
         contexts = yield from encode_each(loaded, request.contexts, limits)
         ranked: list[RankedTokens] = []
-        for group in token_runs([len(context) for context in contexts]):
+        for group in runs_by_cost([len(context) for context in contexts], MAX_GROUP_TOKENS):
             state = yield from prefill(loaded, contexts[group], bos=True)
             ranked += yield from _rank(loaded, state, request, ids)
         return ranked
@@ -233,9 +238,9 @@ class NextToken(_AfterContexts[list[RankedTokens]], RowsOperation[list[RankedTok
     def rows(self) -> Work[FloatArray, None]:
         loaded, request = self.models[0], self.given
         ids = requested_token_ids(loaded, request.token_ids)
-        check_reads_forward(loaded)
+        check_forward(loaded)
         contexts = yield from encode_each(loaded, request.contexts, self.call.limits)
-        for group in token_runs([len(context) for context in contexts]):
+        for group in runs_by_cost([len(context) for context in contexts], MAX_GROUP_TOKENS):
             state = yield from prefill(loaded, contexts[group], bos=True)
             for rows in _row_blocks(state, loaded.vocab_size):
                 yield (yield from next_log_probs(loaded, rows, ids))
@@ -256,7 +261,7 @@ class _NextTexts(_AfterContexts[list[NextTextResult]]):
     @override
     def run(self) -> Work[Any, list[NextTextResult]]:
         loaded, limits, contexts = self.models[0], self.call.limits, self.given.contexts
-        check_reads_forward(loaded)
+        check_forward(loaded)
         texts = self.given.candidates or []
         if (num_pairs := len(texts) * self._count) > limits.max_texts:
             raise InputError.of(
@@ -305,9 +310,9 @@ class _NextWords(_AfterContexts[list[NextWordResult]]):
     @override
     def run(self) -> Work[Any, list[NextWordResult]]:
         loaded, limits, request = self.models[0], self.call.limits, self.given
-        check_reads_forward(loaded)
+        check_forward(loaded)
         if request.top_k > MAX_NEXT_WORDS:
-            raise UnsupportedParameterError.of(
+            raise UnsupportedError.of(
                 "top_k", f"is {request.top_k}; at most {MAX_NEXT_WORDS} words can be ranked"
             )
         _check_entries(request, limits, "split it into several requests")
@@ -316,9 +321,7 @@ class _NextWords(_AfterContexts[list[NextWordResult]]):
             if ranked:  # a cached context has no model call, during which others run
                 yield None
             if not isinstance(context, str):
-                raise UnsupportedParameterError.of(
-                    param, "is a list of token ids; unit 'word' requires a string"
-                )
+                raise UnsupportedError.of(param, "is a list of token ids; unit 'word' requires a string")
             limits.check_characters(context, param=param)
             typed = split_prefix(
                 loaded.tokenizer, f"{context} " if context and not context[-1].isspace() else context

@@ -2,36 +2,85 @@
 
 The service answers operations over HTTP (`service.routes.replies`), the command line in its own process
 (`service.local.ask`). Both give an operation a `Call`: who asks, and what may be used for the answer.
+
+A step of an operation is the work done before other requests run, a few milliseconds at most: larger
+steps delay interactive requests, smaller ones cost throughput. The comment above each group of sizes
+names its benchmark.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from models.arrays import FloatArray
 from models.calls import Work
-from models.checking.calibration import CalibrationStore
-from models.checking.error_model import ErrorTableStore
-from models.errors import FormatError, InputError, LanguageModelError
+from models.checking.error_model import CalibrationStore, ErrorTableStore
+from models.checking.lexicon import HunspellDictionary
+from models.errors import DomainError, FormatError, InputError, StatesFullError
 from models.language_model import is_lookup
+from models.reranking.features import CANDIDATES_PER_STEP
 from models.reranking.ranking import ProfileStore
 from models.scoring.model_weights import WeightedModel
-from models.scoring.texts import Limits
-from models.text_model import TextModel
+from models.text_model import Limits, TextModel
 from service.engine.job import RequestOptions
 from service.hosting.loaded_model import LoadedModel
 from service.hosting.state_store import OwnedStateStore, StateStore
 from service.hosting.user_store import UserStore
-from service.operations.inputs import Dictionaries, WordLists
 from service.schemas.replies import to_json
-from service.schemas.wire import parse_json, parse_object
+from service.schemas.wire import ModelRequest, WireModel, parse_json, parse_object
 
 L = TypeVar("L")
 R = TypeVar("R")
 T = TypeVar("T")
+
+# bench_service and bench_completion
+VALUES_PER_STEP = 1 << 17
+"""Entries of distributions [B, V] computed per step, about a millisecond."""
+
+ROWS_PER_STEP = (16, 256)
+"""Minimum and maximum rows of a step of distributions: a network takes nearly as long for fewer."""
+
+PROMPT_TOKENS_PER_STEP = 1024
+"""Tokens of a prompt converted to entries per step."""
+
+
+# bench_states
+MIN_SHARED_CONTINUATIONS = 8
+"""Number of continuations of one state at which one distribution costs less than separate scores."""
+
+SPARSE_RATIO = 64
+"""Vocabulary size per requested token at which n-gram lookups cost less than a distribution."""
+
+
+# bench_rerank
+MAX_LINE_CHARS = 1 << 15
+"""Characters of texts that an n-gram model scores in one call from their bytes: about a millisecond."""
+
+MAX_PAIR_CHARS = 1 << 18
+"""Characters of documents and queries whose ids are in memory together."""
+
+CANDIDATES_PER_BATCH = 2048
+"""Candidates of consecutive lists of a stream re-ranked together."""
+
+LINES_PER_BATCH = 256
+"""Maximum lines of a stream, lists or texts, in one batch."""
+
+BYTES_PER_PIECE = 1 << 15
+"""Size at which finished lines are sent and other requests run."""
+
+
+# bench_tuning
+LISTS_AT_ONCE = 64
+"""Lists of candidates whose features are computed together."""
+
+_MAX_MODELS = 8
+WordLists = tuple[HunspellDictionary, ...]
+Dictionaries = Mapping[str, HunspellDictionary | FormatError]
+"""Dictionaries by name; of a damaged one the error."""
 
 BYTES_PER_TOKEN = 4
 """Approximate bytes of a body per token, for admission before the text is tokenised."""
@@ -54,6 +103,68 @@ _FEW_SEQUENCES = 8
 
 _INLINE_TOKENS, _INLINE_PREDICTIONS, _INLINE_ENTRIES = 512, 64, 256
 """Bounds of requests to n-gram models that are answered faster at once than through the model thread."""
+
+
+class ModelWeight(WireModel):
+    """One of several models of a request."""
+
+    model: str
+    """Model: `name`, `name@7` or `name@champion`."""
+    weight: float = Field(1.0, gt=0, le=1e9)
+    """Weight before the text is seen, relative to those of the other models."""
+
+
+class ModelsRequest(ModelRequest):
+    """The model of a request, or several models."""
+
+    models: list[ModelWeight] = Field(default_factory=list, max_length=_MAX_MODELS)
+    """Several models instead of `model`, such as one for each language of the user; their tokens may differ. The
+    weights change at each word: a model that predicts the text better has a larger one."""
+
+    @model_validator(mode="after")
+    def _model_or_models(self) -> Self:
+        if self.models and self.model is not None:
+            raise PydanticCustomError("one_of", "give either model or models")
+        return self
+
+
+def read_batch(lines: Iterator[L], size: Callable[[L], int]) -> Work[Any, list[L]]:
+    """Take the next batch of lines to answer together; empty at the end.
+
+    Args:
+        lines: the lines, parsed lazily.
+        size: returns the number of candidates or texts in a line.
+    """
+    batch: list[L] = []
+    count = read = 0
+    for line in lines:
+        batch.append(line)
+        count, read = count + size(line), read + size(line)
+        if count >= CANDIDATES_PER_BATCH or len(batch) >= LINES_PER_BATCH:
+            break
+        if read >= CANDIDATES_PER_STEP:
+            read = 0
+            yield None
+    return batch
+
+
+def answer_each(
+    answer: Callable[[list[L]], Work[Any, Sequence[R | DomainError]]], batch: list[L]
+) -> Work[Any, list[R | DomainError]]:
+    """Answer lines together; if one is invalid, each half apart: only invalid lines fail.
+
+    If the store of states is full, known only after the work, each line is answered apart.
+    """
+    try:
+        return [*(yield from answer(batch))]
+    except (InputError, StatesFullError) as error:
+        if len(batch) == 1:
+            return [error]
+        size = 1 if isinstance(error, StatesFullError) else -(-len(batch) // 2)
+    outcomes: list[R | DomainError] = []
+    for begin in range(0, len(batch), size):
+        outcomes += yield from answer_each(answer, batch[begin : begin + size])
+    return outcomes
 
 
 class Cost(NamedTuple):
@@ -166,11 +277,11 @@ class Call:
     def annotate(self, **fields: str | float) -> None:
         """Add fields to the log line."""
 
-    def report_unusable(self, event: str, error: LanguageModelError, **fields: str) -> None:  # noqa: ARG002 - for logs
+    def report_unusable(self, event: str, error: DomainError, **fields: str) -> None:  # noqa: ARG002 - for logs
         """Report a document without which the operation goes on.
 
         Raises:
-            LanguageModelError: the operation ends with the document's error, as the caller wants all documents.
+            DomainError: the operation ends with the document's error, as the caller wants all documents.
         """
         raise error
 
@@ -330,7 +441,7 @@ class LinesOperation(Operation[Sequence[T]], Generic[L, T]):
         """Yield the items of a stream in a format, lazily, or the errors of unparsable ones."""
 
     @abstractmethod
-    def answer(self, items: Sequence[L]) -> Work[Any, Sequence[T | LanguageModelError]]:
+    def answer(self, items: Sequence[L]) -> Work[Any, Sequence[T | DomainError]]:
         """Answer items together; an invalid one fails all."""
 
     @abstractmethod

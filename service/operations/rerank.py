@@ -18,16 +18,17 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from typing_extensions import override
 
-from models.arrays import Float64s, Int64s, TokenIds
+from models.arrays import Float64s, Int64s, TokenIds, runs_by_cost
 from models.calls import Work, map_in_steps
 from models.completion.token_trie import NO_TOKENS
-from models.errors import InputError, LanguageModelError
-from models.language_model import STATE
+from models.errors import DomainError, InputError
+from models.language_model import EOS, STATE
 from models.normaliser import written
 from models.phrases import is_phrase_feature
 from models.reranking.candidates import CandidateList
 from models.reranking.corrections import CorrectionTable, corrections_of, origins_of, with_corrections
 from models.reranking.features import (
+    CANDIDATES_PER_STEP,
     NUM_TOKENS,
     ListFeatures,
     check_given,
@@ -37,28 +38,17 @@ from models.reranking.features import (
     offsets_of,
     with_derived,
 )
-from models.reranking.mbr import (
-    WordPosterior,
-    expected_utilities,
-    word_confidences,
-)
+from models.reranking.mbr import WordPosterior, expected_utilities, word_confidences
 from models.reranking.ranking import Profile, rank_by, scaled_posteriors
-from models.scoring.candidate_features import (
-    CandidateScores,
-    StartStates,
-    TokenScores,
-    score_candidates,
-)
+from models.scoring.candidate_features import CandidateScores, StartStates, TokenScores, score_candidates
 from models.scoring.candidate_texts import reads_forms, split_at_space
-from models.scoring.prefill import token_runs
 from models.scoring.sequences import ScoreItem, score_pairs
-from models.scoring.texts import Limits, check_reads_forward, ids_after, no_context_error
-from models.vocabulary import EOS
+from models.text_model import Limits, check_forward, ids_after, no_context_error
 from service.hosting.loaded_model import LoadedModel
 from service.hosting.state_store import OwnedStateStore, StoredState
-from service.operations.constants import CANDIDATES_PER_STEP, MAX_PAIR_CHARS
 from service.operations.operation import (
     BYTES_PER_TOKEN,
+    MAX_PAIR_CHARS,
     Call,
     Cost,
     LinesOperation,
@@ -161,7 +151,7 @@ def resume_sessions(
     found = [find(turn, names[n]) for turn, n in numbers.items()]
     of_models = []
     for loaded, *previous in zip(models, *found, strict=True):
-        check_reads_forward(loaded)
+        check_forward(loaded)
         texts = [read(previous[n], turn, names[n]) for turn, n in numbers.items()]
         _, states = yield from continue_states(loaded, previous, texts, STATE)
         of_models.append((yield from stored_states(states, texts, previous)))
@@ -233,7 +223,7 @@ def rerank(
         UnknownStateError: a session was freed or expired.
         StateElsewhereError: another process has the session.
         ContextLengthError: a candidate with its context, or a committed text, is too long.
-        UnsupportedParameterError: there is a context and a model reads backward, or
+        UnsupportedError: there is a context and a model reads backward, or
             unnormalised scores are requested of a model not trained for them.
         StatesFullError: the store is full.
     """
@@ -473,7 +463,7 @@ class Rerank(LinesOperation[RerankItem, RankedList]):
         return rerank(self.job, self.items, self.call.limits, states=self.call.states)
 
     @override
-    def answer(self, items: Sequence[RerankItem]) -> Work[Any, Sequence[RankedList | LanguageModelError]]:
+    def answer(self, items: Sequence[RerankItem]) -> Work[Any, Sequence[RankedList | DomainError]]:
         return rerank(self.job, items, self.call.limits, states=self.call.states, name=lambda _: "")
 
     @override
@@ -587,7 +577,7 @@ class RankDocuments(ModelOperation[DocumentsReply]):
             context, query = split_at_space(loaded, text, given.query)
             pairs.append(ScoreItem(f"documents[{index}]", query, context).checked())
         num_tokens, parts = 0, []
-        for run in token_runs([pair.size() for pair in pairs], MAX_PAIR_CHARS):
+        for run in runs_by_cost([pair.size() for pair in pairs], MAX_PAIR_CHARS):
             sequences, scores = yield from score_pairs(loaded, pairs[run], limits)
             num_tokens += sum(len(context) + len(text) for context, text in sequences)
             parts.append(scores)

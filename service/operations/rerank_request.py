@@ -15,7 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from models.errors import InputError, check_range
 from models.normaliser import Writing
-from models.phrases import DEFAULT_FEATURE_WEIGHT, MAX_PHRASES, NO_PHRASES, Phrase, PhraseList
+from models.phrases import DEFAULT_WEIGHT, MAX_PHRASES, NO_PHRASES, Phrase, PhraseList
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.corrections import CorrectionTable
 from models.reranking.features import CONSENSUS, LM, feature_name
@@ -24,7 +24,7 @@ from models.reranking.formats.reader import read_bytes
 from models.reranking.mbr import Utility
 from models.reranking.ranking import MAX_POSTERIOR_SCALE, LogLinearModel, Profile
 from models.scoring.candidate_features import MAX_MODELS, ScoreMode, ScoringModels, scoring_models
-from models.scoring.texts import Limits
+from models.text_model import Limits
 from service.hosting.loaded_model import LoadedModel
 from service.operations.score import Detail, DetailName
 from service.schemas import with_examples
@@ -250,9 +250,7 @@ class RerankSettings(ModelRequest):
         """
         given = self.phrases if self.phrases is not None or profile is None else profile.phrases
         phrases = PhraseList(given or ())
-        defaults = LogLinearModel(
-            weights={LM: 1.0, **dict.fromkeys(phrases.features, DEFAULT_FEATURE_WEIGHT)}
-        )
+        defaults = LogLinearModel(weights={LM: 1.0, **dict.fromkeys(phrases.features, DEFAULT_WEIGHT)})
         if profile is not None:
             defaults = profile.weighting()
         weights = defaults.weights if self.weights is None else self.weights

@@ -4,7 +4,7 @@ Streams of lines are scored in batches; an invalid line fails alone.
 """
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
@@ -20,30 +20,29 @@ from models.calls import Work, map_in_steps
 from models.completion.token_trie import NO_TOKENS
 from models.errors import InputError
 from models.files import count_words
-from models.language_model import Want, bits_per_unit, ngram_order, perplexity
+from models.language_model import EOS, UNK, Want, bits_per_unit, ngram_order, perplexity
 from models.scoring.sequences import ScoreItem, score_sequence_list
-from models.scoring.texts import (
+from models.text_model import (
     ContextEncoder,
     EncodedText,
     Limits,
+    TextModel,
     TextOrIds,
     no_context_error,
     to_text_order,
 )
-from models.text_model import TextModel
-from models.vocabulary import EOS, UNK
-from service.operations.constants import MAX_LINE_CHARS
-from service.operations.operation import BYTES_PER_TOKEN, Call, Cost, LinesOperation, ModelOperation
-from service.schemas import with_examples
-from service.schemas.pieces import ENTRIES_PER_PIECE, json_pieces
-from service.schemas.replies import (
-    QualityReply,
-    TextQualityResult,
-    TokenScore,
-    WordScore,
-    to_json,
+from service.operations.operation import (
+    BYTES_PER_TOKEN,
+    MAX_LINE_CHARS,
+    Call,
+    Cost,
+    LinesOperation,
+    ModelOperation,
 )
+from service.schemas import with_examples
+from service.schemas.replies import QualityReply, TextQualityResult, TokenScore, WordScore, to_json
 from service.schemas.wire import (
+    ENTRIES_PER_PIECE,
     ModelAddress,
     ModelRequest,
     OneContext,
@@ -52,6 +51,7 @@ from service.schemas.wire import (
     TokenId,
     WireModel,
     either,
+    json_pieces,
     parse_json,
     parse_lines,
     text_or_object,
@@ -277,9 +277,11 @@ def _ngram_lengths(
     return np.asarray(lengths[own], np.int64), model.context_lengths(before)[1:][own]
 
 
-def score_result(loaded: TextModel, score: SequenceScore, detail: Detail) -> dict[str, Any]:
-    """Return the score of one sequence, like `SequenceScoreResult`."""
-    result = _totals(score)
+def score_result(
+    loaded: TextModel, score: SequenceScore, detail: Detail, totals: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the score of one sequence, like `SequenceScoreResult`; `totals` are those of it alone, if known."""
+    result = {**(totals or _totals(score))}
     result["tokens"] = token_scores(loaded, score.ids, score.log_probs) if detail is Detail.TOKEN else []
     result["words"] = word_scores(loaded, score.ids, score.log_probs) if detail is Detail.WORD else []
     if len(score.ngram_lengths):
@@ -438,9 +440,11 @@ class Score(LinesOperation[ScoreItem, SequenceScore], ModelOperation[Sequence[Se
         num_tokens = self._count(result)
         entries = num_tokens if self.given.reports_tokens else len(result)
         # like `ScoreReply`: dictionaries take half the time of its objects
-        reply: dict[str, Any] = {"model": loaded.address, "results": [], "corpus": _totals(*result)}
+        totals = _totals(*result)
+        reply: dict[str, Any] = {"model": loaded.address, "results": [], "corpus": totals}
         if entries <= ENTRIES_PER_PIECE:
-            reply["results"] = [score_result(loaded, score, detail) for score in result]
+            known = totals if len(result) == 1 else None
+            reply["results"] = [score_result(loaded, score, detail, known) for score in result]
             return to_json(reply)
         write = partial(score_result, loaded, detail=detail)
         return json_pieces(reply, "results", result, write, entries=entries)

@@ -13,28 +13,25 @@ import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
-from models.arrays import FloatArray, Int64s, TokenIds
-from models.calls import Predict, Read, Work, map_in_steps
+from models.arrays import FloatArray, Int64s, TokenIds, runs_by_cost
+from models.calls import Predict, Read, Work, join_states, map_in_steps, materialize
 from models.decoding.generate import phrase_automaton
 from models.errors import InputError
-from models.language_model import (
-    SCORES,
-    STATE,
-    LanguageModel,
-    Want,
-    is_lookup,
-    pad_sequences,
-)
+from models.language_model import EOS, SCORES, STATE, UNK, LanguageModel, Want, is_lookup, pad_sequences
 from models.phrases import MAX_TOKEN_PHRASES, Phrase, PhraseList
-from models.scoring.constants import MAX_CALL_TOKENS, MAX_STATE_ENTRIES
-from models.scoring.prefill import chunks_by_length, prefill, token_runs
-from models.scoring.texts import TextOrIds, check_reads_forward, encode_each, ids_after
-from models.states import concatenate_states, materialize
-from models.text_model import TextModel
-from models.vocabulary import EOS, UNK
+from models.scoring.constants import MAX_CALL_TOKENS, MAX_GROUP_TOKENS, MAX_STATE_ENTRIES
+from models.scoring.sequences import chunks_by_length, prefill
+from models.text_model import TextModel, TextOrIds, check_forward, encode_each, ids_after
 from service.hosting.state_store import StoredState
-from service.operations.constants import MIN_SHARED_CONTINUATIONS, SPARSE_RATIO
-from service.operations.operation import Call, Cost, ModelOperation, Operation, RowsOperation
+from service.operations.operation import (
+    MIN_SHARED_CONTINUATIONS,
+    SPARSE_RATIO,
+    Call,
+    Cost,
+    ModelOperation,
+    Operation,
+    RowsOperation,
+)
 from service.schemas import with_examples
 from service.schemas.replies import (
     AdvancedState,
@@ -92,7 +89,7 @@ def continue_states(
     by_id = {id(one.state): one.state for one in previous}
     row_of = {key: row for row, key in enumerate(by_id)}
     rows = np.array([row_of[id(one.state)] for one in previous])
-    distinct = concatenate_states([*by_id.values()])
+    distinct = join_states([*by_id.values()])
     log_probs: list[FloatArray] = [_NO_LOG_PROBS] * len(texts)
     states: list[Any] = [one.state for one in previous] if want.state else []
     lengths = np.array([len(text) for text in texts], np.int64)
@@ -151,7 +148,7 @@ def _row_blocks(loaded: TextModel, states: Sequence[Any], ids: TokenIds | None) 
         size = MAX_CALL_TOKENS // len(ids)
     size = max(1, size)
     for first in range(0, len(states), size):
-        yield concatenate_states(states[first : first + size])
+        yield join_states(states[first : first + size])
 
 
 def _score_and_advance(
@@ -326,14 +323,14 @@ class OpenStates(ModelOperation[list[OpenedState]]):
     @override
     def run(self) -> Work[Any, list[OpenedState]]:
         loaded, given, states = self.models[0], self.given, self.call.states
-        check_reads_forward(loaded)
+        check_forward(loaded)
         phrases = yield from phrase_automaton(loaded, PhraseList(given.phrases).phrases)
         states.store.check_capacity(states.owner, len(given.contexts), phrases.num_bytes)
         contexts = yield from encode_each(loaded, given.contexts, self.call.limits)
         handles: list[str] = []
         with ExitStack() as undo:  # also if the work is cancelled
             undo.callback(states.store.free, states.owner, handles)
-            for group in token_runs([len(ids) for ids in contexts]):
+            for group in runs_by_cost([len(ids) for ids in contexts], MAX_GROUP_TOKENS):
                 group_contexts = contexts[group]
                 state = yield from prefill(loaded, group_contexts, bos=given.bos)
                 rows = yield from map_in_steps(np.arange(len(state))[:, None], state.select, size=len)

@@ -9,9 +9,8 @@ from typing import Any
 from typing_extensions import override
 
 from models.calls import Work
-from models.scoring.texts import Limits
-from models.text_model import TextModel
-from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK
+from models.language_model import BOS, CONTROL_TOKENS, EOS, UNK
+from models.text_model import Limits, TextModel
 from service.operations.operation import ModelOperation
 from service.schemas import with_examples
 from service.schemas.replies import ModelReply

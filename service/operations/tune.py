@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, JsonValue
 from typing_extensions import override
 
+from models.arrays import Int64s
 from models.calls import Work, map_in_steps
 from models.errors import InputError
 from models.normaliser import Writing
@@ -37,8 +38,8 @@ from models.reranking.tuning.cross_fitting import (
     TuningOutcome,
     cross_fit,
     list_prefix,
-    select_with_references,
     tuning_data,
+    with_references,
 )
 from models.reranking.tuning.fitting import (
     MAX_EXPONENTS,
@@ -50,12 +51,10 @@ from models.reranking.tuning.fitting import (
     TuningSettings,
     assign_folds,
 )
-from models.reranking.tuning.problem import Ints
 from models.scoring.candidate_features import MAX_MODELS, ScoringModels, score_candidates, scoring_models
-from models.scoring.texts import Limits
+from models.text_model import Limits
 from service.hosting.loaded_model import LoadedModel
-from service.operations.constants import LISTS_AT_ONCE
-from service.operations.operation import Call, Cost, Operation
+from service.operations.operation import LISTS_AT_ONCE, Call, Cost, Operation
 from service.operations.rerank import MAX_COMPARED
 from service.operations.rerank_request import CandidateIn, Mixture, TunedModel, main_models
 from service.schemas import with_examples
@@ -328,7 +327,7 @@ def tune_and_evaluate(
         InputError: no list has references, a feature is missing, or lists are too few.
     """
     metric, search = settings.metric_of(lists), settings.search
-    numbers, referenced = select_with_references(lists)
+    numbers, referenced = with_references(lists)
     folds = assign_folds(referenced, folds=search.folds, seed=search.seed)
     corrections: list[PhraseCorrection] = []
     if settings.corrections:
@@ -347,7 +346,7 @@ def tune_and_evaluate(
 
 
 def _check(
-    features: Sequence[str], lists: Sequence[CandidateList], numbers: Ints, models: ScoringModels
+    features: Sequence[str], lists: Sequence[CandidateList], numbers: Int64s, models: ScoringModels
 ) -> Work[Any, None]:
     """Reject lists invalid for tuning; `numbers` are their indices, for messages."""
     for begin in range(0, len(lists), LISTS_AT_ONCE):
@@ -402,7 +401,7 @@ class Tune(Operation[TuneReply]):
                 "searches are accepted in one request",
                 param="restarts",
             )
-        numbers, referenced = select_with_references(lists)
+        numbers, referenced = with_references(lists)
         yield from _check(request.features or (), referenced, numbers, models)
 
         def features_of(referenced: Sequence[CandidateList]) -> Work[Any, ListFeatures]:

@@ -31,9 +31,9 @@ from models.errors import (
     ModelNotFoundError,
     NotReadyError,
     OverloadedError,
-    UnsupportedParameterError,
+    UnsupportedError,
 )
-from models.reranking.formats.reader import format_by_name, format_name_of_media_type
+from models.reranking.formats.reader import format_by_name, format_of_media_type
 from service.api_errors import error_body, error_json
 from service.api_keys import KeyScope
 from service.operations.operation import EventsOperation, Operation, RowsOperation
@@ -112,7 +112,7 @@ _EXAMPLE_ERRORS = (
         error_body,
         (
             InputError.of("top_k", "is 0: input should be greater than or equal to 1"),
-            UnsupportedParameterError.of(
+            UnsupportedError.of(
                 "model",
                 "backward@1 reads from right to left; it can score and re-rank, but not predict next tokens",
             ),
@@ -305,7 +305,7 @@ def _request(
             "examples": {"example": {"value": text}},
         }
         for media_type in lines.list_types:
-            form = format_by_name(str(format_name_of_media_type(media_type)))
+            form = format_by_name(str(format_of_media_type(media_type)))
             line: Any = parse_json(lines.request, json.dumps(_examples_of(lines.request)[0]).encode())
             text = form.example or "".join(form.write([line.item().given]))
             content[media_type] = {

@@ -9,13 +9,13 @@ from starlette.responses import Response
 from models.completion.user_model import split_word_sequences
 from models.reranking.formats.reader import FORMATS
 from service.engine.job import RequestOptions
-from service.operations.accepted_words import (
+from service.operations.autocomplete import (
     NAME_PATTERN,
     AcceptedRequest,
+    Autocomplete,
     ImportRequest,
     check_user_name,
 )
-from service.operations.autocomplete import Autocomplete
 from service.operations.check import Check
 from service.operations.completions import CompletionReply, Completions
 from service.operations.generate import Generate

@@ -1,43 +1,190 @@
-"""Answers to operations: JSON, JSON lines, server-sent events or raw numbers.
+"""Answers to operations: JSON, JSON lines, server-sent events or raw numbers, whole or streamed.
 
 Short requests to an n-gram model run at once: handing them to the model thread takes longer. Requests with much work
 are bulk and yield to others.
+
+Event streams send a heartbeat comment after 10 s without an event, as proxies close silent
+connections. An error after the status line is the last event or line. Binary rows are
+little-endian float32.
 """
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterable
-from typing import Any
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from contextlib import aclosing
+from typing import Any, TypeVar
 
+import numpy as np
 import structlog
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
+from starlette.types import Message, Send
 from typing_extensions import override
 
-from models.calls import run_to_completion
-from models.errors import InputError, LanguageModelError
-from models.reranking.formats.reader import format_name_of_media_type
+from models.calls import Work, run_to_completion
+from models.errors import DomainError, InputError
+from models.language_model import LOG_ZERO
+from models.reranking.formats.reader import format_of_media_type
 from models.text_model import TextModel
+from service.api_errors import error_body, error_json
+from service.engine.engine import Engine
 from service.engine.job import RequestOptions
 from service.hosting.loaded_model import LoadedModel
 from service.middleware.guarded_request import GuardedRequest
 from service.operations.operation import (
+    BYTES_PER_PIECE,
     Call,
     Cost,
     EventsOperation,
     LinesOperation,
     Operation,
     RowsOperation,
+    answer_each,
+    read_batch,
     request_options,
     write_reply,
 )
-from service.routes.endpoints import BINARY_TYPE, LINES_TYPE, Endpoint, Lines
-from service.routes.request import Services, parse_body, start_stream, while_connected
-from service.routes.streaming import HEARTBEAT_S, EventStream, float32_response, lines_response
+from service.routes.endpoints import BINARY_TYPE, EVENTS_TYPE, LINES_TYPE, Endpoint, Lines
+from service.routes.request import ClosingStream, Services, parse_body, start_stream, while_connected
+
+HEARTBEAT_S = 10.0
+"""Interval of heartbeat comments, because proxies close silent connections."""
+
+_HEARTBEAT = b": \n\n"
+_NO_BUFFERING = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+
+L = TypeVar("L")
+T = TypeVar("T")
 
 _log = structlog.get_logger(__name__)
 
 _JSON_LINES = "jsonl"
+
+
+class EventStream(ClosingStream):
+    """JSON documents as server-sent events with heartbeat comments, then `[DONE]`.
+
+    An error is the last event, without `[DONE]`: the status was sent before.
+
+    Args:
+        payloads: documents; always closed with the stream.
+    """
+
+    def __init__(self, payloads: AsyncGenerator[bytes, None]) -> None:
+        super().__init__(_events(payloads), media_type=EVENTS_TYPE, headers=_NO_BUFFERING)
+        self._payloads = payloads
+
+    async def stream_response(self, send: Send) -> None:
+        """Send all events, with heartbeats from the response's start to its end."""
+        clock = asyncio.get_running_loop().time
+        sent_s, is_silent = clock(), False
+
+        async def send_next(message: Message) -> None:
+            nonlocal sent_s, is_silent
+            is_silent = False
+            await send(message)
+            sent_s = clock()
+            is_silent = message["type"] == "http.response.start" or message.get("more_body", False)
+
+        async def beat() -> None:
+            while True:
+                await asyncio.sleep(max(sent_s + HEARTBEAT_S - clock(), HEARTBEAT_S / 10))
+                if is_silent and clock() - sent_s >= HEARTBEAT_S:
+                    await send_next({"type": "http.response.body", "body": _HEARTBEAT, "more_body": True})
+
+        heartbeats = asyncio.create_task(beat())
+        try:
+            async with aclosing(self._payloads):
+                await super().stream_response(send_next)
+        finally:
+            heartbeats.cancel()
+
+
+async def _events(payloads: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    try:
+        async for payload in payloads:
+            yield b"data: " + payload + b"\n\n"
+    except DomainError as error:
+        yield b"data: " + error_json(error_body(error)) + b"\n\n"
+    else:
+        yield b"data: [DONE]\n\n"
+
+
+async def lines_response(
+    request: GuardedRequest,
+    engine: Engine,
+    lines: Iterator[L | InputError],
+    operation: LinesOperation[L, T],
+    terms: RequestOptions,
+) -> Response:
+    """Answer a stream of lines in batches, and reply with lines.
+
+    An error before the first piece sets the HTTP status; a later one is the last line.
+
+    Args:
+        request: watched for a disconnect.
+        engine: model thread.
+        lines: parsed lines, or errors of unparsable lines.
+        operation: answers the lines of a batch; if it fails, halves are answered apart.
+        terms: options of the work.
+    """
+    pieces = await start_stream(request, engine.stream(write_lines(lines, operation), terms))
+    headers = {"x-model": operation.address}
+    return ClosingStream(_lines(pieces), media_type=LINES_TYPE, headers=headers)
+
+
+def write_lines(lines: Iterator[L | InputError], operation: LinesOperation[L, T]) -> Work[bytes, None]:
+    """Process lines in batches.
+
+    Each event has complete lines, so a later error gets its own line.
+    """
+
+    def size_of(line: L | InputError) -> int:
+        return 1 if isinstance(line, InputError) else operation.size(line)
+
+    while batch := (yield from read_batch(lines, size_of)):
+        valid = [line for line in batch if not isinstance(line, InputError)]
+        answers = iter((yield from answer_each(operation.answer, valid)) if valid else ())
+        written = bytearray()
+        for line in batch:
+            outcome = line if isinstance(line, InputError) else next(answers)
+            if isinstance(outcome, DomainError):
+                written += error_json(error_body(outcome))
+            else:
+                for piece in operation.line(outcome):
+                    written += piece
+                    if len(written) >= BYTES_PER_PIECE:
+                        yield None  # others run during a long line, too
+            written += b"\n"
+            if len(written) >= BYTES_PER_PIECE:
+                yield bytes(written)
+                written.clear()
+        if written:
+            yield bytes(written)
+
+
+async def _lines(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    async with aclosing(pieces):
+        try:
+            async for piece in pieces:
+                yield piece
+        except DomainError as error:
+            yield error_json(error_body(error)) + b"\n"
+
+
+async def float32_response(
+    request: GuardedRequest, engine: Engine, operation: RowsOperation[Any], terms: RequestOptions
+) -> Response:
+    """Return a streamed response of float32 rows, once the first are available; see `lines_response`."""
+    count, width = operation.shape()
+    headers = {
+        "x-shape": f"{count},{width}",
+        "x-model": operation.models[0].address,
+        "content-length": str(4 * count * width),
+    }
+    stream = await start_stream(request, engine.stream(operation.rows(), terms))
+    content = (np.maximum(batch, LOG_ZERO, dtype="<f4").tobytes() async for batch in stream)
+    return ClosingStream(content, media_type=BINARY_TYPE, headers=headers)
 
 
 class HttpCall(Call):
@@ -85,7 +232,7 @@ class HttpCall(Call):
         self._request.annotate(**fields)
 
     @override
-    def report_unusable(self, event: str, error: LanguageModelError, **fields: str) -> None:
+    def report_unusable(self, event: str, error: DomainError, **fields: str) -> None:
         _log.warning(event, reason=str(error), **fields)
 
 
@@ -147,8 +294,10 @@ async def _result(
 def _stream_format(lines: Lines, request: GuardedRequest) -> str | None:
     """Return the format of a body that is a stream of lines or lists; None for JSON."""
     content_type = request.header(b"content-type")
+    if content_type == "application/json":
+        return None
     if lines.list_types:
-        return format_name_of_media_type(content_type)
+        return format_of_media_type(content_type)
     # media types are case-insensitive
     return _JSON_LINES if content_type.partition(";")[0].strip().lower() == LINES_TYPE else None
 

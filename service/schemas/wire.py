@@ -1,4 +1,4 @@
-"""Validation of requests: bytes become a pydantic model, or errors with field and value.
+"""Validation of requests: bytes become a pydantic model, or errors with field and value; long replies in chunks.
 
 Bounds that operations check with their own messages appear in the schema only; they are imported
 from the modules that check them.
@@ -6,8 +6,8 @@ from the modules that check them.
 
 import codecs
 import io
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from itertools import islice
 from typing import Annotated, Any, TypeVar
 from urllib.parse import unquote_to_bytes
@@ -30,8 +30,9 @@ from models.checkpoint.manifest import MAX_NAME_LENGTH
 from models.decoding import parameters as decoding
 from models.errors import InputError
 from models.reranking.ranking import MAX_LENGTH_EXPONENT, MAX_WEIGHT
-from models.scoring.texts import TextOrIds
+from models.text_model import TextOrIds
 from service.schemas import schema_objects
+from service.schemas.replies import to_json
 
 MAX_CONTAINERS = 1 << 18
 """Maximum arrays and objects of a JSON body: each takes up to 300 bytes, 100 times its share."""
@@ -62,6 +63,8 @@ ModelAddress = Annotated[
 ]
 
 TextOrObject = Annotated[S, Tag("<text>")] | Annotated[T, Tag("<object>")]
+ENTRIES_PER_PIECE = 512
+"""Reply entries per chunk; other requests run between chunks."""
 
 
 def schema_only(**keywords: Any) -> Any:
@@ -383,3 +386,47 @@ def named_contexts(
     if isinstance(given, str) or not given or isinstance(given[0], int):
         return ((param, given),)  # type: ignore[return-value]  # a list of one kind by its type
     return tuple((f"{param}[{i}]", context) for i, context in enumerate(given))  # type: ignore[misc]
+
+
+def json_pieces(
+    reply: Any, name: str, items: Sequence[T], write: Callable[[T], Any], *, entries: int
+) -> Iterator[bytes]:
+    """Yield a reply as JSON in UTF-8, in chunks of bounded time.
+
+    Args:
+        reply: reply with one empty list.
+        name: name of the list.
+        items: items of the list.
+        write: converts an item to a list element; all have the same type.
+        entries: number of entries in all elements, such as candidates of all contexts.
+    """
+    return _pieces(to_json(reply), (name, items, write, entries))
+
+
+def reply_pieces(reply: Any, **entries: int) -> Iterator[bytes]:
+    """Yield a reply as JSON in UTF-8, in chunks of bounded time.
+
+    Args:
+        reply: reply, a dataclass.
+        entries: number of entries in each long list, such as suggestions of all issues, in the order
+            of the reply's fields.
+    """
+    lists = ((name, getattr(reply, name), lambda item: item, number) for name, number in entries.items())
+    return _pieces(to_json(replace(reply, **{name: [] for name in entries})), *lists)
+
+
+def _pieces(rest: bytes, *lists: tuple[str, Sequence[Any], Callable[[Any], Any], int]) -> Iterator[bytes]:
+    """Yield JSON with some empty lists, and their items; see `json_pieces`."""
+    for name, items, write, entries in lists:
+        before, rest = rest.split(f'"{name}":[]'.encode(), 1)
+        piece = before + f'"{name}":['.encode()
+        batch_size = max(1, ENTRIES_PER_PIECE * len(items) // max(entries, 1))
+        for begin in range(0, len(items), batch_size):
+            if begin:
+                yield piece + b","
+                piece = b""
+            results = [write(item) for item in items[begin : begin + batch_size]]
+            kind: Any = type(results[0])
+            piece += to_json(results, list[kind])[1:-1]
+        rest = piece + b"]" + rest
+    yield rest

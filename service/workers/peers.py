@@ -38,8 +38,14 @@ from service.engine.metrics import Metrics
 from service.http_client import ClientConnection, ConnectionPool, ExchangeError, encode_request
 from service.middleware.authentication import presented_key
 from service.middleware.guard import REFUSAL
-from service.middleware.guarded_request import WHOLE_REPLY
-from service.middleware.limits import OVER_LIMIT, RECEIVE_TIMEOUT, HeldBodies, content_length, header
+from service.middleware.guarded_request import (
+    OVER_LIMIT,
+    RECEIVE_TIMEOUT,
+    WHOLE_REPLY,
+    HeldBodies,
+    content_length,
+    header,
+)
 from service.routes.request import Services, while_connected
 from service.schemas.wire import check_json_size
 from service.workers.pool import WorkerPool

@@ -28,7 +28,7 @@ from pathlib import Path
 import structlog
 
 from models.checkpoint.folders import locked_folder
-from models.errors import InputError, LanguageModelError
+from models.errors import DomainError, InputError
 from service.api_keys import file_stamp
 from service.hosting.model_host import ModelHost
 from service.workers.pool import HEARTBEAT_INTERVAL_S, SharedStatus, WorkerPool
@@ -348,7 +348,7 @@ def prepare(host: ModelHost) -> bool:
     wait(host.compile_kernels())
     for model in host.models.values():
         if model.version is not None:
-            with contextlib.suppress(LanguageModelError, OSError):  # loading the model reports the error
+            with contextlib.suppress(DomainError, OSError):  # loading the model reports the error
                 if any(name.endswith(_WEIGHTS) for name in host.registry.manifest(model.version).files):
                     return True
     return False

@@ -22,7 +22,7 @@ from types import FrameType
 import structlog
 from fastapi import FastAPI
 
-from models.errors import LanguageModelError
+from models.errors import DomainError
 from service.http_client import ExchangeError
 from service.http_server import DrainingServer, SocketListener
 from service.routes.request import Services
@@ -53,7 +53,7 @@ async def sync_with_peers(services: Services, peers: Mapping[int, Peer]) -> None
         for change, address in changes:
             try:
                 await change(address)
-            except LanguageModelError as error:
+            except DomainError as error:
                 _log.warning("could not apply a peer's model change", model=address, reason=str(error))
         return
 

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from models.language_model import pad_sequences, score_sequences
+from models.language_model import Vocabulary, pad_sequences, score_sequences
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
-from models.vocabulary import Vocabulary
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 NAMES = sorted(path.stem for path in FOLDER.glob("bench_*.py"))

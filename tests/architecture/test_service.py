@@ -9,21 +9,19 @@ from pathlib import Path
 import pytest
 
 from models import errors
-from models.errors import LanguageModelError
+from models.errors import DomainError
 from service.api_errors import ERROR_STATUSES, error_status
 
-KINDS = [
-    kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, LanguageModelError)
-]
+KINDS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, DomainError)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_error_is_answered_on_purpose(kind):
     """Each error has its own entry, or a base class other than the root has one."""
-    assert kind is LanguageModelError or any(
+    assert kind is DomainError or any(
         above in ERROR_STATUSES
         for above in kind.__mro__
-        if issubclass(above, LanguageModelError) and above is not LanguageModelError
+        if issubclass(above, DomainError) and above is not DomainError
     )
 
 
@@ -31,7 +29,7 @@ def test_every_error_is_answered_on_purpose(kind):
 def test_statuses_are_errors_and_codes_are_own(kind):
     answer = error_status(kind.__new__(kind))
     assert 400 <= answer.status < 600
-    assert kind is LanguageModelError or kind.code != LanguageModelError.code
+    assert kind is DomainError or kind.code != DomainError.code
 
 
 @pytest.mark.parametrize(

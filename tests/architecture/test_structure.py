@@ -15,7 +15,7 @@ PACKAGES = ("models", "service", "training", "clients/python/gramophone_client")
 
 # Lines by kind: folders, endings, maximum. A maximum is raised only in a commit that says why.
 LINE_LIMITS = {
-    "product": (("models", "service", "training"), (".py",), 72_270),
+    "product": (("models", "service", "training"), (".py",), 71_912),
     "Python of clients, site and examples": (
         ("clients/python", "deploy", "docs", "examples"),
         (".py",),
@@ -310,5 +310,5 @@ def test_everything_is_caught_in_few_places():
         "training/neural/distributed.py": 1,
         "training/neural/resume.py": 1,
         "training/scale/spark_engine.py": 1,
-        "training/signals.py": 1,
+        "training/progress.py": 1,
     }

@@ -22,13 +22,19 @@ import torch
 from preparation import data_folder, leave_out, novels_or_documentation
 
 from models.arrays import to_numpy
-from models.language_model import LanguageModel, pad_sequences, prefill_sequences, score_sequences
+from models.language_model import (
+    EOS,
+    LanguageModel,
+    Vocabulary,
+    pad_sequences,
+    prefill_sequences,
+    score_sequences,
+)
 from models.neural.config import NetworkConfig
 from models.neural.int8.model import Int8Model
 from models.neural.model import NeuralModel
 from models.neural.network import Network
 from models.ngram.cuda.model import TensorNGramModel
-from models.vocabulary import EOS, Vocabulary
 from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
 from training.progress import Progress

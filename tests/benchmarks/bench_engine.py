@@ -21,14 +21,13 @@ import numpy as np
 import torch
 from preparation import free_port, wait_until_ready
 
-from models.checkpoint.load import load_checkpoint
+from models.checkpoint.load import CheckpointDescription, load_checkpoint, write_checkpoint
 from models.checkpoint.registry import LocalRegistry
-from models.checkpoint.write import CheckpointDescription, write_checkpoint
+from models.language_model import Vocabulary
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
 from models.tokenizers import WordTokenizer
-from models.vocabulary import Vocabulary
 from service.bench.connection import Connection
 from service.bench.plan import Request, Target
 

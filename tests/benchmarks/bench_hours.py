@@ -21,7 +21,7 @@ from torch import nn
 
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import LocalRegistry
-from models.vocabulary import BOS
+from models.language_model import BOS
 from training.commands import run_evaluate
 from training.corpus import read_lines
 from training.progress import Progress

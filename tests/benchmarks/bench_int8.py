@@ -21,7 +21,7 @@ from peers.setup import PRECISIONS, import_onnx_from_peers
 from torch import nn
 
 from models.kernels.threads import THREADS
-from models.language_model import pad_sequences, score_sequences
+from models.language_model import Vocabulary, pad_sequences, score_sequences
 from models.neural.config import NetworkConfig
 from models.neural.int8.matrix import Parameters
 from models.neural.int8.model import Int8Model
@@ -29,7 +29,6 @@ from models.neural.int8.output import multiply, to_int8_rows
 from models.neural.model import NeuralModel
 from models.neural.network import Network
 from models.tensor_files import PackedWeightCache
-from models.vocabulary import Vocabulary
 
 OURS = "Gramophone"
 STRETCH = 5

@@ -21,11 +21,12 @@ import torch
 from preparation import data_folder, lists_of_variants, peer
 from rapidfuzz.distance import Levenshtein
 
+from models.language_model import Vocabulary
 from models.lattices.formats import format_kaldi, format_slf, read_kaldi, read_slf
 from models.lattices.graph import LabelTokenizer, PathWeights
 from models.lattices.lattice import Arc, build_lattice
 from models.lattices.rescoring import nbest_candidates, rescore
-from models.lattices.token_passing import LatticeSearchSettings
+from models.lattices.token_passing import LatticeSearch
 from models.neural.config import NetworkConfig
 from models.neural.int8.model import Int8Model
 from models.neural.model import NeuralModel
@@ -33,7 +34,6 @@ from models.neural.network import Network
 from models.ngram.arpa_writer import write_arpa
 from models.ngram.build import list_ngrams
 from models.tokenizers import WordTokenizer
-from models.vocabulary import Vocabulary
 from tests.support.nbest_lists import Listed, recognised
 from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
@@ -145,14 +145,14 @@ def bench_ngram(lattices, model, oracle, speller):
     seconds, totals = timed(lambda: [python_loop(one, oracle) for one in few], repeats=1)
     arcs = sum(one.num_arcs for one in few)
     print(f"{'4-gram, Python loop over KenLM':44s} {arcs / seconds:12,.0f} arcs/s")
-    unpruned = LatticeSearchSettings(max_tokens_per_node=1 << 30)
+    unpruned = LatticeSearch(max_tokens_per_node=1 << 30)
     rescored = in_batches(few, 64, model, speller, unpruned)
     ours = [one.tokens.forward[-1] for one in rescored]
     print(f"  largest difference of the best totals: {np.abs(np.array(ours) - totals).max():.1e}")
     for title, search in (
         ("all tokens", unpruned),
-        ("64 tokens a node", LatticeSearchSettings()),
-        ("64 tokens a node, beam 10", LatticeSearchSettings(beam=10.0)),
+        ("64 tokens a node", LatticeSearch()),
+        ("64 tokens a node, beam 10", LatticeSearch(beam=10.0)),
     ):
         for size in (1, 64):
             seconds, rescored = timed(
@@ -174,14 +174,14 @@ def bench_networks(lattices, tokenizer):
         ("int8", Int8Model(network.weights(), tokenizer.vocabulary)),
     ):
         for title, search in (
-            ("64 tokens a node, by 4 words", LatticeSearchSettings()),
+            ("64 tokens a node, by 4 words", LatticeSearch()),
             (
                 "8 tokens a node, by 3 words",
-                LatticeSearchSettings(max_tokens_per_node=8, recombination_order=3),
+                LatticeSearch(max_tokens_per_node=8, recombination_order=3),
             ),
             (
                 "8 tokens a node, by 3 words, beam 10",
-                LatticeSearchSettings(max_tokens_per_node=8, recombination_order=3, beam=10.0),
+                LatticeSearch(max_tokens_per_node=8, recombination_order=3, beam=10.0),
             ),
         ):
             seconds, rescored = timed(

@@ -18,7 +18,7 @@ import numpy as np
 from preparation import needed_data, read_lines
 
 from models.calls import run_to_completion
-from models.language_model import pad_sequences, score_sequences
+from models.language_model import EOS, UNK, Vocabulary, pad_sequences, score_sequences
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.features import ListFeatures, offsets_of
 from models.reranking.metrics import make_metric
@@ -26,7 +26,6 @@ from models.reranking.metrics.metric import Metric, paired_bootstrap
 from models.reranking.tuning.cross_fitting import cross_fit, tuning_data
 from models.reranking.tuning.fitting import TuningSettings, assign_folds
 from models.tokenizers import WordTokenizer
-from models.vocabulary import EOS, UNK, Vocabulary
 from tests.support.nbest_lists import translated
 from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate

@@ -28,12 +28,12 @@ import numpy as np
 from preparation import data_folder, novels_or_documentation, peer
 
 from models.checkpoint.load import load_checkpoint
+from models.language_model import EOS
 from models.ngram.arpa_reader import read_arpa
 from models.ngram.arpa_writer import write_arpa
 from models.ngram.build import build_automaton, list_ngrams, quantise_automaton
 from models.ngram.model import NGramModel, NGramState, score_lines
 from models.tokenizers import Tokenizer
-from models.vocabulary import EOS
 
 kenlm = peer("kenlm", "ufal.kenlm>=26")
 REPEATS = 7

@@ -41,13 +41,13 @@ from peers.setup import (
 )
 from safetensors.torch import load_file
 
+from models.checkpoint.load import CheckpointDescription, write_checkpoint
 from models.checkpoint.registry import LocalRegistry
-from models.checkpoint.write import CheckpointDescription, write_checkpoint
+from models.language_model import Vocabulary
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
 from models.tokenizers import WordTokenizer
-from models.vocabulary import Vocabulary
 from service.bench.connection import Connection
 from service.bench.driver import run_load
 from service.bench.plan import ClosedLoop, LoadSettings, OpenLoop

@@ -21,10 +21,9 @@ import transformers
 from preparation import default_texts
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from models.language_model import prefill_sequences, score_sequences
+from models.language_model import BOS, prefill_sequences, score_sequences
 from models.pretrained.model import PretrainedModel
 from models.pretrained.tokenizer import PretrainedTokenizer
-from models.vocabulary import BOS
 
 NUM_CANDIDATES, CONTEXT_TOKENS = 100, 20
 

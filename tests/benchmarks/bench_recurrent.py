@@ -15,11 +15,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from models.language_model import pad_sequences, score_sequences
+from models.language_model import Vocabulary, pad_sequences, score_sequences
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
-from models.vocabulary import Vocabulary
 from training.corpus import EncodedCorpus
 from training.neural.settings import TrainSettings
 from training.neural.trainer import train_network

@@ -28,9 +28,9 @@ from peers.network import Network as TorchNetwork
 from preparation import GRAMOPHONE, QUIET, data_folder, free_port, lists_of_variants, train, wait_until_ready
 
 from models.calls import run_to_completion
-from models.checkpoint.load import load_checkpoint
+from models.checkpoint.load import CheckpointDescription, load_checkpoint, write_checkpoint
 from models.checkpoint.registry import LocalRegistry
-from models.checkpoint.write import CheckpointDescription, write_checkpoint
+from models.language_model import EOS, Vocabulary
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
@@ -38,7 +38,6 @@ from models.reranking.formats.reader import read_lists
 from models.reranking.ranking import Profile, ProfileStore
 from models.reranking.tuning.correction_estimation import count_corrections, learn_corrections
 from models.tokenizers import WordTokenizer
-from models.vocabulary import EOS, Vocabulary
 
 CANDIDATES = 100
 VOCAB_SIZE, LAYERS, HIDDEN = 16_000, 2, 512

@@ -18,10 +18,10 @@ from preparation import data_folder
 from torch import nn
 from torch.nn import functional
 
+from models.language_model import BOS
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
-from models.vocabulary import BOS
 from training.corpus import EncodedCorpus, read_corpus
 from training.evaluation.evaluate import evaluate
 from training.neural.run import Schedule

@@ -21,7 +21,7 @@ import numpy as np
 from preparation import needed_data, peer
 
 from models.calls import run_to_completion
-from models.language_model import pad_sequences, score_sequences
+from models.language_model import EOS, UNK, Vocabulary, pad_sequences, score_sequences
 from models.ngram.arpa_writer import write_arpa
 from models.ngram.build import list_ngrams
 from models.ngram.model import NGramModel
@@ -31,9 +31,8 @@ from models.reranking.metrics import make_metric
 from models.reranking.metrics.metric import paired_bootstrap
 from models.reranking.tuning.cross_fitting import TuningData, cross_fit, tuning_data
 from models.reranking.tuning.fitting import TuningSettings, assign_folds
-from models.reranking.tuning.problem import TuningProblem, argmax_by_list
+from models.reranking.tuning.mert import TuningProblem, argmax_by_list
 from models.tokenizers import WordTokenizer
-from models.vocabulary import EOS, UNK, Vocabulary
 from tests.support.nbest_lists import RECOGNISED, recognised
 from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate

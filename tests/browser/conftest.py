@@ -12,10 +12,10 @@ import pytest
 from playwright.sync_api import expect, sync_playwright
 
 from models.checkpoint import load
+from models.checkpoint.load import CheckpointDescription, write_checkpoint
 from models.checkpoint.registry import LocalRegistry
-from models.checkpoint.write import CheckpointDescription, write_checkpoint
+from models.language_model import Vocabulary
 from models.tokenizers import WordTokenizer
-from models.vocabulary import Vocabulary
 from service.app import create_app
 from service.hosting.loaded_model import LoadState
 from service.http_server import DrainingServer, listen

@@ -6,10 +6,10 @@ import httpx
 import pytest
 
 from models.checkpoint import load
+from models.checkpoint.load import CheckpointDescription, write_checkpoint
 from models.checkpoint.registry import LocalRegistry
-from models.checkpoint.write import CheckpointDescription, write_checkpoint
+from models.language_model import Vocabulary
 from models.tokenizers import CharacterTokenizer, WordTokenizer
-from models.vocabulary import Vocabulary
 from service.settings import Settings
 from tests.support.checkpoints import damage
 from tests.support.fake_models import FakeModel, fake_vocabulary

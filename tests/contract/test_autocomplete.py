@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gramophone_client import AsyncClient, SupersededError
-from models.vocabulary import BOS
+from models.language_model import BOS
 from tests.support.fake_models import WORDS, FakeModel, fake_vocabulary
 
 MODEL = FakeModel(fake_vocabulary())

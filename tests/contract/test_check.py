@@ -7,9 +7,14 @@ import math
 import pytest
 
 from gramophone_client import AsyncClient, BadRequestError, Client
-from models.checking.calibration import Calibration, CalibrationPoint, CalibrationStore
-from models.checking.error_model import ErrorTableStore, fit_error_table
-from models.vocabulary import BOS, EOS
+from models.checking.error_model import (
+    Calibration,
+    CalibrationPoint,
+    CalibrationStore,
+    ErrorTableStore,
+    fit_error_table,
+)
+from models.language_model import BOS, EOS
 from service.settings import Settings
 from tests.support.fake_models import FakeModel, fake_vocabulary
 from tests.support.services import running

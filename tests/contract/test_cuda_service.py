@@ -5,8 +5,8 @@ import functools
 import httpx
 import pytest
 
+from models.checkpoint.load import CheckpointDescription, write_checkpoint
 from models.checkpoint.registry import LocalRegistry
-from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from service.settings import Settings
 from tests.support import families
 from tests.support.cuda_stand_in import KINDS, cuda_device

@@ -8,12 +8,12 @@ import pytest
 
 from gramophone_client import Client
 from gramophone_client.fusion import TorchaudioLM
+from models.checkpoint.load import CheckpointDescription, write_checkpoint
 from models.checkpoint.registry import LocalRegistry
-from models.checkpoint.write import CheckpointDescription, write_checkpoint
+from models.language_model import EOS, Vocabulary
 from models.ngram.arpa_writer import write_arpa
 from models.ngram.build import list_ngrams
 from models.tokenizers import CharacterTokenizer, WordTokenizer
-from models.vocabulary import EOS, Vocabulary
 from service.settings import Settings
 from tests.contract.decoders import importable
 from tests.support.services import running

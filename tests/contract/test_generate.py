@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from service.routes import replies, streaming
+from service.routes import replies
 
 
 def ask(http, **body):
@@ -280,8 +280,7 @@ def test_phrases_are_favoured_and_unknown_ones_change_nothing(http, strategy):
 
 @pytest.fixture
 def frequent_heartbeats(monkeypatch):
-    for module in (replies, streaming):
-        monkeypatch.setattr(module, "HEARTBEAT_S", 0.02)
+    monkeypatch.setattr(replies, "HEARTBEAT_S", 0.02)
 
 
 @pytest.mark.usefixtures("frequent_heartbeats")

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from models.states import StateView
+from models.calls import StateView
 from tests.support.http import answers, connect
 
 LINES = b'{"text": "a"}\n{"text": "the cat"}\n'

@@ -10,7 +10,7 @@ import pytest
 from models.checkpoint.registry import LocalRegistry
 from service.settings import Settings
 from tests.support.services import running, typed_line
-from training.model_formats import run_import_arpa
+from training.publish import run_import_arpa
 
 ARPA = """\\data\\
 ngram 1=6

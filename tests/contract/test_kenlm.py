@@ -16,7 +16,7 @@ from models.checkpoint.registry import LocalRegistry
 from service.settings import Settings
 from tests.reference.backoff import SMALL, random_arpa
 from tests.support.services import running
-from training.model_formats import run_import_arpa
+from training.publish import run_import_arpa
 
 SEEDS = range(6)
 

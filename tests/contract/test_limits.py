@@ -339,7 +339,7 @@ def test_a_body_in_chunks_of_a_byte_is_read(url):
 @pytest.fixture
 def hurried(monkeypatch):
     """Let a delay of one request matter."""
-    monkeypatch.setattr("service.middleware.limits._MIN_DELAYED", 0)
+    monkeypatch.setattr("service.middleware.guarded_request._MIN_DELAYED", 0)
 
 
 @pytest.mark.parametrize("sent", [0, 10, len(WHOLE) - 2], ids=["connection", "head", "body"])

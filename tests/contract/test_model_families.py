@@ -5,11 +5,9 @@ import numpy as np
 import pytest
 
 from gramophone_client import Client
-from models.checkpoint.load import load_checkpoint
+from models.checkpoint.load import CheckpointDescription, load_checkpoint, write_checkpoint
 from models.checkpoint.registry import LocalRegistry
-from models.checkpoint.write import CheckpointDescription, write_checkpoint
-from models.language_model import score_sequences
-from models.vocabulary import EOS
+from models.language_model import EOS, score_sequences
 from service.settings import Settings
 from tests.support import families
 from tests.support.services import running

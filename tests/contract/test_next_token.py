@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from models.language_model import entropy_bits
-from models.vocabulary import BOS
+from models.language_model import BOS, entropy_bits
 from tests.support.fake_models import FakeModel, fake_vocabulary
 
 MODEL = FakeModel(fake_vocabulary())

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from models.checkpoint.registry import LocalRegistry
-from models.vocabulary import UNK
+from models.language_model import UNK
 from service.settings import Settings
 from tests.support.services import running
 from training.commands import run_train

@@ -9,8 +9,8 @@ import httpx
 import pytest
 from fastapi.openapi.models import OpenAPI
 
+from models.checkpoint.load import CheckpointDescription, write_checkpoint
 from models.checkpoint.registry import LocalRegistry
-from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from service.api_keys import KeyScope, create_key
 from service.routes.endpoints import make_document
 from service.settings import Settings

@@ -7,8 +7,8 @@ import httpx
 import pytest
 from pydantic import ValidationError
 
+from models.checkpoint.load import CheckpointDescription, write_checkpoint
 from models.checkpoint.registry import LocalRegistry
-from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.tokenizers import WordTokenizer
 from service.api_keys import create_key
 from service.settings import Settings

@@ -8,10 +8,10 @@ import openai
 import pytest
 import torch
 
+from models.checkpoint.load import CheckpointDescription, write_checkpoint
 from models.checkpoint.registry import LocalRegistry
-from models.checkpoint.write import CheckpointDescription, write_checkpoint
+from models.language_model import BOS, EOS
 from models.reranking.ranking import Profile, ProfileStore
-from models.vocabulary import BOS, EOS
 from service.settings import Settings
 from tests.support.pretrained import TEXTS, pretrained
 from tests.support.services import running

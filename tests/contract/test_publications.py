@@ -11,8 +11,7 @@ import tarfile
 import httpx
 import pytest
 
-from models.checking.calibration import CalibrationStore
-from models.checking.error_model import ErrorTableStore, fit_error_table
+from models.checking.error_model import CalibrationStore, ErrorTableStore, fit_error_table
 from models.checkpoint.registry import LocalRegistry
 from service.settings import Settings
 from tests.compatibility.replies import ARCHIVE

@@ -9,8 +9,8 @@ import time
 import httpx
 import pytest
 
+from models.checkpoint.load import CheckpointDescription, write_checkpoint
 from models.checkpoint.registry import open_registry
-from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.tokenizers import WordTokenizer
 from service.api_keys import create_key
 from service.settings import Settings

@@ -6,13 +6,12 @@ import httpx
 import pytest
 import torch
 
+from models.checkpoint.load import CheckpointDescription, write_checkpoint
 from models.checkpoint.registry import LocalRegistry
-from models.checkpoint.write import CheckpointDescription, write_checkpoint
-from models.language_model import SCORES, pad_sequences
+from models.language_model import EOS, SCORES, pad_sequences
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
-from models.vocabulary import EOS
 from service.settings import Settings
 from tests.support import families
 from tests.support.services import running

@@ -9,7 +9,7 @@ import pytest
 
 from gramophone_client import AsyncClient, Client
 from gramophone_client.types import ErrorBody
-from models.vocabulary import BOS, EOS
+from models.language_model import BOS, EOS
 from tests.support.fake_models import WORDS, FakeModel, fake_vocabulary
 
 MODEL = FakeModel(fake_vocabulary())

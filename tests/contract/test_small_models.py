@@ -7,7 +7,7 @@ from models.checkpoint.registry import LocalRegistry
 from service.routes.operations import router
 from service.settings import Settings
 from tests.support.services import running, typed_line
-from training.model_formats import run_import_arpa
+from training.publish import run_import_arpa
 
 WORDS = ("rain", "falls", "on", "roofs", "again")
 LINES = "\n".join(f"-{0.7 + number / 10:.1f}\t{word}" for number, word in enumerate(("</s>", *WORDS)))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from gramophone_client import AsyncClient, Client
+from models.checkpoint.load import CheckpointDescription, write_checkpoint
 from models.checkpoint.registry import LocalRegistry
-from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from service.settings import Settings
 from tests.contract.conftest import publish
 from tests.support import families

@@ -10,14 +10,7 @@ import yaml
 
 from service.settings import Settings
 from tests.deploy.manifests import KUBERNETES, named
-from tests.deploy.tools import (
-    QUIET,
-    run,
-    serving_processes,
-    tool,
-    train_small,
-    wait_until_it_answers,
-)
+from tests.deploy.tools import QUIET, run, serving_processes, tool, train_small, wait_until_it_answers
 from tests.support.http import free_port
 
 CONFIG = KUBERNETES / "components" / "session-routing" / "envoy.yaml"

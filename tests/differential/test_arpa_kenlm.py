@@ -14,16 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.files import ASCII_WHITESPACE
-from models.language_model import pad_sequences
+from models.language_model import EOS, UNK, Vocabulary, pad_sequences
 from models.lattices.graph import LabelTokenizer, PathWeights
 from models.lattices.rescoring import nbest_candidates, rescore
-from models.lattices.token_passing import LatticeSearchSettings
+from models.lattices.token_passing import LatticeSearch
 from models.ngram.arpa_reader import read_arpa
 from models.ngram.arpa_writer import write_arpa
 from models.ngram.build import build_automaton, list_ngrams
 from models.ngram.model import NGramModel, NGramState
 from models.tokenizers import WordTokenizer
-from models.vocabulary import EOS, UNK, Vocabulary
 from tests.reference.backoff import SMALL, random_arpa
 from tests.reference.lattices import all_paths, random_lattice, text_of
 
@@ -301,7 +300,7 @@ def test_the_n_best_lists_are_kenlms(order, tmp_path):
     arpa, oracle = read_arpa(path), kenlm.Model(str(path))
     model = NGramModel(build_automaton(arpa.orders), arpa.vocabulary, normalised=False)
     lattices = [random_lattice(rng, words=[*words[:4], "new"], num_nodes=8, num_arcs=12) for _ in range(20)]
-    search = LatticeSearchSettings(max_tokens_per_node=100_000)
+    search = LatticeSearch(max_tokens_per_node=100_000)
     rescored = rescore(
         lattices,
         model,

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from models.language_model import score_sequences
+from models.language_model import BOS, Vocabulary, score_sequences
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
-from models.vocabulary import BOS, Vocabulary
 
 VOCABULARY = Vocabulary([f"w{i}" for i in range(20)])
 CELLS = ("feed-forward", "elman", "lstm", "gru", "mingru")

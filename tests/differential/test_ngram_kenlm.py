@@ -9,10 +9,9 @@ import kenlm
 import numpy as np
 import pytest
 
-from models.language_model import pad_sequences, score_sequences
+from models.language_model import BOS, EOS, Vocabulary, pad_sequences, score_sequences
 from models.ngram.build import list_ngrams
 from models.tokenizers import WordTokenizer
-from models.vocabulary import BOS, EOS, Vocabulary
 from tests.reference.backoff import estimated_orders, weights_by_words
 from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import evaluate

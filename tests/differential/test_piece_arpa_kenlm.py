@@ -11,10 +11,9 @@ import sentencepiece
 
 from models.checkpoint.load import load_checkpoint
 from models.errors import InputError
-from models.language_model import score_sequences
-from models.vocabulary import EOS, UNK
+from models.language_model import EOS, UNK, score_sequences
 from tests.reference.backoff import random_arpa
-from training.model_formats import run_import_arpa
+from training.publish import run_import_arpa
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from models.calls import run_to_completion
-from models.files import collapse_whitespace
+from models.files import collapse_spaces
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.reader import read_bytes, read_lists
 from models.reranking.metrics import make_metric, summarise_lists
@@ -37,7 +37,7 @@ def test_translations_go_through_moses_and_jsonl(data_dir):
     assert [len(one.candidates) for one in lists] == [9] * 1984
     assert list(read_bytes("".join(format_lists(lists, "jsonl")).encode(), "jsonl")) == lists
     moses = read_bytes("".join(format_lists(lists, "moses")).encode(), "moses")
-    spaced_once = [[replace(c, text=collapse_whitespace(c.text)) for c in one.candidates] for one in lists]
+    spaced_once = [[replace(c, text=collapse_spaces(c.text)) for c in one.candidates] for one in lists]
     assert [list(one.candidates) for one in moses] == spaced_once
 
 

@@ -9,14 +9,13 @@ import sys
 import time
 from pathlib import Path
 
-from models.checkpoint import load
+from models.checkpoint.load import FAMILIES, CheckpointDescription, load_checkpoint, write_checkpoint
 from models.checkpoint.registry import open_registry
-from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.errors import CheckpointError
 from models.tokenizers import WordTokenizer
 from tests.support.fake_models import FakeModel, fake_vocabulary
 
-load.FAMILIES["fake"] = ("tests.support.fake_models", "FakeModel")
+FAMILIES["fake"] = ("tests.support.fake_models", "FakeModel")
 DESCRIPTION = CheckpointDescription("2026-01-01T00:00:00+00:00", {}, {}, [[3, 4]], {})
 
 
@@ -53,7 +52,7 @@ def watch(address, cache, stop_file):
 
 def loaded_seed(registry, number):
     """Load a version's model as for serving; return its seed."""
-    checkpoint = load.load_checkpoint(registry.fetch(registry.version("m", number)))
+    checkpoint = load_checkpoint(registry.fetch(registry.version("m", number)))
     return checkpoint.model.options["seed"]
 
 

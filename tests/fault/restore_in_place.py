@@ -16,11 +16,11 @@ from typing import NamedTuple
 import httpx
 import numpy as np
 
+from models.checkpoint.load import CheckpointDescription, write_checkpoint
 from models.checkpoint.registry import LocalRegistry
 from models.checkpoint.restore import restore_backup
-from models.checkpoint.write import CheckpointDescription, write_checkpoint
+from models.language_model import Vocabulary
 from models.tokenizers import WordTokenizer
-from models.vocabulary import Vocabulary
 from tests.support.services import running_process
 from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate

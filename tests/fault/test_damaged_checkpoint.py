@@ -11,10 +11,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from models.arrays import to_numpy
-from models.checkpoint.load import load_checkpoint
+from models.checkpoint.load import CheckpointDescription, load_checkpoint, write_checkpoint
 from models.checkpoint.manifest import file_entries, read_manifest, write_manifest
 from models.checkpoint.registry import LocalRegistry, open_registry
-from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.errors import CheckpointError, IntegrityError
 from service.hosting.loading import Loader
 from service.hosting.model_host import ModelHost

@@ -23,8 +23,7 @@ from tests.support.resumable import fit, saved_state
 from tests.support.services import running_process
 from training import publish
 from training.neural import diagnostics
-from training.progress import Progress
-from training.signals import Terminated, exit_on_sigterm
+from training.progress import Progress, Terminated, exit_on_sigterm
 
 LINES = [
     f"the {a} {b} the {c}\n" for a in ("cat", "dog", "cow") for b in ("saw", "ate") for c in ("sun", "hay")

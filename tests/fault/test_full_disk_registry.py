@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from models.arrays import to_numpy
-from models.checking.calibration import Calibration, CalibrationPoint, CalibrationStore
-from models.checkpoint.load import load_checkpoint
+from models.checking.error_model import Calibration, CalibrationPoint, CalibrationStore
+from models.checkpoint.load import CheckpointDescription, load_checkpoint, write_checkpoint
 from models.checkpoint.manifest import read_manifest, verify_files
 from models.checkpoint.registry import LocalRegistry, open_registry
-from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.errors import RegistryError
 from models.reranking.ranking import Profile, ProfileStore
 from models.tensor_files import PackedWeightCache

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import httpx
 
-from models.checkpoint import load
+from models.checkpoint.load import FAMILIES, load_checkpoint
 from models.checkpoint.registry import LocalRegistry
 from models.tokenizers import WordTokenizer
 from tests.contract.conftest import publish
@@ -50,7 +50,7 @@ class Client:
 
 
 def test_clients_that_retry_get_right_answers_and_the_registry_is_unhurt(monkeypatch, tmp_path):
-    monkeypatch.setitem(load.FAMILIES, "fake", ("tests.support.fake_models", "PoisonedModel"))
+    monkeypatch.setitem(FAMILIES, "fake", ("tests.support.fake_models", "PoisonedModel"))
     registry, generator, urls = made_up_registry(tmp_path), random.Random(0), []
     clients = [Client(seed, urls) for seed in range(CLIENTS)]
     try:
@@ -84,7 +84,7 @@ def test_clients_that_retry_get_right_answers_and_the_registry_is_unhurt(monkeyp
 
 def scores_of(registry):
     """Return a function that scores texts with version 1."""
-    checkpoint = load.load_checkpoint(registry.fetch(registry.version("main", 1)))
+    checkpoint = load_checkpoint(registry.fetch(registry.version("main", 1)))
     table, id_of = checkpoint.model.table, checkpoint.model.vocabulary.id_of
 
     def score(text):

@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 
-from models.checkpoint.write import CheckpointDescription, write_checkpoint
+from models.checkpoint.load import CheckpointDescription, write_checkpoint
 from models.tensor_files import PackedWeightCache
 from tests.support import families
 

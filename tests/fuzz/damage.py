@@ -7,9 +7,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from models.arrays import to_numpy
-from models.language_model import Want, pad_sequences, prefill_sequences, score_sequences
+from models.language_model import EOS, Want, pad_sequences, prefill_sequences, score_sequences
 from models.ngram.build import list_ngrams
-from models.vocabulary import EOS
 
 NASTY_NUMBERS = [
     *(b"0", b"-0", b"-1", b"1", b"2", b"255", b"256", b"0.5", b"-99", b"1e-400", b"1e999", b"-1e308", b"1e308"),

@@ -24,7 +24,7 @@ from typing import Self
 
 from hypothesis import HealthCheck, currently_in_test_context, event, settings
 
-from models.errors import LanguageModelError
+from models.errors import DomainError
 
 CASES = int(os.environ.get("GRAMOPHONE_FUZZ_CASES", "100"))  # noqa: TID251 - tests are no part of the service
 """Number of files that each test tries."""
@@ -186,7 +186,7 @@ def _outcome(read, path: Path) -> dict[str, str]:
     signal.setitimer(signal.ITIMER_PROF, _PROCESSOR_S)  # the signal ends the process
     try:
         read(path)
-    except LanguageModelError as error:
+    except DomainError as error:
         return {"outcome": "refused", "error": type(error).__name__, "message": str(error)}
     except BaseException:  # noqa: BLE001 - it is told of, whatever it is
         return {"outcome": "broke", "message": traceback.format_exc()}

@@ -14,13 +14,13 @@ import schemathesis
 import torch
 from fastapi import FastAPI
 
+from models.checkpoint.load import CheckpointDescription, write_checkpoint
 from models.checkpoint.registry import LocalRegistry
-from models.checkpoint.write import CheckpointDescription, write_checkpoint
+from models.language_model import Vocabulary
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
 from models.tokenizers import CharacterTokenizer
-from models.vocabulary import Vocabulary
 from service.app import include_endpoints
 from service.routes.endpoints import make_document
 from tests.support import families

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from models.cache.config import CacheConfig
-from models.checkpoint.load import load_checkpoint
+from models.checkpoint.load import CheckpointDescription, load_checkpoint, write_checkpoint
 from models.checkpoint.manifest import (
     MANIFEST_FILE,
     file_entries,
@@ -22,7 +22,6 @@ from models.checkpoint.manifest import (
     read_manifest,
     write_manifest,
 )
-from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.tensor_files import map_hashed_tensors, write_hashed_tensors
 from tests.fuzz.damage import any_bytes, ask_model, damaged, damaged_json
 from tests.fuzz.parsing import Parser, ParserProcess, fuzz

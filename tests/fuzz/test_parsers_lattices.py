@@ -13,7 +13,7 @@ from models.lattices.formats import format_kaldi, format_slf
 from models.lattices.graph import LabelTokenizer, PathWeights
 from models.lattices.lattice import NON_WORD_LABELS, SymbolTable
 from models.lattices.rescoring import nbest_paths, oracle_errors, rescore
-from models.lattices.token_passing import LatticeSearchSettings
+from models.lattices.token_passing import LatticeSearch
 from models.reranking.formats.format import BadLine
 from tests.fuzz.damage import any_bytes, damaged
 from tests.fuzz.parsing import Parser, ParserProcess, fuzz
@@ -71,7 +71,7 @@ def rescore_lattices(path: Path) -> None:
             assert bad.number >= 1
             assert 0 < len(bad.problem) < 1000
     lattices = [one for one in read if not isinstance(one, BadLine)]
-    model, search = families.model("ngram"), LatticeSearchSettings(max_tokens_per_node=4)
+    model, search = families.model("ngram"), LatticeSearch(max_tokens_per_node=4)
     for one in rescore(lattices, model, speller(), weights=[PathWeights()] * len(lattices), search=search):
         [best] = nbest_paths(one, 1)
         assert not np.isnan(best.total)

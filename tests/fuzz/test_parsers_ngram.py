@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.errors import ManifestError
+from models.language_model import CONTROL_TOKENS, Vocabulary
 from models.ngram.arpa_reader import read_arpa
 from models.ngram.automaton import AUTOMATON_FILE
 from models.ngram.build import build_automaton, quantise_automaton
 from models.ngram.model import NGramModel
 from models.tensor_files import map_tensors, write_tensors
-from models.vocabulary import CONTROL_TOKENS, Vocabulary
 from tests.fuzz.damage import any_bytes, ask_ngram, damaged
 from tests.fuzz.parsing import Parser, ParserProcess, fuzz
 from tests.reference.backoff import SMALL, random_arpa

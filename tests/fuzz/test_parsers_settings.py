@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.checking.calibration import CalibrationStore
-from models.checking.error_model import ErrorTableStore
+from models.checking.error_model import CalibrationStore, ErrorTableStore
 from models.checking.sentences import one_edit_strings
 from models.checkpoint.manifest import is_name
 from models.checkpoint.registry import LocalRegistry
-from models.errors import InputError, LanguageModelError
+from models.errors import DomainError, InputError
 from models.reranking.corrections import CorrectionTable, read_table
 from models.reranking.ranking import ProfileStore
 from service.api_keys import KeyStore, create_key
@@ -209,6 +208,6 @@ def test_content_that_once_gave_an_unclear_error_is_refused(tmp_path, function, 
     path = tmp_path / FILES[function][0]
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(content)
-    with pytest.raises(LanguageModelError, match=path.name) as raised:
+    with pytest.raises(DomainError, match=path.name) as raised:
         globals()[function](path)
     assert len(str(raised.value)) < 4000

@@ -10,7 +10,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.vocabulary import Vocabulary
+from models.language_model import Vocabulary
 from tests.fuzz.damage import any_bytes, damaged
 from tests.fuzz.parsing import Parser, ParserProcess, fuzz
 from training.corpus import MAX_LINE_BYTES, read_corpus

@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 import numpy as np
 
+from models.checkpoint.load import CheckpointDescription, write_checkpoint
 from models.checkpoint.registry import LocalRegistry
-from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from service.api_keys import KeyScope, create_key
 from tests.matrix.cells import CELLS, FLOAT32, INT8, Cell
 from tests.matrix.zoo import BACKWARD, PARTS, TEXTS, model, tokenizer

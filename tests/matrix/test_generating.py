@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from models.language_model import LOG_ZERO
-from models.vocabulary import BOS, EOS, UNK
+from models.language_model import BOS, EOS, LOG_ZERO, UNK
 from tests.matrix.cells import row
 
 GENERATE, COMPLETIONS = "/v1/generate", "/v1/completions"

@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from models.language_model import LOG_ZERO
-from models.vocabulary import BOS, EOS
+from models.language_model import BOS, EOS, LOG_ZERO
 from tests.matrix.cells import row
 from tests.matrix.zoo import LOSSLESS, TEXTS
 from training.commands import run_evaluate

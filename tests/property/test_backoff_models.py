@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from models.errors import InputError
+from models.language_model import BOS, EOS, Vocabulary
 from models.ngram.build import build_automaton
 from models.ngram.model import NGramModel
 from models.tokenizers import WordTokenizer
-from models.vocabulary import BOS, EOS, Vocabulary
 from tests.reference import backoff
 from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import evaluate

@@ -6,16 +6,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.calls import Predict, Read, ScoreChoices, Step, run_call, run_to_completion
+from models.calls import Predict, Read, ScoreChoices, Step, materialize, run_call, run_to_completion
 from models.language_model import SCORES, STATE, ReadResult, Want, pad_sequences, score_sequences
 from models.mixture import MixtureModel
 from models.neural.config import NetworkConfig
 from models.neural.int8.model import Int8Model
 from models.neural.network import Network
 from models.scoring.sequences import build_tree, score_tree
-from models.states import materialize
 from service.engine.batching import split_budget
-from service.engine.calls import start_batch
+from service.engine.call_queues import start_batch
 from service.engine.job import Job, RequestOptions
 from service.engine.metrics import Metrics
 from service.engine.prefill import slice_width

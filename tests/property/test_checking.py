@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from models.checking.checker import Checker
 from models.scoring.model_weights import WeightedModel
-from models.scoring.texts import Limits
+from models.text_model import Limits
 from service.operations.check import CheckRequest, check
 from tests.support.text_models import check as check_directly
 from tests.support.text_models import trigram, weigh

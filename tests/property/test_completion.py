@@ -13,12 +13,11 @@ from models.completion.prefix import split_prefix
 from models.completion.search import CompletionSearch, CompletionSettings
 from models.completion.token_trie import Lexicon, TokenTrie
 from models.completion.user_model import SENTENCE_START, UserModel, UserModelLimits, WordSequence
+from models.language_model import EOS, Vocabulary
 from models.prefix_cache import NextTokenCache
 from models.scoring.model_weights import WeightedModel
-from models.scoring.texts import Limits
-from models.text_model import TextModel
+from models.text_model import Limits, TextModel
 from models.tokenizers import CharacterTokenizer, WordTokenizer
-from models.vocabulary import EOS, Vocabulary
 from service.operations.autocomplete import AutocompleteRequest, autocomplete
 from tests.reference.decoding import WORD, Branching, Pieces, masses
 from tests.support.fake_models import FakeModel, fake_vocabulary

@@ -8,12 +8,11 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from models.decoding.batch import SequenceBatch
 from models.decoding.parameters import DecodingParameters
-from models.decoding.rules import BannedSequences, TokenBias, compile_rules
+from models.decoding.rules import BannedSequences, StopBytes, StopStrings, Tail, TokenBias, compile_rules
 from models.decoding.sampling import choose_tokens
-from models.decoding.stopping import StopBytes, StopStrings, Tail
-from models.decoding.top_k import top_tokens, top_tokens_of_rows
+from models.decoding.top_k import top_of_rows, top_tokens
+from models.language_model import EOS
 from models.phrases import PhraseAutomaton
-from models.vocabulary import EOS
 from tests.reference import decoding
 
 pieces = st.lists(st.text(alphabet="ab", max_size=4), max_size=12)
@@ -176,7 +175,7 @@ def test_phrase_biases_along_a_text_sum_to_the_weights_of_its_phrases(weights, t
 @given(logits, st.integers(1, 12))
 def test_top_tokens_are_the_head_of_the_sorted_row(log_probs, k):
     k = min(k, log_probs.shape[1])
-    found = top_tokens_of_rows(log_probs, k)
+    found = top_of_rows(log_probs, k)
     for row, ids, top in zip(log_probs, *found, strict=True):
         expected = sorted(range(len(row)), key=lambda i: (-row[i], i))[:k]
         assert ids.tolist() == top_tokens(row, k).ids.tolist() == expected

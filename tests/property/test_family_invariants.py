@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from models.arrays import to_numpy
-from models.checkpoint.write import StorableModel
-from models.language_model import LanguageModel, pad_sequences, prefill_sequences, score_sequences
-from models.vocabulary import BOS, EOS
+from models.checkpoint.load import StorableModel
+from models.language_model import BOS, EOS, LanguageModel, pad_sequences, prefill_sequences, score_sequences
 from tests.support import families
 
 

@@ -11,7 +11,7 @@ from models.lattices.formats import format_kaldi, format_slf, read_kaldi, read_s
 from models.lattices.graph import LabelTokenizer, PathWeights
 from models.lattices.lattice import NON_WORD_LABELS, SymbolTable
 from models.lattices.rescoring import nbest_candidates, nbest_paths, oracle_errors, rescore
-from models.lattices.token_passing import LatticeSearchSettings
+from models.lattices.token_passing import LatticeSearch
 from models.phrases import Phrase, PhraseList
 from tests.reference.lattices import all_paths, brute_force, edit_distance, random_lattice, text_of
 from tests.support import families
@@ -19,7 +19,7 @@ from tests.support import families
 TOKENIZER = families.tokenizer()
 SPELLER = LabelTokenizer(TOKENIZER)
 WORDS = [*families.WORDS[:6], "unheard", "of"]
-EXACT = LatticeSearchSettings(max_tokens_per_node=1_000_000, recombination_order=None)
+EXACT = LatticeSearch(max_tokens_per_node=1_000_000, recombination_order=None)
 
 some_lattice = st.builds(
     lambda seed, nodes, arcs, silence, words: random_lattice(
@@ -147,7 +147,7 @@ def test_a_rescored_lattice_keeps_the_totals_of_paths_with_phrases(lattice, phra
 @given(lattice=some_lattice, beam=st.floats(0, 20), most=st.integers(1, 4))
 def test_a_beam_never_beats_all_paths(lattice, beam, most):
     model, weights = families.model("ngram"), PathWeights(am=0.3)
-    search = LatticeSearchSettings(beam=beam, max_tokens_per_node=most)
+    search = LatticeSearch(beam=beam, max_tokens_per_node=most)
     exact, pruned = (
         rescore([lattice], model, SPELLER, weights=[weights], search=which)[0] for which in (EXACT, search)
     )

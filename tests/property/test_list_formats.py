@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.errors import FormatError, InputError
-from models.files import collapse_whitespace
+from models.files import collapse_spaces
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.format import BadLine, SourceLines
 from models.reranking.formats.reader import FORMAT_NAMES, FORMATS, read_bytes, read_lists
@@ -25,8 +25,8 @@ characters = st.characters(exclude_categories=["Cs"], exclude_characters="\ufeff
 any_text = st.text(
     st.one_of(st.sampled_from('ab |=:\t\n\r"\\{}[],()-0\u3000\x85\u2028'), characters), max_size=12
 )
-texts = any_text.map(collapse_whitespace)
-words = any_text.map(lambda text: collapse_whitespace(text).replace(" ", "")).filter(bool)
+texts = any_text.map(collapse_spaces)
+words = any_text.map(lambda text: collapse_spaces(text).replace(" ", "")).filter(bool)
 numbers = st.floats(-1e12, 1e12)
 names = st.one_of(
     words, st.sampled_from(["lm", "score", "total", "d_0", "d_1", "d_2", "d", "feature_0", "am"])
@@ -121,7 +121,7 @@ def test_kaldi_carries_ids_texts_and_features(some):
 
 @given(several(lists(candidates(score=numbers), name=any_text, references=references.map(lambda r: r[:1]))))
 def test_mlm_scoring_carries_ids_scores_and_a_reference(some):
-    some = [replace(one, references=tuple(map(collapse_whitespace, one.references))) for one in some]
+    some = [replace(one, references=tuple(map(collapse_spaces, one.references))) for one in some]
     assert reread(some, "mlm-scoring") == some
 
 

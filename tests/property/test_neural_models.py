@@ -10,12 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.kernels.threads import THREADS
-from models.language_model import pad_sequences, prefill_sequences, score_sequences
+from models.language_model import BOS, Vocabulary, pad_sequences, prefill_sequences, score_sequences
 from models.neural.config import NetworkConfig
 from models.neural.int8.model import Int8Model
 from models.neural.model import NeuralModel
 from models.neural.network import Network
-from models.vocabulary import BOS, Vocabulary
 
 VOCABULARY = Vocabulary([f"w{i}" for i in range(30)])
 TOLERANCE = 1e-5

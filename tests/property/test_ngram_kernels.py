@@ -11,7 +11,7 @@ import math
 import numpy as np
 import pytest
 
-from models.language_model import prefill_sequences
+from models.language_model import BOS, Vocabulary, prefill_sequences
 from models.ngram.build import (
     MAX_UNRANKED_ARCS,
     NGrams,
@@ -22,7 +22,6 @@ from models.ngram.build import (
     quantise_automaton,
 )
 from models.ngram.model import NGramModel, NGramState
-from models.vocabulary import BOS, Vocabulary
 
 SEEDS = range(24)
 NEAR = np.nextafter(np.float32(-3.6), np.float32([-4, 0]))  # two decimal logarithms, one natural logarithm

@@ -5,13 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.language_model import pad_sequences, score_sequences
+from models.language_model import BOS, Vocabulary, pad_sequences, score_sequences
 from models.ngram.arpa_reader import read_arpa
 from models.ngram.arpa_writer import write_arpa
 from models.ngram.automaton import Automaton
 from models.ngram.build import MAX_UNRANKED_ARCS, NGrams, NGramWeights, build_automaton, list_ngrams
 from models.ngram.model import NGramModel, NGramState
-from models.vocabulary import BOS, Vocabulary
 from tests.reference.backoff import listed, parse_arpa, random_arpa, random_model, to_orders
 from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate

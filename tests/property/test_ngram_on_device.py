@@ -6,12 +6,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.language_model import prefill_sequences, score_sequences
+from models.language_model import Vocabulary, prefill_sequences, score_sequences
 from models.ngram.build import NGramWeights, build_automaton, quantise_automaton
 from models.ngram.cuda import kernels
 from models.ngram.cuda.model import TensorNGramModel, TensorNGramState
 from models.ngram.model import NGramModel, NGramState
-from models.vocabulary import Vocabulary
 from tests.reference.backoff import random_model, to_orders
 from tests.support.families import DEVICES
 

@@ -12,12 +12,10 @@ from models.reranking.mbr import UTILITIES, expected_utilities, word_confidences
 from models.reranking.metrics import METRIC_NAMES, make_metric
 from models.reranking.metrics.metric import pairwise_distances
 from models.reranking.ranking import LogLinearModel, rank_by, scaled_posteriors
-from models.reranking.tuning.mert import line_loss
-from models.reranking.tuning.problem import argmax_by_list, standardise_features
+from models.reranking.tuning.mert import argmax_by_list, line_loss, standardise_features
 from models.scoring.candidate_features import ScoringModels, score_candidates
 from models.scoring.sequences import build_tree, may_be_cheaper, score_tree, tree_is_cheaper
-from models.scoring.texts import Limits
-from models.text_model import TextModel
+from models.text_model import Limits, TextModel
 from service.operations.rerank import rerank
 from service.operations.rerank_request import RerankItem, RerankJob, RerankSettings
 from tests.support import families

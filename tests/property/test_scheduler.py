@@ -18,13 +18,7 @@ from hypothesis.stateful import (
 )
 
 from models.calls import Predict, Read
-from models.errors import (
-    DeadlineExceededError,
-    DrainingError,
-    EngineFailedError,
-    InputError,
-    OverloadedError,
-)
+from models.errors import DeadlineExceededError, DrainingError, EngineFailedError, InputError, OverloadedError
 from models.language_model import STATE
 from service.engine.job import Job, RequestOptions
 from service.engine.scheduler import Scheduler, SchedulerLimits

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.language_model import score_sequences
-from models.vocabulary import BOS, EOS, Vocabulary
+from models.language_model import BOS, EOS, Vocabulary, score_sequences
 from tests.reference import smoothing as slow
 from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate, make_smoothing

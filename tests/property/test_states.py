@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 
 from models.errors import StatesFullError, UnknownStateError
+from models.language_model import Vocabulary
 from models.phrases import PhraseAutomaton
-from models.scoring.texts import ids_after
+from models.text_model import ids_after
 from models.tokenizers import CharacterTokenizer, WordTokenizer
-from models.vocabulary import Vocabulary
 from service.hosting.loaded_model import LoadedModel
 from service.hosting.state_store import OVERHEAD_BYTES, StateStore, StoredState
 from training.progress import Progress

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models.language_model import BOS, EOS
 from models.tokenizers import Detokenizer
-from models.vocabulary import BOS, EOS
 from models.word_index import WordCounter, WordIndex, WordSplitter, measure_text
 from training.progress import Progress
 from training.tokenizer import TokenizerSettings, learn_tokenizer

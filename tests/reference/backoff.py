@@ -4,8 +4,8 @@ import itertools
 
 import numpy as np
 
+from models.language_model import BOS, EOS
 from models.ngram.build import NGrams, NGramWeights
-from models.vocabulary import BOS, EOS
 from training.ngram.counts import Observations, count_ngrams
 from training.ngram.smoothing.kneser_ney import Discounting
 from training.progress import SILENT

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK
+from models.language_model import BOS, CONTROL_TOKENS, EOS, UNK
 
 ROUNDING = 1e-6
 

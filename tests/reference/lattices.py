@@ -2,10 +2,9 @@
 
 import numpy as np
 
-from models.language_model import pad_sequences, score_sequences
+from models.language_model import EOS, pad_sequences, score_sequences
 from models.lattices.lattice import Arc, Scales, build_lattice
 from models.phrases import NO_PHRASES
-from models.vocabulary import EOS
 
 
 def random_lattice(rng, *, words, num_nodes=6, num_arcs=12, name="utt", silence=0.2):

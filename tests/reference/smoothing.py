@@ -6,7 +6,7 @@ An n-gram is a tuple of word ids. `model.p(word, context)` is the reference prob
 import itertools
 from collections import Counter, defaultdict
 
-from models.vocabulary import BOS, EOS
+from models.language_model import BOS, EOS
 
 MAX_COUNT_DISCOUNTED = 5
 

@@ -6,8 +6,8 @@ import httpx
 import pytest
 
 from models.checkpoint import load
+from models.checkpoint.load import CheckpointDescription, write_checkpoint
 from models.checkpoint.registry import LocalRegistry
-from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.tokenizers import WordTokenizer
 from service.api_keys import KeyScope, create_key
 from service.settings import Settings

@@ -12,7 +12,7 @@ from models.checkpoint.fsspec_store import MemoryStore
 from models.checkpoint.registry import LocalRegistry
 from models.checkpoint.remote_registry import RemoteRegistry
 from models.checkpoint.stores import StoreTimeouts
-from models.errors import FormatError, InputError, LanguageModelError
+from models.errors import DomainError, FormatError, InputError
 from models.ngram.arpa_reader import read_arpa
 from models.reranking.formats.format import read_blocks
 from models.reranking.ranking import ProfileStore
@@ -146,7 +146,7 @@ def test_no_registry_takes_such_a_name(tmp_path):
         with pytest.raises(InputError):
             registry.publish(name, lambda _: None)
         for ask in (registry.resolve, lambda bad, by=registry: by.set_alias(bad, "a", 1)):
-            with pytest.raises(LanguageModelError):
+            with pytest.raises(DomainError):
                 ask(name)
     assert everything_under(tmp_path) == before
 

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from service.api_keys import KeyScope, create_key
-from service.middleware.limits import header
+from service.middleware.guarded_request import header
 from tests.support.http import asked, connect
 from tests.support.services import running_process
 
@@ -57,7 +57,6 @@ def attack(url):
 @pytest.fixture(scope="module")
 def told(tmp_path_factory):
     """Replies, metrics and log of an attacked service, at log level debug in text form; JSON escapes anyway."""
-    from models.checkpoint import load
     from tests.security.conftest import fill
 
     with pytest.MonkeyPatch.context() as patch:

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from models.arrays import ModelBytes
-from models.language_model import ReadResult
-from models.vocabulary import BOS, EOS, Vocabulary
+from models.language_model import BOS, EOS, ReadResult, Vocabulary
 
 WORDS = ("the", "cat", "sat", "on", "mat", "a", "dog", "ran", "of", "house")
 

@@ -7,13 +7,13 @@ import torch
 
 from models.cache.config import CacheConfig, MarginalsConfig
 from models.cache.model import CacheModel
+from models.language_model import Vocabulary
 from models.mixture import MixtureModel
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
 from models.ngram.cuda.model import TensorNGramModel
 from models.tokenizers import WordTokenizer
-from models.vocabulary import Vocabulary
 from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
 from training.progress import Progress

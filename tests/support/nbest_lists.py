@@ -11,7 +11,7 @@ from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.features import NUM_WORDS, ListFeatures
 from models.reranking.metrics import make_metric
 from models.reranking.tuning.cross_fitting import CountsResult, TuningData
-from models.reranking.tuning.problem import TuningProblem, standardise_features
+from models.reranking.tuning.mert import TuningProblem, standardise_features
 
 RECOGNISED = ("common-voice", "librispeech-clean")
 

@@ -4,17 +4,16 @@ from pathlib import Path
 
 import numpy as np
 
+from models.language_model import Vocabulary
 from models.ngram.automaton import Automaton
 from models.tokenizers import WordTokenizer
-from models.vocabulary import Vocabulary
 from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate, make_smoothing
 from training.progress import SILENT
 from training.recipe import NGramSettings
 from training.scale.assembly import assemble, open_automaton
 from training.scale.options import own_memory_bytes
-from training.scale.tables import workspace, write_vocabulary, write_windows
-from training.scale.training import PlanRunner
+from training.scale.training import PlanRunner, workspace, write_vocabulary, write_windows
 
 EXACT = ("order_starts", "first_arcs", "suffixes", "words")
 

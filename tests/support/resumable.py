@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
+from models.language_model import Vocabulary
 from models.neural.config import NetworkConfig
-from models.vocabulary import Vocabulary
 from training.corpus import EncodedCorpus
 from training.neural import distributed
 from training.neural.distributed import Processes, join_processes

@@ -20,8 +20,8 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from models.checkpoint.load import CheckpointDescription, write_checkpoint
 from models.checkpoint.registry import LocalRegistry
-from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.tokenizers import WordTokenizer
 from service.app import create_app
 from service.cli.main import main

@@ -11,8 +11,8 @@ from models.checking.lexicon import UserDictionary
 from models.completion.prefix import split_prefix
 from models.completion.search import CompletionSearch, CompletionSettings
 from models.completion.token_trie import TokenTrie
+from models.language_model import Vocabulary
 from models.tokenizers import CharacterTokenizer, WordTokenizer
-from models.vocabulary import Vocabulary
 from tests.support.fake_models import FakeModel, fake_vocabulary
 from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate

@@ -19,7 +19,7 @@ from service.settings import Settings
 from tests.support.pretrained import write_folder
 from tests.support.services import running
 from training.commands import run_evaluate, run_train
-from training.model_formats import run_import_hf
+from training.publish import run_import_hf
 
 pytestmark = pytest.mark.long
 NOUNS, PLACES = ("cat", "dog", "owl", "hen", "naïve café"), ("mat", "bed", "sofa", "roof")

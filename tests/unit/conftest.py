@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from models.calls import ModelCall, run_call
+from models.language_model import Vocabulary
 from models.text_model import TextModel
 from models.tokenizers import CharacterTokenizer, WordTokenizer
-from models.vocabulary import Vocabulary
 from tests.support.fake_models import FakeModel, fake_vocabulary
 
 

@@ -24,13 +24,11 @@ from models.completion.prefix import split_prefix
 from models.completion.ranking import Ranking, RankingSettings, rank_completions
 from models.completion.user_model import UserModel, UserModelLimits, split_word_sequences
 from models.errors import InputError
-from models.language_model import LanguageModel, pad_sequences, prefill_sequences
+from models.language_model import BOS, EOS, UNK, LanguageModel, pad_sequences, prefill_sequences
 from models.prefix_cache import NextTokenEntry
 from models.scoring.model_weights import WeightedModel
-from models.scoring.texts import Limits
-from models.text_model import TextModel
+from models.text_model import Limits, TextModel
 from models.tokenizers import Tokenizer, WordTokenizer
-from models.vocabulary import BOS, EOS, UNK
 from models.words import is_word_character, word_pattern
 from training.evaluation.autocomplete_metrics import (
     LIST_LENGTHS,

@@ -21,8 +21,7 @@ from models.checkpoint.load import Checkpoint
 from models.checkpoint.manifest import version_address
 from models.checkpoint.precision import MAX_INT8_COST, int8_problems, to_int8
 from models.errors import InputError
-from models.language_model import LanguageModel, pad_sequences, prefill_sequences
-from models.vocabulary import BOS, EOS, UNK
+from models.language_model import BOS, EOS, UNK, LanguageModel, pad_sequences, prefill_sequences
 from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import (
     DEFAULT_WINDOW_TOKENS,

@@ -20,7 +20,10 @@ import numpy.typing as npt
 
 from models.arrays import Float32s, FloatArray, Int64s, TokenIds
 from models.language_model import (
+    BOS,
+    EOS,
     SCORES,
+    UNK,
     LanguageModel,
     ReadResult,
     Want,
@@ -31,7 +34,6 @@ from models.language_model import (
     prefill_sequences,
     read_sequences,
 )
-from models.vocabulary import BOS, EOS, UNK
 from training.corpus import EncodedCorpus
 from training.progress import SILENT, Progress
 

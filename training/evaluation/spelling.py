@@ -27,20 +27,26 @@ import numpy as np
 
 from models.arrays import Bools, Float64s
 from models.calls import run_to_completion
-from models.checking.calibration import Calibration, CalibrationPoint, CalibrationStore
 from models.checking.checker import Checker, find_issues
-from models.checking.error_model import CandidateSettings, CheckSettings, ErrorTable, ErrorTableStore
+from models.checking.error_model import (
+    Calibration,
+    CalibrationPoint,
+    CalibrationStore,
+    CandidateSettings,
+    CheckSettings,
+    ErrorTable,
+    ErrorTableStore,
+)
 from models.checking.lexicon import FuzzyLexicon
 from models.checking.sentences import Sentence, Word, one_edit_strings
 from models.checkpoint.load import Checkpoint, load_checkpoint
 from models.checkpoint.registry import Address, open_registry
-from models.errors import FormatError, InputError, UnsupportedParameterError
+from models.errors import FormatError, InputError, UnsupportedError
 from models.tokenizers import WordTokenizer
 from models.words import is_alphabetic
-from training.console import console_progress
 from training.corpus import read_corpus, read_lines
 from training.evaluation.breakdown import training_counts
-from training.progress import Progress
+from training.progress import Progress, console_progress
 from training.texts import read_default_corpus
 
 Kind = Literal["real_word", "non_word", "space"]
@@ -353,7 +359,7 @@ def run_check_task(
     has fewer.
 
     Raises:
-        LanguageModelError: the model, a file or option is invalid.
+        DomainError: the model, a file or option is invalid.
     """
     if kinds is None:
         kinds = () if misspellings else KINDS
@@ -365,7 +371,7 @@ def run_check_task(
     version = store.resolve(address)
     checkpoint = load_checkpoint(store.fetch(version), device=device, precision=precision)
     if checkpoint.manifest.direction == "backward":
-        raise UnsupportedParameterError(
+        raise UnsupportedError(
             f"model {version.address} reads from right to left; checking requires a model that reads left to right",
             param="model",
         )

@@ -16,11 +16,10 @@ from torch.nn.functional import linear
 
 from models.arrays import TokenIds
 from models.errors import InputError, require_package
-from models.language_model import SCORES, pad_sequences, read_sequences, score_sequences
+from models.language_model import BOS, EOS, SCORES, Vocabulary, pad_sequences, read_sequences, score_sequences
 from models.neural.cells import Cell, CellState, MinGRU
 from models.neural.model import NeuralModel
 from models.neural.network import Network
-from models.vocabulary import BOS, EOS, Vocabulary
 from training.corpus import EncodedCorpus
 from training.neural.settings import TrainSettings
 from training.progress import HistoryRecord

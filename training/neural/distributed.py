@@ -29,11 +29,11 @@ from torch import nn
 from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 
-from models.errors import InputError, LanguageModelError, ProcessLostError
+from models.errors import DomainError, InputError, ProcessLostError
 from models.neural.cells import Dropout, Hidden
 from models.tokenizers import Tokenizer
+from training.progress import Terminated
 from training.recipe import Recipe
-from training.signals import Terminated
 from training.texts import EncodedTexts, Texts
 
 OWN_VERSION = next((one.version for one in metadata.distributions(name="gramophone-lm")), "unknown")
@@ -349,7 +349,7 @@ def join_processes(device: torch.device) -> Iterator[torch.device]:
     try:
         yield device
     except BaseException as error:
-        if isinstance(error, LanguageModelError):
+        if isinstance(error, DomainError):
             # all processes detect a lost process themselves
             reason = "" if isinstance(error, ProcessLostError) else str(error)
         else:

@@ -16,8 +16,8 @@ from torch import nn
 
 from models.arrays import FloatArray, Int64s
 from models.errors import FormatError, InputError
+from models.language_model import Vocabulary
 from models.neural.network import Network
-from models.vocabulary import Vocabulary
 from training.corpus import read_lines
 
 _MAX_DIGITS = 18  # of a count

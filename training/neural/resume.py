@@ -90,7 +90,7 @@ def changed_bounds(state: Mapping[str, Any], identity: Mapping[str, Any], *, fol
     return changed
 
 
-def check_same_structure(given: Any, own: Any, name: str) -> None:
+def check_structure(given: Any, own: Any, name: str) -> None:
     """Check that part of a saved state has the types and shapes of a new run's.
 
     Parts empty in the new run, an empty list or None, are not compared; a tensor may be None.
@@ -115,10 +115,10 @@ def check_same_structure(given: Any, own: Any, name: str) -> None:
             raise ValueError(problem)
     elif isinstance(own, Mapping):
         for key in own.keys() & given.keys():
-            check_same_structure(given[key], own[key], f"{name}.{key}")
+            check_structure(given[key], own[key], f"{name}.{key}")
     elif isinstance(own, list) and own:
         for number, (item, own_item) in enumerate(zip(given, own, strict=True)):
-            check_same_structure(item, own_item, f"{name}[{number}]")
+            check_structure(item, own_item, f"{name}[{number}]")
 
 
 def _read_bytes(path: Path) -> bytes | None:
@@ -134,14 +134,14 @@ def _read_bytes(path: Path) -> bytes | None:
 def _check_fits(run: TrainingRun, state: Mapping[str, Any]) -> None:
     """Check that a state fits a run; every process calls it, and an error says that it does not."""
     own = run.state()
-    check_same_structure(state, own, "state")
+    check_structure(state, own, "state")
     if (weights := state["best"]["weights"]) is not None:
-        check_same_structure(weights, dict(own["network"]), "best.weights")
+        check_structure(weights, dict(own["network"]), "best.weights")
         if differing := weights.keys() ^ own["network"].keys():
             raise ValueError(f"best.weights and the network differ in {min(differing, key=str)}")
     if state["average"]["averages"]:
         parameters = [param.data for param in run.network.parameters()]
-        check_same_structure(state["average"]["averages"], parameters, "average.averages")
+        check_structure(state["average"]["averages"], parameters, "average.averages")
 
 
 class Saver:

@@ -19,20 +19,18 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 
 from models.errors import InputError
-from models.language_model import perplexity, score_sequences
+from models.language_model import BOS, EOS, Vocabulary, perplexity, score_sequences
 from models.neural.cells import Dropout
+from models.neural.config import is_rank
 from models.neural.model import NeuralModel
 from models.neural.network import Network
-from models.neural.weights import is_rank
-from models.vocabulary import BOS, EOS, Vocabulary
 from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import evaluate
 from training.neural.distributed import Processes
 from training.neural.embeddings import Embeddings, initialise_embeddings
 from training.neural.losses.sampled import make_loss
 from training.neural.settings import TrainSettings
-from training.neural.soft_targets import SoftTargets
-from training.neural.streams import Streams
+from training.neural.streams import SoftTargets, Streams
 from training.progress import SILENT, HistoryRecord
 from training.recipe import Recipe
 

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from models.errors import InputError
+from models.language_model import BOS, Vocabulary
 from models.neural.model import NeuralModel
 from models.neural.network import Network, resolve_device
-from models.vocabulary import BOS, Vocabulary
 from training.corpus import EncodedCorpus
 from training.neural.diagnostics import TensorBoardWriter, memory_advice, worst_row
 from training.neural.distributed import ExchangeStatus, Processes
@@ -27,11 +27,9 @@ from training.neural.embeddings import Embeddings
 from training.neural.losses.softmax import Loss
 from training.neural.resume import Saver
 from training.neural.run import TrainingRun, autocast
-from training.neural.soft_targets import SoftTargets
-from training.neural.streams import StreamSegment
-from training.progress import HistoryRecord, Progress
+from training.neural.streams import SoftTargets, StreamSegment
+from training.progress import HistoryRecord, Interruption, Progress, Terminated, catch_interruption
 from training.recipe import Recipe
-from training.signals import Interruption, Terminated, catch_interruption
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h
 _MAX_THRESHOLD = 2**31 - 1

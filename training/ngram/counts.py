@@ -22,8 +22,8 @@ from models.arrays import Int32s, Int64s, UInt8s
 from models.errors import InputError, check_range
 from models.kernels.compilation import kernel
 from models.kernels.threads import run_parts, run_slices
+from models.language_model import BOS, EOS
 from models.ngram.build import NGrams, count_smaller_keys, sort_by_key
-from models.vocabulary import BOS, EOS
 from training.corpus import EncodedCorpus
 from training.progress import Progress
 

@@ -6,14 +6,19 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from models.language_model import Vocabulary
 from models.ngram.model import NGramModel
-from models.vocabulary import Vocabulary
 from training.corpus import EncodedCorpus
 from training.ngram.counts import Observations, count_ngrams
 from training.ngram.pruning import compress, history_frequencies
-from training.ngram.smoothing.good_turing import good_turing
-from training.ngram.smoothing.interpolation import Additive, Smoothing, maximum_likelihood, witten_bell
-from training.ngram.smoothing.jelinek_mercer import JelinekMercer
+from training.ngram.smoothing.interpolation import (
+    Additive,
+    JelinekMercer,
+    Smoothing,
+    good_turing,
+    maximum_likelihood,
+    witten_bell,
+)
 from training.ngram.smoothing.kneser_ney import Discounting, DiscountSource
 from training.progress import SILENT, Progress
 

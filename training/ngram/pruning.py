@@ -28,6 +28,7 @@ import numpy.typing as npt
 from models.arrays import Bools, Float32s, Float64s, Int32s, Int64s, UInt32s
 from models.errors import InputError
 from models.kernels.compilation import kernel
+from models.language_model import BOS, EOS, Vocabulary
 from models.ngram.build import (
     NGrams,
     NGramWeights,
@@ -37,7 +38,6 @@ from models.ngram.build import (
     suffix_states,
 )
 from models.ngram.model import NGramModel
-from models.vocabulary import BOS, EOS, Vocabulary
 from training.ngram.smoothing.interpolation import log10
 from training.progress import Progress
 

@@ -15,9 +15,9 @@ import numpy as np
 from models.arrays import AnyArray, Float64s, Int32s, Int64s, UInt32s
 from models.errors import FormatError
 from models.kernels.compilation import kernel
-from models.ngram.access import link_states
 from models.ngram.automaton import EXACT_TYPES, Automaton
 from models.ngram.build import check_ngram_counts, rank_arcs_in_blocks
+from models.ngram.scoring import link_states
 from training.ngram.smoothing.interpolation import log10
 from training.progress import Progress
 from training.scale.plan import word_columns

@@ -18,7 +18,7 @@ Words are columns w1, w2, … of ids; `a` is the adjusted count for smoothing. S
 
 from typing import NamedTuple
 
-from models.vocabulary import BOS
+from models.language_model import BOS
 from training.ngram.smoothing.kneser_ney import Discounts
 
 _TOTAL = "CAST(sum(c) AS BIGINT)"

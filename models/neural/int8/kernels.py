@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from llvmlite import ir
 
-from models.kernels.llvm import (
+from models.kernels.log_sum_exp import ROW_LANES
+from models.kernels.math import (
     BYTE,
     BYTE_POINTER,
     FLOAT_VECTOR,
@@ -23,7 +24,6 @@ from models.kernels.llvm import (
     codegen,
     procedure,
 )
-from models.kernels.log_sum_exp import ROW_LANES
 from models.kernels.target import LEVEL
 
 COLUMN_GROUP = 4

@@ -22,7 +22,7 @@ from models.arrays import FloatArray, TokenIds
 from models.kernels.compilation import kernel, tuple_type
 from models.kernels.log_sum_exp import ROW_LANES
 from models.kernels.math import copy_values, exp, fma, greater, sigmoid, sum_lanes, tanh
-from models.neural.config import NetworkConfig
+from models.neural.config import GATES, NetworkConfig
 from models.neural.int8.matrix import (
     FLOATS,
     FLOATS_2D,
@@ -42,7 +42,6 @@ from models.neural.int8.matrix import (
 )
 from models.neural.int8.output import multiply, to_int8_rows
 from models.neural.network_model import HiddenArrays
-from models.neural.weights import GATES
 
 _ZERO, _HALF = np.float32(0), np.float32(0.5)
 

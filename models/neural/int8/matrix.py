@@ -14,9 +14,8 @@ from numba import types
 
 from models.arrays import AnyArray, FloatArray, Int32s, Int64s, UInt8s
 from models.kernels.compilation import kernel, tuple_type
-from models.kernels.llvm import pointer_at
 from models.kernels.log_sum_exp import ROW_LANES
-from models.kernels.math import fma, greater
+from models.kernels.math import fma, greater, pointer_at
 from models.neural.int8.kernels import (
     COLUMN_GROUP,
     COLUMN_MULTIPLE,

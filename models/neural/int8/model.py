@@ -8,8 +8,8 @@ from typing_extensions import override
 from models.arrays import FloatArray, ModelBytes, TokenIds, array_bytes
 from models.errors import InputError
 from models.kernels.threads import THREADS, run_row_slices
-from models.language_model import BlockSampler, BlockSums
-from models.neural.config import NetworkConfig
+from models.language_model import BlockSampler, BlockSums, Vocabulary
+from models.neural.config import NetworkConfig, NetworkWeights
 from models.neural.constants import (
     GROUP_ROWS,
     INT8_ROWS_PER_THREAD,
@@ -34,9 +34,7 @@ from models.neural.int8.output import (
     token_clusters,
 )
 from models.neural.network_model import HiddenArrays, NetworkModel, NeuralState
-from models.neural.weights import NetworkWeights
 from models.tensor_files import PackedWeightCache
-from models.vocabulary import Vocabulary
 
 NetworkOutputs: TypeAlias = tuple[FloatArray, Int8Rows]
 """The body's outputs before each of T tokens per row [T, B, W], and as integers [T * B]."""

@@ -18,7 +18,7 @@ from models.kernels.compilation import kernel
 from models.kernels.log_sum_exp import ROW_LANES, add_exp_in_lanes, block_sums_in_lanes, max_in_lanes
 from models.kernels.math import copy_values, exp, fold_lanes, greater
 from models.kernels.threads import run_row_slices
-from models.language_model import BLOCK_TOKENS, BlockSums
+from models.language_model import BLOCK_TOKENS, BOS, BlockSums
 from models.neural.config import NetworkConfig
 from models.neural.constants import ROWS_PER_PRODUCT
 from models.neural.int8.matrix import (
@@ -41,7 +41,6 @@ from models.neural.int8.matrix import (
     take_rows,
     zero_int8_rows,
 )
-from models.vocabulary import BOS
 
 LOWEST_LOGIT = np.float32(-3e38)
 _ZERO, _ONE_ROW = np.int64(0), np.int64(1)  # numba would compile a version per literal

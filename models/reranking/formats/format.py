@@ -26,7 +26,7 @@ MAX_CANDIDATE_LINE_BYTES = 1 << 20
 """Maximum size of a line with one candidate."""
 MAX_LIST_BYTES = 1 << 26
 """Maximum size of a list in JSON."""
-MAX_DOCUMENT_LINE_BYTES = 1 << 28
+MAX_DOC_LINE_BYTES = 1 << 28
 """Maximum size of a line of a JSON document, which may have only one."""
 
 ReferenceLayout = Literal["lines", "tab", "utterance", "trn", "manifest"]
@@ -116,7 +116,7 @@ class SourceLines:
             except UnicodeDecodeError as error:
                 byte = f"byte {error.start + 1} of the line is 0x{raw[error.start]:02x}"
                 yield self.bad(number, f"the text is not UTF-8: {byte}")
-                if limit < MAX_DOCUMENT_LINE_BYTES:
+                if limit < MAX_DOC_LINE_BYTES:
                     # a document's brackets count: surrogates replace invalid bytes
                     continue
                 text = raw.decode("utf-8", errors="surrogateescape")

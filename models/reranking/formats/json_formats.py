@@ -31,7 +31,7 @@ from typing import Any
 from models.errors import InputError
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.format import (
-    MAX_DOCUMENT_LINE_BYTES,
+    MAX_DOC_LINE_BYTES,
     MAX_LIST_BYTES,
     MAX_LIST_CANDIDATES,
     Format,
@@ -187,7 +187,7 @@ HYPORADISE = Format(
     read=partial(read_elements, outer="[", parse=_hyporadise_list),
     write=_write_hyporadise,
     max_references=1,
-    max_line_bytes=MAX_DOCUMENT_LINE_BYTES,
+    max_line_bytes=MAX_DOC_LINE_BYTES,
     media_types=("application/x-hyporadise+json",),
 )
 
@@ -238,6 +238,6 @@ MLM_SCORING = Format(
     first_key=re.compile(r'"hyp_[0-9]+"\s*:\s*\{'),
     features=frozenset({"score"}),
     max_references=1,
-    max_line_bytes=MAX_DOCUMENT_LINE_BYTES,
+    max_line_bytes=MAX_DOC_LINE_BYTES,
     media_types=("application/x-mlm-scoring+json",),
 )

@@ -18,7 +18,7 @@ from collections.abc import Generator, Iterator, Sequence
 from itertools import chain
 
 from models.errors import FormatError, InputError
-from models.files import collapse_whitespace, split_words
+from models.files import collapse_spaces, split_words
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.format import (
     BadLine,
@@ -172,7 +172,7 @@ def _cost(line: str) -> tuple[str, float]:
 def word_lines(name: str, one: CandidateList) -> Iterator[str]:
     """Format the words of candidates."""
     for rank, candidate in enumerate(one.candidates, start=1):
-        yield f"{name}-{rank} {collapse_whitespace(candidate.text)}".rstrip(" ") + "\n"
+        yield f"{name}-{rank} {collapse_spaces(candidate.text)}".rstrip(" ") + "\n"
 
 
 def cost_lines(name: str, one: CandidateList, feature: str) -> Iterator[str]:

@@ -323,7 +323,7 @@ def format_by_name(name: str, *, to_write: bool = False) -> Format:
     return FORMATS[name]
 
 
-def format_name_of_media_type(content_type: str) -> str | None:
+def format_of_media_type(content_type: str) -> str | None:
     """Return the format name for a Content-Type; None if it is not a format's."""
     return _NAMES.get(content_type.partition(";")[0].strip().lower())
 
@@ -349,7 +349,7 @@ def detect_format(head: bytes, source: str) -> Format:
         positions = {name: match.start() for name, match in found.items() if match}
         default = "hyporadise" if first[0] == "[" else None
         name = min(positions, key=positions.__getitem__, default=default)
-    elif translations.has_fairseq_line(text):
+    elif translations.FAIRSEQ_HYPOTHESIS.search(text):
         name = "fairseq"
     elif translations.is_scored_line(first):
         name = "ctranslate2"

@@ -47,10 +47,10 @@ from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from models.errors import InputError
-from models.files import ASCII_WHITESPACE, collapse_whitespace
+from models.files import ASCII_WHITESPACE, collapse_spaces
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.format import (
-    MAX_DOCUMENT_LINE_BYTES,
+    MAX_DOC_LINE_BYTES,
     MAX_LIST_BYTES,
     BadLine,
     Format,
@@ -105,7 +105,7 @@ def _write_nemo(lists: Iterable[CandidateList]) -> Iterator[str]:
                 "in format nemo all lists have the same number"
             )
         for candidate in one.candidates:
-            yield f"{collapse_whitespace(candidate.text)}\t{format_number(candidate.features.get('score', 0.0))}\n"
+            yield f"{collapse_spaces(candidate.text)}\t{format_number(candidate.features.get('score', 0.0))}\n"
 
 
 NEMO = Format(
@@ -256,7 +256,7 @@ def _format(name: str, first_key: str, example: str, *layouts: _Layout) -> Forma
         name=name,
         read=partial(_read, layouts=layouts),
         first_key=re.compile(first_key),
-        max_line_bytes=MAX_DOCUMENT_LINE_BYTES,
+        max_line_bytes=MAX_DOC_LINE_BYTES,
         numbered=True,
         media_types=(f"application/x-{name}+json",),
         example=example,

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePath
 
 from models.errors import InputError
-from models.files import collapse_whitespace, split_words
+from models.files import collapse_spaces, split_words
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.format import (
     MAX_LIST_CANDIDATES,
@@ -159,7 +159,7 @@ def write(lists: Iterable[CandidateList], version: str) -> Iterator[str]:
 
 def _line(candidate: Candidate, version: str) -> str:
     words, features = split_words(candidate.text), candidate.features
-    if _text(words) != collapse_whitespace(candidate.text):
+    if _text(words) != collapse_spaces(candidate.text):
         raise InputError(f"{shorten(candidate.text)!r} has sentence boundaries or {_PAUSE} among its words")
     if version == "0":
         scores = [

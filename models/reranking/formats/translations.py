@@ -50,7 +50,7 @@ from functools import partial
 from typing import Any
 
 from models.errors import InputError
-from models.files import ASCII_WHITESPACE, collapse_whitespace, split_words
+from models.files import ASCII_WHITESPACE, collapse_spaces, split_words
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.format import (
     MAX_LIST_BYTES,
@@ -90,7 +90,7 @@ _SCORE, _TOTAL = "score", "total"
 _FAIRSEQ_KINDS = "THD"
 _TARGET, _HYPOTHESIS, _DETOKENISED = range(3)
 _FAIRSEQ_LINE = re.compile(r"([THD])-([0-9]+)\t(.*)", re.DOTALL)
-_FAIRSEQ_HYPOTHESIS = re.compile(r"^[HD]-[0-9]+\t\S+\t", re.MULTILINE)
+FAIRSEQ_HYPOTHESIS = re.compile(r"^[HD]-[0-9]+\t\S+\t", re.MULTILINE)
 
 
 def _moses_row(line: str) -> CandidateRow:
@@ -101,7 +101,7 @@ def _moses_row(line: str) -> CandidateRow:
     if has_whitespace(name):
         raise InputError(f"the id is {shorten(name)!r}; it must be one word")
     if _ENDS_IN_MARK.search(text):  # else marks of source positions are words
-        text = collapse_whitespace(_SOURCE_MARK.sub("", text))
+        text = collapse_spaces(_SOURCE_MARK.sub("", text))
     return name, 0, candidate_or_error(lambda: Candidate(text, _features(scores)))
 
 
@@ -166,7 +166,7 @@ def _write_moses(lists: Iterable[CandidateList]) -> Iterator[str]:
         for candidate in one.candidates:
             if _BAR in candidate.text:
                 raise InputError(f"list {name!r}: a text contains {_BAR}, which separates fields")
-            yield f"{name} ||| {collapse_whitespace(candidate.text)} ||| {_scores(candidate.features)}\n"
+            yield f"{name} ||| {collapse_spaces(candidate.text)} ||| {_scores(candidate.features)}\n"
 
 
 def _scores(features: Mapping[str, float]) -> str:
@@ -238,11 +238,6 @@ def _fairseq_text(kind: str, sentence: str, text: str) -> Candidate:
         raise InputError(f"{kind}-{sentence} has no tab between score and hypothesis")
     log_prob = math.log(2) * parse_number(score, f"the score of {kind}-{sentence}")
     return Candidate(text.strip(ASCII_WHITESPACE), {"score": log_prob})
-
-
-def has_fairseq_line(head: str) -> bool:
-    """True if one of the first lines is a hypothesis of fairseq."""
-    return _FAIRSEQ_HYPOTHESIS.search(head) is not None
 
 
 def is_scored_line(line: str) -> bool:

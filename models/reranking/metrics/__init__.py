@@ -37,7 +37,7 @@ def make_metric(name: str, *, num_references: int | None = 1, normaliser: str = 
     # imported on demand because it compiles kernels
     from models.reranking.metrics import ngram_overlap
 
-    return (ngram_overlap.Bleu if name == "bleu" else ngram_overlap.ChrF)(num_references)
+    return (ngram_overlap.Bleu if name == "bleu" else ngram_overlap.ChrF)(name, num_references)
 
 
 def summarise_lists(lists: Iterable[CandidateList]) -> dict[str, Any]:

@@ -9,9 +9,10 @@ resampling (Koehn 2004).
 
 import re
 import unicodedata
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 from rapidfuzz.distance import Levenshtein
@@ -39,20 +40,30 @@ _RUN = re.compile(r"\s\s+")
 _MAX_DISTINCT_WORDS = 0x110000  # number of code points
 
 
-class Metric(Protocol):
-    """Corpus-level metric with additive sufficient statistics."""
+@dataclass(frozen=True, slots=True)
+class Metric(ABC):
+    """Corpus-level metric with additive sufficient statistics.
 
-    @property
-    def name(self) -> str:
-        """Name: `wer`, `cer`, `bleu` or `chrf`."""
+    Attributes:
+        name: `wer`, `cer`, `bleu` or `chrf`.
+        num_references: references per input, only for the signature; None if it varies.
+        higher_is_better: True if a larger score is better; False for error rates.
+    """
 
-    @property
-    def higher_is_better(self) -> bool:
-        """True if a larger score is better; False for error rates."""
+    name: str
+    num_references: int | None = 1
+    higher_is_better: ClassVar[bool] = True
 
     @property
     def signature(self) -> str:
         """Settings of the metric; sacrebleu's own signature for `bleu` and `chrf`."""
+        references = "var" if self.num_references is None else self.num_references
+        return f"nrefs:{references}|{self._settings}"
+
+    @property
+    @abstractmethod
+    def _settings(self) -> str:
+        """Settings, without the number of references."""
 
     def statistics(self, texts: Sequence[str], references: Sequence[str]) -> Statistics:
         """Count each text's statistics against one input's references.
@@ -71,9 +82,11 @@ class Metric(Protocol):
             raise InputError.of("references", "has 0 texts; it must have at least 1")
         return self.count(texts, references)
 
+    @abstractmethod
     def count(self, texts: Sequence[str], references: Sequence[str]) -> Statistics:
         """Count each text's statistics against at least one reference; see `statistics`."""
 
+    @abstractmethod
     def score(self, totals: Statistics) -> Float64s:
         """Compute the score in percent, such as a WER of 15.44 or a BLEU of 34.47.
 
@@ -222,23 +235,16 @@ class ErrorRate(Metric):
     reference counts as one unit.
 
     Attributes:
-        name: `wer` or `cer`.
-        num_references: references per input, only for the signature; None if it varies.
         normaliser: one of `NORMALISERS`.
     """
 
-    name: str
-    num_references: int | None = 1
     normaliser: str = UNCHANGED
-
     higher_is_better = False
 
     @property
     @override
-    def signature(self) -> str:
-        units = "words" if self.name == "wer" else "characters"
-        references = "var" if self.num_references is None else self.num_references
-        return f"nrefs:{references}|units:{units}|normaliser:{self.normaliser}"
+    def _settings(self) -> str:
+        return f"units:{'words' if self.name == 'wer' else 'characters'}|normaliser:{self.normaliser}"
 
     @override
     def count(self, texts: Sequence[str], references: Sequence[str]) -> Statistics:

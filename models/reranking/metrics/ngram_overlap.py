@@ -11,7 +11,6 @@ all counts. The kernels release the interpreter lock. The module is imported on 
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -218,34 +217,25 @@ def tokenize_13a(text: str) -> list[str]:
     return text.split()
 
 
-@dataclass(frozen=True, slots=True)
-class NgramMetric(Metric):
-    """N-gram metric that agrees with sacrebleu's of the same name.
+class _NgramMetric(Metric):
+    """N-gram metric that agrees with sacrebleu's of the same name."""
 
-    Attributes:
-        num_references: references per input, only for the signature; None if it varies.
-    """
-
-    num_references: int | None = 1
-
-    higher_is_better = True
+    __slots__ = ()
 
     @property
     @override
-    def signature(self) -> str:
-        references = "var" if self.num_references is None else self.num_references
-        return f"nrefs:{references}|case:mixed|{_SETTINGS[self.name]}|version:{_SACREBLEU_VERSION}"
+    def _settings(self) -> str:
+        return f"case:mixed|{_SETTINGS[self.name]}|version:{_SACREBLEU_VERSION}"
 
 
-@dataclass(frozen=True, slots=True)
-class Bleu(NgramMetric):
+class Bleu(_NgramMetric):
     """BLEU with sacrebleu's defaults.
 
     Statistics are both lengths, then shared and all n-grams by order [C, 10]. A text is compared with
     all references together. The score is 0 for texts too short for an n-gram of every order.
     """
 
-    name = "bleu"
+    __slots__ = ()
 
     @override
     def count(self, texts: Sequence[str], references: Sequence[str]) -> Statistics:
@@ -317,8 +307,7 @@ def bleu_statistics(counts: NgramCounts, texts: Int64s, references: Int64s, grou
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ChrF(NgramMetric):
+class ChrF(_NgramMetric):
     """chrF2 with sacrebleu's defaults.
 
     Statistics are n-grams of text, reference and both, by order [C, 18].
@@ -326,7 +315,7 @@ class ChrF(NgramMetric):
     of mean precision and mean recall over the orders that both sides have.
     """
 
-    name = "chrf"
+    __slots__ = ()
 
     @override
     def count(self, texts: Sequence[str], references: Sequence[str]) -> Statistics:

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from rapidfuzz.distance import Levenshtein
 
+from models.arrays import Int64s
 from models.calls import Steps
 from models.files import split_words
 from models.reranking.candidates import CandidateList
@@ -27,7 +28,6 @@ from models.reranking.corrections import (
     sum_log_odds,
     with_corrections,
 )
-from models.reranking.tuning.problem import Ints
 
 _MIN_LISTS = 2
 """Minimum lists with a correction, so that each is confirmed by another list."""
@@ -157,7 +157,7 @@ class CorrectionCounts:
                 self.kept[phrase] += 1 / len(hypotheses)
 
 
-def count_corrections(lists: Sequence[CandidateList], folds: Ints) -> Steps[list[CorrectionCounts]]:
+def count_corrections(lists: Sequence[CandidateList], folds: Int64s) -> Steps[list[CorrectionCounts]]:
     """Count recurring replacements, and how often their phrases are kept, in each fold's lists.
 
     Args:
@@ -214,7 +214,7 @@ def learn_corrections(counts: Sequence[CorrectionCounts]) -> Steps[list[PhraseCo
 
 
 def correct_by_fold(
-    lists: Sequence[CandidateList], folds: Ints, counts: Sequence[CorrectionCounts], max_tokens: int
+    lists: Sequence[CandidateList], folds: Int64s, counts: Sequence[CorrectionCounts], max_tokens: int
 ) -> Steps[list[CandidateList]]:
     """Append candidates corrected by what is learnt without each list's fold, from 0 [N].
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from models.arrays import runs_by_cost
+from models.arrays import Float64s, Int64s, runs_by_cost
 from models.calls import Steps, map_in_steps
 from models.errors import InputError
 from models.files import count_words
@@ -38,7 +38,7 @@ from models.reranking.tuning.fitting import (
     fit_posterior_scale,
     is_improvement,
 )
-from models.reranking.tuning.problem import Floats, Ints, TuningProblem
+from models.reranking.tuning.mert import TuningProblem
 
 MAX_FEATURES = 64
 _MIN_LENGTH_CORRELATION = 0.5
@@ -82,7 +82,7 @@ class TuningData:
 
     lists: tuple[CandidateList, ...]
     shapes: tuple[TuningProblem, ...]
-    candidate_indices: Ints
+    candidate_indices: Int64s
     counts: CountsResult
     ignored: tuple[str, ...]
 
@@ -91,7 +91,7 @@ class TuningData:
         """Problem in its simplest shape."""
         return self.shapes[0]
 
-    def texts(self, chosen: Ints) -> list[str]:
+    def texts(self, chosen: Int64s) -> list[str]:
         """Return the texts of a choice of candidates [N]."""
         return [
             one.candidates[index].text
@@ -99,7 +99,7 @@ class TuningData:
         ]
 
 
-def select_with_references(lists: Sequence[CandidateList]) -> tuple[Ints, tuple[CandidateList, ...]]:
+def with_references(lists: Sequence[CandidateList]) -> tuple[Int64s, tuple[CandidateList, ...]]:
     """Select the lists with references, and their indices.
 
     Raises:
@@ -114,7 +114,7 @@ def select_with_references(lists: Sequence[CandidateList]) -> tuple[Ints, tuple[
     return np.array(numbers), tuple(lists[number] for number in numbers)
 
 
-def list_prefix(numbers: Ints, index: int) -> str:
+def list_prefix(numbers: Int64s, index: int) -> str:
     """Return the message prefix of a selected list's fields.
 
     `numbers` are the indices of the selected lists.
@@ -142,7 +142,7 @@ def tuning_data(
     Raises:
         InputError: no list has a reference, a candidate lacks a feature, or features are too many.
     """
-    numbers, given = select_with_references(lists)
+    numbers, given = with_references(lists)
     common, ignored = yield from given_features(given)
     names = tuple(features) if features is not None else default_features(given, computed, common)
     _check_names(names)
@@ -222,7 +222,7 @@ def default_features(
     return (*names, *models, NUM_WORDS, *phrases, *([CORRECTION] if corrected else []))
 
 
-def looks_like_mean(values: Floats, words: Floats) -> bool:
+def looks_like_mean(values: Float64s, words: Float64s) -> bool:
     """True if a score is probably a mean over each text, not a sum: it does not grow with length.
 
     Args:
@@ -308,13 +308,13 @@ class TuningOutcome(NamedTuple):
     figures: TuningFigures
     found: FittedWeights
     fitted: FittedWeights
-    first: Ints
-    held_out: Ints
-    oracle: Ints
+    first: Int64s
+    held_out: Int64s
+    oracle: Int64s
 
 
 def cross_fit(
-    data: TuningData, folds: Ints, settings: TuningSettings, *, searched: Callable[[], None] = lambda: None
+    data: TuningData, folds: Int64s, settings: TuningSettings, *, searched: Callable[[], None] = lambda: None
 ) -> Steps[TuningOutcome]:
     """Find weights, and decide whether to recommend them.
 
@@ -406,7 +406,7 @@ def _accept_or_reject(
     return "first_pass", f"Keep the first pass: {change}, {why}."
 
 
-def candidate_totals(data: TuningData, fitted: FittedWeights) -> Floats:
+def candidate_totals(data: TuningData, fitted: FittedWeights) -> Float64s:
     """Compute all candidates' totals [C]; for the first pass, minus the index in the list."""
     problem = data.shapes[fitted.shape]
     if fitted.weights is None:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from models.arrays import Float64s, Int64s
 from models.calls import Steps
 from models.errors import InputError, check_range
 from models.language_model import weighted
@@ -23,8 +24,14 @@ from models.reranking.candidates import CandidateList
 from models.reranking.features import RANK
 from models.reranking.metrics.metric import MAX_SAMPLES, SignificanceResult, paired_bootstrap
 from models.reranking.ranking import MAX_LENGTH_EXPONENT, MAX_POSTERIOR_SCALE, MAX_WEIGHT
-from models.reranking.tuning.mert import LOSS_TOLERANCE, powell_search, start_points
-from models.reranking.tuning.problem import Floats, Ints, TuningProblem, spread_by_list, standardise_features
+from models.reranking.tuning.mert import (
+    LOSS_TOLERANCE,
+    TuningProblem,
+    powell_search,
+    spread_by_list,
+    standardise_features,
+    start_points,
+)
 
 MAX_FOLDS = 20
 MAX_RESTARTS = 1000
@@ -121,11 +128,11 @@ class FittedWeights(NamedTuple):
         shape: index of the shape with this exponent.
     """
 
-    weights: Floats | None
+    weights: Float64s | None
     length_exponent: float
     shape: int
 
-    def chosen(self, problem: TuningProblem) -> Ints:
+    def chosen(self, problem: TuningProblem) -> Int64s:
         """Choose candidates of a problem of this shape with these weights [N]."""
         return problem.first_pass() if self.weights is None else problem.chosen(self.weights)
 
@@ -141,7 +148,7 @@ FIRST_PASS_WEIGHTS = FittedWeights(None, 0.0, 0)
 
 def fit_feature_weights(
     shapes: tuple[TuningProblem, ...],
-    lists: Ints,
+    lists: Int64s,
     settings: TuningSettings,
     *,
     searched: Callable[[], None] = lambda: None,
@@ -177,7 +184,7 @@ def fit_feature_weights(
 
 def _mean_weights(
     problem: TuningProblem, settings: TuningSettings, searched: Callable[[], None]
-) -> Steps[Floats | None]:
+) -> Steps[Float64s | None]:
     """Compute the mean of the resamples' best weights [D], scaled to ±1 for the most influential feature.
 
     Weights are scaled down further if one would exceed `MAX_WEIGHT`. None if no feature distinguishes
@@ -207,11 +214,11 @@ def _mean_weights(
     raw[telling] = mean / deviations[telling]
     unit = max(np.abs(raw[telling[np.argmax(np.abs(mean))]]), np.abs(raw).max() / MAX_WEIGHT)
     # clips rounding errors only
-    scaled_raw: Floats = np.clip(raw / unit, -MAX_WEIGHT, MAX_WEIGHT)
+    scaled_raw: Float64s = np.clip(raw / unit, -MAX_WEIGHT, MAX_WEIGHT)
     return scaled_raw
 
 
-def assign_folds(lists: Sequence[CandidateList], *, folds: int, seed: int) -> Ints:
+def assign_folds(lists: Sequence[CandidateList], *, folds: int, seed: int) -> Int64s:
     """Assign lists with references to folds of about equal size; return each one's, from 0 [N].
 
     Lists with equal references share a fold; else the fit would have used held-out references.
@@ -252,7 +259,7 @@ class PosteriorResult:
     cross_entropy_uniform: float
 
 
-def fit_posterior_scale(problem: TuningProblem, totals: Floats) -> Steps[tuple[float, PosteriorResult]]:
+def fit_posterior_scale(problem: TuningProblem, totals: Float64s) -> Steps[tuple[float, PosteriorResult]]:
     """Find the factor that maximises the geometric mean of the posterior mass of the lists' best candidates.
 
     Args:

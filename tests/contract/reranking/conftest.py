@@ -4,10 +4,10 @@ import httpx
 import numpy as np
 import pytest
 
+from models.checkpoint.load import CheckpointDescription, write_checkpoint
 from models.checkpoint.registry import LocalRegistry
-from models.checkpoint.write import CheckpointDescription, write_checkpoint
+from models.language_model import Vocabulary
 from models.tokenizers import CharacterTokenizer
-from models.vocabulary import Vocabulary
 from service.settings import Settings
 from tests.support import families
 from tests.support.services import running

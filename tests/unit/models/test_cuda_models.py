@@ -13,10 +13,12 @@ import torch
 from models.arrays import to_numpy
 from models.cache.config import CacheConfig
 from models.cache.model import CacheModel
-from models.checkpoint.load import load_checkpoint
-from models.checkpoint.write import CheckpointDescription, write_checkpoint
+from models.checkpoint.load import CheckpointDescription, load_checkpoint, write_checkpoint
 from models.errors import InputError
 from models.language_model import (
+    BOS,
+    EOS,
+    UNK,
     Want,
     pad_sequences,
     prefill_sequences,
@@ -30,7 +32,6 @@ from models.neural.model import NeuralModel
 from models.ngram.cuda.model import TensorNGramModel
 from models.ngram.model import NGramModel
 from models.pretrained.model import PretrainedModel
-from models.vocabulary import BOS, EOS, UNK
 from tests.property import test_ngram_on_device as on_device
 from tests.property.test_family_invariants import (  # noqa: F401 - collected here with other models
     batch,

@@ -245,7 +245,7 @@ def test_weights_must_be_a_distribution_over_the_parts(weights):
 
 
 def test_parts_must_share_a_vocabulary():
-    from models.vocabulary import Vocabulary
+    from models.language_model import Vocabulary
 
     other = estimate(
         families.corpus(), Vocabulary([f"v{i}" for i in range(37)]), order=2, progress=Progress()

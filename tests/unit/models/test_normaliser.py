@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from models.checkpoint.load import load_tokenizer
 from models.errors import ManifestError
+from models.language_model import UNK, Vocabulary
 from models.normaliser import TEXT_FORMS, Normaliser
-from models.tokenizers import CharacterTokenizer, SentencePieceTokenizer, WordTokenizer
-from models.vocabulary import UNK, Vocabulary
+from models.tokenizers import CharacterTokenizer, PieceTokenizer, WordTokenizer
 from training.tokenizer import TokenizerSettings, encode_corpus, learn_tokenizer
 
 ALL = [chr(c) for c in range(sys.maxunicode + 1) if not 0xD800 <= c < 0xE000]
@@ -228,7 +228,7 @@ def test_pieces_without_a_form_have_the_settings_of_earlier_versions():
     pieces = learnt("bpe", "none")
     assert set(pieces.settings()) == {"model_sha256"}
     model = pieces._model
-    fingerprints = {SentencePieceTokenizer(model, normalise=form).fingerprint for form in TEXT_FORMS}
+    fingerprints = {PieceTokenizer(model, normalise=form).fingerprint for form in TEXT_FORMS}
     assert len(fingerprints) == len(TEXT_FORMS)
 
 

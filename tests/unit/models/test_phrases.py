@@ -5,9 +5,9 @@ import random
 import pytest
 
 from models.errors import InputError
+from models.language_model import Vocabulary
 from models.phrases import MAX_PHRASE_WORDS, MAX_PHRASES, Phrase, PhraseAutomaton, PhraseList
 from models.tokenizers import WordTokenizer
-from models.vocabulary import Vocabulary
 from models.words import fold_words
 
 

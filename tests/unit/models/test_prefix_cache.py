@@ -6,11 +6,10 @@ import pytest
 from models import prefix_cache
 from models.arrays import to_numpy
 from models.cache.model import CacheState
-from models.calls import run_to_completion
+from models.calls import materialize, run_to_completion
 from models.language_model import read_sequences
 from models.prefix_cache import NextTokenCache, NextTokenEntry, PrefixCache, state_bytes
-from models.scoring.prefill import prefill
-from models.states import materialize
+from models.scoring.sequences import prefill
 from models.text_model import TextModel
 from tests.support import families
 

@@ -10,6 +10,8 @@ from models.checking import checker as checks
 from models.checking.checker import Checker
 from models.checking.error_model import CheckSettings
 from models.language_model import (
+    BOS,
+    Vocabulary,
     Want,
     pad_sequences,
     read_sequences,
@@ -20,7 +22,6 @@ from models.language_model import (
 from models.lattices.graph import LabelTokenizer
 from models.slot_model import SlotModel, with_slots
 from models.tokenizers import WordTokenizer
-from models.vocabulary import BOS, Vocabulary
 from tests.support import families
 
 CLASSES = {"w5": "$city", "w9": "$contact"}

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from models.checkpoint.load import load_tokenizer
 from models.completion.search import MassTable
-from models.completion.text import as_one_word, restore_words
+from models.completion.token_trie import as_one_word, restore_words
 from models.errors import InputError, ManifestError
+from models.language_model import UNK, Vocabulary
 from models.slots import MAX_MEMBERS, MarkedText, MemberMatcher, check_slots, word_spans
-from models.tokenizers import CharacterTokenizer, SentencePieceTokenizer, WordTokenizer
-from models.vocabulary import UNK, Vocabulary
+from models.tokenizers import CharacterTokenizer, PieceTokenizer, WordTokenizer
 from models.words import is_word_character
 from tests.support.counted_calls import calls_in
 from training.tokenizer import TokenizerSettings, learn_tokenizer
@@ -369,7 +369,7 @@ def test_tokenizers_without_classes_are_as_before():
 
 def test_the_mark_of_a_class_must_be_a_piece(pieces):
     with pytest.raises(ManifestError, match="lacks the mark"):
-        SentencePieceTokenizer(pieces._model, classes=["town"])
+        PieceTokenizer(pieces._model, classes=["town"])
 
 
 @given(st.text(st.characters(max_codepoint=0xFFFD, exclude_categories=["Cs"])))

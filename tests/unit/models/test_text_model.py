@@ -6,10 +6,10 @@ import weakref
 import pytest
 
 from models import text_model
+from models.language_model import Vocabulary
 from models.slot_model import SlotModel, without_members
 from models.text_model import TextModel
 from models.tokenizers import WordTokenizer
-from models.vocabulary import Vocabulary
 from tests.support.fake_models import FakeModel
 
 

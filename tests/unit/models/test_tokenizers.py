@@ -8,8 +8,8 @@ import pytest
 from models import tokenizers
 from models.checkpoint.load import load_tokenizer
 from models.errors import InputError, ManifestError
+from models.language_model import BOS, CONTROL_TOKENS, EOS, UNK, Vocabulary
 from models.tokenizers import CharacterTokenizer, WordTokenizer, read_piece_model
-from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK, Vocabulary
 from tests.support.pretrained import pretrained
 from training.corpus import read_corpus
 from training.progress import Progress

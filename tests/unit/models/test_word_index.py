@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from models.files import split_words
+from models.language_model import Vocabulary
 from models.tokenizers import CharacterTokenizer, WordTokenizer
-from models.vocabulary import Vocabulary
 from models.word_index import WordCounter, WordIndex, measure_text
 from models.word_kernels import WordTable, encode_utf8, find_word, insert_word
 

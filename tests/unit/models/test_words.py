@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from models.completion.text import WordState, scan_words
+from models.completion.token_trie import WordState, scan_words
 from models.words import (
     IGNORED,
     dictionary_key,

@@ -10,14 +10,13 @@ import pytest
 
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import LocalRegistry
-from models.errors import FormatError, InputError, UnsupportedParameterError
-from models.language_model import score_sequences
+from models.errors import FormatError, InputError, UnsupportedError
+from models.language_model import Vocabulary, score_sequences
 from models.ngram.build import build_automaton
 from models.ngram.model import NGramModel
-from models.vocabulary import Vocabulary
 from tests.reference.backoff import SMALL, random_model, to_orders
 from training.commands import run_train
-from training.model_formats import run_export_arpa, run_import_arpa
+from training.publish import run_export_arpa, run_import_arpa
 from training.single_model import row_sum_facts
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
@@ -203,7 +202,7 @@ def test_other_families_are_not_exported(registry, tmp_path):
     corpus.write_text("the cat sat on the mat\na dog lay on a rug\n" * 20)
     small = ["neural.hidden_size=8", "neural.embedding_size=8", "train.max_steps=1", "train.batch_size=2"]
     run_train("gru", name="g", registry=registry.root, corpus=[corpus], assignments=small)
-    with pytest.raises(UnsupportedParameterError, match="g@1 is of the family 'gru'; only n-gram models"):
+    with pytest.raises(UnsupportedError, match="g@1 is of the family 'gru'; only n-gram models"):
         run_export_arpa("g", tmp_path / "g.arpa", registry=registry.root)
 
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from training.console import LogProgress, TerminalProgress, _duration
+from training.progress import LogProgress, TerminalProgress, _duration
 
 NOTE = "loss 6.21, valid ppl 399.2, 3,986 tokens/s"
 
@@ -24,7 +24,7 @@ def test_a_bar_has_room_for_time_and_note_on_a_narrow_terminal(capsys, monkeypat
 
 
 def test_a_plain_line_says_how_far_how_fast_and_how_long(capsys, monkeypatch):
-    monkeypatch.setattr("training.console._LOG_INTERVAL_S", 0.0)
+    monkeypatch.setattr("training.progress._LOG_INTERVAL_S", 0.0)
     progress = LogProgress()
     progress.start("reading text", 4)
     progress.advance(0.5)
@@ -38,7 +38,7 @@ def test_a_plain_line_says_how_far_how_fast_and_how_long(capsys, monkeypatch):
 def test_resumed_progress_does_not_count_for_the_rate(capsys, monkeypatch):
     """The remaining time of a run resumed at 90 % uses only the current rate."""
     clock = iter([0.0, 1.0, 61.0])
-    monkeypatch.setattr("training.console.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("training.progress.time.monotonic", lambda: next(clock))
     progress = LogProgress()
     progress.start("training", 100.0)
     progress.advance(90)
@@ -53,7 +53,7 @@ def test_time_left_is_told_in_fitting_units(seconds, shown):
 
 def test_an_error_amid_a_stage_leaves_the_terminal_its_cursor(monkeypatch):
     terminal, end = pty.openpty()
-    program = "import training.console as c; c.TerminalProgress().start('reading', 10); raise SystemExit(2)"
+    program = "import training.progress as c; c.TerminalProgress().start('reading', 10); raise SystemExit(2)"
     monkeypatch.setenv("TERM", "xterm")
     subprocess.run([sys.executable, "-c", program], stderr=end, check=False, timeout=60)
     os.close(end)

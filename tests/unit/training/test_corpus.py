@@ -14,8 +14,8 @@ import pytest
 import zstandard
 
 from models.errors import FormatError, InputError
+from models.language_model import BOS, EOS
 from models.reranking.formats.reader import read_lists
-from models.vocabulary import BOS, EOS
 from training.corpus import EncodedCorpus, paragraphs, read_corpus, read_lines, split_sentences
 from training.progress import Progress
 from training.texts import read_default_corpus, read_texts

@@ -11,9 +11,8 @@ from models.errors import InputError, ProcessLostError
 from tests.support import families
 from training.ensemble import divide_minutes, networks_at_once, train_side_by_side
 from training.mixture import part_recipes
-from training.progress import SILENT, Progress
+from training.progress import SILENT, Progress, Terminated, exit_on_sigterm
 from training.recipe import load_recipe
-from training.signals import Terminated, exit_on_sigterm
 from training.single_model import ResumableRuns, TrainingInputs, train_single
 from training.texts import EncodedTexts
 

@@ -10,9 +10,9 @@ import torch
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import open_registry
 from models.errors import InputError
+from models.language_model import CONTROL_TOKENS, Vocabulary
 from models.neural.model import NeuralModel
 from models.neural.network import Network
-from models.vocabulary import CONTROL_TOKENS, Vocabulary
 from tests.support import families
 from tests.support.resumable import NETWORK, VOCABULARY, Ending, fit, weights
 from training.commands import run_train

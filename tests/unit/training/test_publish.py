@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from models.checkpoint.load import CheckpointDescription
 from models.checkpoint.registry import LocalRegistry
-from models.checkpoint.write import CheckpointDescription
 from models.errors import InputError
 from training import publish
 from training.commands import run_train

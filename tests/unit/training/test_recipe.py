@@ -5,12 +5,10 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from models.checkpoint.load import load_checkpoint
-from models.checkpoint.write import CheckpointDescription, write_checkpoint
+from models.checkpoint.load import CheckpointDescription, load_checkpoint, write_checkpoint
 from models.errors import InputError
-from models.language_model import pad_sequences, score_sequences
+from models.language_model import Vocabulary, pad_sequences, score_sequences
 from models.tokenizers import WordTokenizer
-from models.vocabulary import Vocabulary
 from tests.support import families
 from training.corpus import EncodedCorpus
 from training.mixture import part_recipe

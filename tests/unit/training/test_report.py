@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from models.checkpoint.write import CheckpointDescription
+from models.checkpoint.load import CheckpointDescription
 from training.model_card import model_card_files
 from training.report import gate_picture, gradient_picture, history_pictures, report_page
 

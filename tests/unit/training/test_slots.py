@@ -10,7 +10,7 @@ from models.checkpoint.registry import LocalRegistry
 from models.errors import FormatError, InputError
 from models.slot_model import SlotModel
 from training.commands import run_evaluate, run_evaluate_autocomplete, run_train
-from training.model_formats import run_export_arpa
+from training.publish import run_export_arpa
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 

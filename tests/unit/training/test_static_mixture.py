@@ -7,10 +7,9 @@ import pytest
 
 from models.checkpoint.load import load_checkpoint
 from models.errors import InputError
-from models.language_model import score_sequences
+from models.language_model import BOS, EOS, UNK, Vocabulary, score_sequences
 from models.mixture import MixtureModel
 from models.tokenizers import CharacterTokenizer, WordTokenizer
-from models.vocabulary import BOS, EOS, UNK, Vocabulary
 from tests.reference import backoff
 from tests.support import families
 from training.commands import run_evaluate, run_train

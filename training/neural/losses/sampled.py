@@ -18,9 +18,8 @@ from torch.nn import functional
 from typing_extensions import override
 
 from models.arrays import Float64s
-from models.neural.adaptive_softmax import AdaptiveSoftmax
-from models.neural.softmax import Softmax
-from models.vocabulary import BOS
+from models.language_model import BOS
+from models.neural.output import AdaptiveSoftmax, Softmax
 from training.neural.losses.softmax import (
     AdaptiveCrossEntropy,
     FullSoftmax,

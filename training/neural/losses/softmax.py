@@ -23,8 +23,7 @@ from models.arrays import AnyArray
 from models.kernels.compilation import kernel
 from models.kernels.math import exp
 from models.kernels.threads import run_slices
-from models.neural.adaptive_softmax import AdaptiveSoftmax
-from models.neural.softmax import Softmax
+from models.neural.output import AdaptiveSoftmax, Softmax
 
 _HALF_WIDTH = np.uint32(16)  # bits of a bfloat16: the upper half of a float32
 _LOWEST_KEY = np.int32(-(2**31))

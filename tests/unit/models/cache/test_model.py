@@ -9,17 +9,11 @@ from pydantic import ValidationError
 
 from models.arrays import to_numpy
 from models.cache.config import CacheConfig, MarginalsConfig
-from models.cache.kernels import (
-    SEGMENT_TOKENS,
-    SimilarityDecay,
-    inner_products,
-    to_unit_vectors,
-)
+from models.cache.kernels import SEGMENT_TOKENS, SimilarityDecay, inner_products, to_unit_vectors
 from models.cache.model import FREQUENCIES_FILE, CacheModel, History, score_with_history
 from models.errors import InputError, ManifestError
-from models.kernels.llvm import VECTOR_WIDTH
-from models.language_model import SCORES, STATE, pad_sequences, prefill_sequences, score_sequences
-from models.vocabulary import BOS, EOS
+from models.kernels.math import VECTOR_WIDTH
+from models.language_model import BOS, EOS, SCORES, STATE, pad_sequences, prefill_sequences, score_sequences
 from tests.support.fake_models import FakeModel, FeaturedModel, fake_vocabulary
 
 VOCABULARY = fake_vocabulary()

@@ -16,8 +16,8 @@ from models.checking.checker import (
 )
 from models.checking.error_model import _NEIGHBOURS, _TWO_EDITS_WEIGHT, CandidateSettings, GivenSpan
 from models.checking.lexicon import UserDictionary
+from models.language_model import BOS, EOS, UNK, Vocabulary
 from models.tokenizers import WordTokenizer
-from models.vocabulary import BOS, EOS, UNK, Vocabulary
 from tests.support.fake_models import FakeModel
 from tests.support.text_models import check, fake, trigram, weigh
 

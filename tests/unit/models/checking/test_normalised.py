@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from models.checking.error_model import CandidateSettings, GivenSpan
 from models.checking.sentences import MAX_SENTENCE_TOKENS, sentence_splitter_for
+from models.language_model import Vocabulary
 from models.tokenizers import CharacterTokenizer, WordTokenizer
-from models.vocabulary import Vocabulary
 from models.words import dictionary_key
 from tests.support.text_models import ACCENTED, check, trigram
 

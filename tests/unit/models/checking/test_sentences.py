@@ -13,8 +13,8 @@ from models.checking.sentences import (
     one_edit_strings,
     sentence_splitter_for,
 )
+from models.language_model import EOS, Vocabulary
 from models.tokenizers import CharacterTokenizer, WordTokenizer
-from models.vocabulary import EOS, Vocabulary
 from models.words import is_alphabetic, match_case, split_affixes, word_pattern
 from tests.support.text_models import trigram
 

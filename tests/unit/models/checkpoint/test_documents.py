@@ -7,20 +7,13 @@ from functools import partial
 
 import pytest
 
-from models.checking.calibration import Calibration, CalibrationPoint, CalibrationStore
-from models.checking.error_model import ErrorTableStore
+from models.checking.error_model import Calibration, CalibrationPoint, CalibrationStore, ErrorTableStore
 from models.checkpoint import documents as remote_documents
 from models.checkpoint.documents import MAX_DOCUMENT_BYTES
 from models.checkpoint.fsspec_store import MemoryStore
 from models.checkpoint.registry import LocalRegistry, open_store
 from models.checkpoint.stores import StoreTimeouts
-from models.errors import (
-    DocumentError,
-    FormatError,
-    InputError,
-    RegistryAccessError,
-    RegistryError,
-)
+from models.errors import DocumentError, FormatError, InputError, RegistryAccessError, RegistryError
 from models.reranking.ranking import Profile, ProfileStore
 from tests.support.object_stores import Clock, FlakyStore
 

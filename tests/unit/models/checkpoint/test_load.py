@@ -13,9 +13,8 @@ from models.arrays import to_numpy
 from models.cache.config import CacheConfig
 from models.cache.model import CacheModel
 from models.checkpoint.golden import replay_golden
-from models.checkpoint.load import load_checkpoint
+from models.checkpoint.load import CheckpointDescription, load_checkpoint, write_checkpoint
 from models.checkpoint.precision import MAX_INT8_COST, int8_problems, is_int8_recommended, to_int8
-from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.errors import InputError, IntegrityError
 from models.language_model import pad_sequences, prefill_sequences, score_sequences
 from models.mixture import MixtureModel

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
+from models.checkpoint.load import CheckpointDescription, write_checkpoint
 from models.checkpoint.manifest import MANIFEST_FILE, read_manifest, verify_files
 from models.checkpoint.registry import LocalRegistry
-from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.errors import (
     CheckpointError,
     IncompatibleVersionError,

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from models.checking.calibration import CalibrationStore
-from models.checking.error_model import ErrorTableStore
+from models.checking.error_model import CalibrationStore, ErrorTableStore
 from models.checkpoint import folders
 from models.checkpoint import restore as checkpoint_restore
 from models.checkpoint.manifest import MANIFEST_FILE, read_manifest, verify_files

@@ -16,10 +16,9 @@ from models.completion.prefix import (
     split_prefix,
     take_back,
 )
-from models.completion.text import LetterTable
-from models.completion.token_trie import TokenTrie
+from models.completion.token_trie import LetterTable, TokenTrie
+from models.language_model import Vocabulary
 from models.tokenizers import CharacterTokenizer, WordTokenizer
-from models.vocabulary import Vocabulary
 from tests.reference.decoding import Pieces
 from tests.support.text_models import learnt_pieces, spelled_pieces
 

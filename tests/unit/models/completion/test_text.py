@@ -4,9 +4,8 @@ import time
 
 import pytest
 
-from models.completion.text import WordState, scan_words
-from models.completion.token_trie import TokenTrie, fold_case
-from models.vocabulary import EOS
+from models.completion.token_trie import TokenTrie, WordState, fold_case, scan_words
+from models.language_model import EOS
 from models.words import MAX_WORD_RUN, is_word_character, last_word_start
 from tests.reference.decoding import Pieces
 

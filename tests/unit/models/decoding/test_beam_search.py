@@ -11,10 +11,9 @@ import sentencepiece
 from models.decoding.batch import SequenceBatch
 from models.decoding.beam_search import BeamSearch
 from models.decoding.parameters import DecodingParameters
-from models.decoding.rules import compile_rules
-from models.decoding.stopping import StopBytes, spellings
-from models.tokenizers import CharacterTokenizer, SentencePieceTokenizer, WordTokenizer
-from models.vocabulary import EOS, Vocabulary
+from models.decoding.rules import StopBytes, compile_rules, spellings
+from models.language_model import EOS, Vocabulary
+from models.tokenizers import CharacterTokenizer, PieceTokenizer, WordTokenizer
 
 SIZE, MAX_TOKENS = 6, 3  # <unk>, <s>, </s>, and three words
 WORDS = (3, 4, 5)
@@ -231,7 +230,7 @@ def pieces(request):
         hard_vocab_limit=False,
         minloglevel=2,
     )
-    return SentencePieceTokenizer(model.getvalue())
+    return PieceTokenizer(model.getvalue())
 
 
 def test_words_are_spelled_in_one_way():

@@ -9,8 +9,8 @@ from models.decoding.parameters import DecodingParameters
 from models.decoding.rules import BannedSequences, TokenBias, compile_rules
 from models.decoding.sampling import adjust_scores
 from models.errors import InputError
+from models.language_model import EOS
 from models.phrases import PhraseAutomaton
-from models.vocabulary import EOS
 
 NAN, INF = float("nan"), float("inf")
 

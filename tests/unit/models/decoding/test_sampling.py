@@ -14,8 +14,7 @@ from models.decoding.parameters import DecodingParameters
 from models.decoding.rules import buffers_for, compile_rules
 from models.decoding.sampling import UNDETERMINED, choose_next_tokens, choose_tokens, sample_by_blocks
 from models.decoding.top_k import top_tokens
-from models.language_model import BLOCK_TOKENS, BlockSampler, BlockSums, supports
-from models.vocabulary import BOS, EOS, UNK
+from models.language_model import BLOCK_TOKENS, BOS, EOS, UNK, BlockSampler, BlockSums, supports
 from tests.reference import decoding
 
 NO_PROMPT = np.zeros(0, np.int64)

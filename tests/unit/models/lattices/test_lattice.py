@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from models.errors import InputError, UnsupportedParameterError
+from models.errors import InputError, UnsupportedError
+from models.language_model import EOS, UNK, Vocabulary
 from models.lattices import lattice as limits
 from models.lattices.graph import LabelTokenizer
 from models.lattices.lattice import Arc, build_lattice
 from models.tokenizers import WordTokenizer
-from models.vocabulary import EOS, UNK, Vocabulary
 from tests.reference.lattices import all_paths, text_of
 from training.progress import Progress
 from training.tokenizer import TokenizerSettings, learn_tokenizer
@@ -108,7 +108,7 @@ def test_the_label_without_a_word_has_no_tokens():
 
 
 def test_characters_are_refused():
-    with pytest.raises(UnsupportedParameterError, match=r"the word 'the' has 3 tokens, but repeated 7"):
+    with pytest.raises(UnsupportedError, match=r"the word 'the' has 3 tokens, but repeated 7"):
         LabelTokenizer(learn(kind="char")).label_tokens(WORDS)
 
 
@@ -119,5 +119,5 @@ def test_a_pattern_that_splits_words_is_fine_as_long_as_it_keeps_to_them():
 
 def test_tokens_that_reach_beyond_a_space_are_refused():
     tokenizer = learn(kind="word", pattern=r"the cat|\w+")
-    with pytest.raises(UnsupportedParameterError, match=r"' the cat' extends beyond a space"):
+    with pytest.raises(UnsupportedError, match=r"' the cat' extends beyond a space"):
         LabelTokenizer(tokenizer)

@@ -11,7 +11,7 @@ from models.errors import InputError
 from models.lattices.graph import LabelTokenizer, PathWeights
 from models.lattices.lattice import Arc, Scales, build_lattice
 from models.lattices.rescoring import first_pass_text, nbest_candidates, nbest_paths, oracle_errors, rescore
-from models.lattices.token_passing import LatticeSearchSettings
+from models.lattices.token_passing import LatticeSearch
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
@@ -45,7 +45,7 @@ def rescored(some, name="ngram", weights=WEIGHTS, **search):
         families.model(name),
         SPELLER,
         weights=[weights] * len(some),
-        search=LatticeSearchSettings(**search),
+        search=LatticeSearch(**search),
     )
 
 
@@ -82,7 +82,7 @@ def test_each_lattice_has_weights_of_its_own():
     one = lattices(1)[0]
     other = PathWeights(am=0.05, lm=3.0)
     together = rescore(
-        [one, one], families.model("ngram"), SPELLER, weights=[WEIGHTS, other], search=LatticeSearchSettings()
+        [one, one], families.model("ngram"), SPELLER, weights=[WEIGHTS, other], search=LatticeSearch()
     )
     assert best_total(together[0]) == best_total(rescored([one])[0])
     assert best_total(together[1]) == best_total(rescored([one], weights=other)[0])
@@ -124,7 +124,7 @@ def test_a_path_with_a_word_that_cannot_be_loses_to_any_other():
     arcs = [Arc(0, 1, "dog", -1.0, 0.0), Arc(0, 1, "cat", -90000.0, 0.0), Arc(1, 2, "sat", 0.0, 0.0)]
     lattice = build_lattice(arcs, name=None, start=0, end=2, times=np.zeros(3))
     [one] = rescore(
-        [lattice], model, LabelTokenizer(tokenizer), weights=[PathWeights()], search=LatticeSearchSettings()
+        [lattice], model, LabelTokenizer(tokenizer), weights=[PathWeights()], search=LatticeSearch()
     )
     first, second = nbest_candidates(one, 2).candidates
     assert [first.text, second.text] == ["cat sat", "dog sat"]
@@ -144,7 +144,7 @@ def test_impossible_words_count_with_any_weight_except_zero(weight, beam, words)
     model.table[:, tokenizer.encode("dog")[0]] = -np.inf
     arcs = [Arc(0, 1, words[0], -1.0, 0.0), Arc(0, 1, words[1], -2.0, 0.0), Arc(1, 2, "sat", 0.0, 0.0)]
     lattice = build_lattice(arcs, name=None, start=0, end=2, times=np.zeros(3))
-    search, weights = LatticeSearchSettings(beam=beam), [PathWeights(lm=weight)]
+    search, weights = LatticeSearch(beam=beam), [PathWeights(lm=weight)]
     [one] = rescore([lattice], model, LabelTokenizer(tokenizer), weights=weights, search=search)
     best = nbest_paths(one, 2)[0]
     assert best.text == ("cat sat" if weight and "cat" in words else "dog sat")
@@ -161,7 +161,7 @@ def test_words_of_several_tokens_are_scored_as_in_whole_sentences(kind, name):
     lattice = random_lattice(
         np.random.default_rng(2), words=["the", "catamaran", "house", "x", "sat", "café"]
     )
-    search = LatticeSearchSettings(max_tokens_per_node=10_000, recombination_order=None)
+    search = LatticeSearch(max_tokens_per_node=10_000, recombination_order=None)
     [one] = rescore([lattice], model, LabelTokenizer(tokenizer), weights=[WEIGHTS], search=search)
     expected = brute_force(lattice, model, tokenizer, WEIGHTS)
     for path in nbest_paths(one, 20):
@@ -189,7 +189,7 @@ def test_weights_that_name_nothing_or_are_too_large_are_refused():
 @pytest.mark.parametrize("name", ["max_tokens_per_node", "recombination_order", "beam"])
 def test_a_search_that_cannot_be_is_refused(name):
     with pytest.raises(InputError, match=f"{name} is -1"):
-        LatticeSearchSettings(**{name: -1})
+        LatticeSearch(**{name: -1})
 
 
 def test_written_as_a_lattice_the_paths_keep_their_totals():

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from models.language_model import Vocabulary
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
-from models.vocabulary import Vocabulary
 from tests.support import families
 from training.corpus import EncodedCorpus
 

@@ -6,12 +6,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from models.errors import InputError, ManifestError
-from models.language_model import score_sequences
-from models.neural.adaptive_softmax import AdaptiveSoftmax, ClusteredEmbedding
+from models.language_model import BOS, EOS, Vocabulary, score_sequences
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
-from models.vocabulary import BOS, EOS, Vocabulary
+from models.neural.output import AdaptiveSoftmax, ClusteredEmbedding
 from training.recipe import parse_recipe
 
 V, E = 30, 16

@@ -8,8 +8,10 @@ from models.errors import InputError
 from models.kernels.threads import THREADS
 from models.language_model import (
     BLOCK_TOKENS,
+    BOS,
     BlockSampler,
     SequenceReader,
+    Vocabulary,
     Want,
     pad_sequences,
     prefill_sequences,
@@ -21,7 +23,6 @@ from models.neural.config import NetworkConfig
 from models.neural.int8.model import Int8Model
 from models.neural.model import NeuralModel
 from models.neural.network import Network
-from models.vocabulary import BOS, Vocabulary
 from tests.support import families
 
 

@@ -10,11 +10,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from models.errors import InputError, ManifestError
-from models.language_model import pad_sequences, score_sequences
+from models.language_model import BOS, pad_sequences, score_sequences
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network, resolve_device
-from models.vocabulary import BOS
 from tests.support import families
 
 

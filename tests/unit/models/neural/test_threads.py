@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from models.kernels.threads import STEP_ROWS_PER_THREAD, THREADS, run_parts, run_row_slices
-from models.neural.softmax import log_sum_exp
+from models.neural.output import log_sum_exp
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +63,7 @@ def test_error_of_a_part_is_raised_after_all_parts(failing):
 
 
 def test_log_sum_exp_does_not_depend_on_the_number_of_threads(monkeypatch):
-    monkeypatch.setattr("models.neural.softmax.LOGITS_PER_THREAD", 64)
+    monkeypatch.setattr("models.neural.output.LOGITS_PER_THREAD", 64)
     logits = torch.randn(10, 70, generator=torch.Generator().manual_seed(1))
     shared = log_sum_exp(logits)
     torch.set_num_threads(1)

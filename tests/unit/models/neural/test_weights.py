@@ -4,14 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from models.language_model import pad_sequences, score_sequences
-from models.neural.config import NetworkConfig
+from models.language_model import Vocabulary, pad_sequences, score_sequences
+from models.neural.config import NetworkConfig, count_parameters, parameter_shapes, read_weights
 from models.neural.int8.matrix import Parameters
 from models.neural.int8.model import Int8Model, _token_vectors
 from models.neural.network import Network, write_network
-from models.neural.weights import count_parameters, parameter_shapes, read_weights
 from models.tensor_files import PackedWeightCache
-from models.vocabulary import Vocabulary
 from tests.support import families
 
 V = 31

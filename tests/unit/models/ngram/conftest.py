@@ -2,8 +2,8 @@
 
 import pytest
 
+from models.language_model import Vocabulary
 from models.ngram.model import NGramModel
-from models.vocabulary import Vocabulary
 from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
 from training.progress import Progress

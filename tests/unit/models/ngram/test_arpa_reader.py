@@ -10,12 +10,11 @@ import pytest
 import zstandard
 
 from models.errors import FormatError
-from models.language_model import score_sequences
+from models.language_model import BOS, EOS, UNK, Vocabulary, score_sequences
 from models.ngram import arpa_source
 from models.ngram.arpa_reader import read_arpa
 from models.ngram.build import build_automaton
 from models.ngram.model import NGramModel
-from models.vocabulary import BOS, EOS, UNK, Vocabulary
 from tests.reference.backoff import SMALL, SlowBackoff, listed, parse_arpa, random_arpa
 
 

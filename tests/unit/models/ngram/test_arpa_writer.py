@@ -9,10 +9,10 @@ import zstandard
 
 from models import files
 from models.errors import FormatError
+from models.language_model import Vocabulary
 from models.ngram.arpa_reader import read_arpa
 from models.ngram.arpa_writer import write_arpa
 from models.ngram.build import NGrams, NGramWeights
-from models.vocabulary import Vocabulary
 from tests.reference.backoff import SMALL
 
 

@@ -8,7 +8,7 @@ from safetensors.numpy import load_file, save_file
 
 from models.errors import ManifestError
 from models.files import CONFIG_FILE
-from models.language_model import score_sequences
+from models.language_model import UNK, Vocabulary, score_sequences
 from models.ngram.automaton import AUTOMATON_FILE, Automaton
 from models.ngram.build import (
     MAX_UNRANKED_ARCS,
@@ -20,7 +20,6 @@ from models.ngram.build import (
 )
 from models.ngram.model import NGramModel
 from models.tensor_files import map_tensors
-from models.vocabulary import UNK, Vocabulary
 from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
 from training.progress import Progress

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
+from models.language_model import EOS, Vocabulary
 from models.ngram.build import quantise_automaton
 from models.ngram.lines import LineScorer
 from models.ngram.model import NGramModel
 from models.slot_model import with_slots
 from models.tokenizers import WordTokenizer
-from models.vocabulary import EOS, Vocabulary
 from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
 from training.progress import Progress

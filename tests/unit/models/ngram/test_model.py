@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from models.errors import InputError
-from models.language_model import SequenceReader, prefill_sequences, score_sequences
+from models.language_model import BOS, EOS, SequenceReader, Vocabulary, prefill_sequences, score_sequences
 from models.ngram.build import quantise_automaton
 from models.ngram.model import NGramModel, score_lines
 from models.tokenizers import WordTokenizer
-from models.vocabulary import BOS, EOS, Vocabulary
 from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
 from training.progress import Progress

@@ -22,7 +22,7 @@ from models.pretrained.tokenizer import PretrainedTokenizer, check_tokenizer
 from models.tensor_files import PackedWeightCache
 from tests.support.pretrained import TEXTS, pretrained, write_folder
 from training.commands import run_train
-from training.model_formats import run_import_hf
+from training.publish import run_import_hf
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 

@@ -8,6 +8,9 @@ import torch
 
 from models.arrays import to_numpy
 from models.language_model import (
+    BOS,
+    EOS,
+    UNK,
     Want,
     pad_sequences,
     prefill_sequences,
@@ -16,7 +19,6 @@ from models.language_model import (
     score_choices,
     score_sequences,
 )
-from models.vocabulary import BOS, EOS, UNK
 from tests.support.pretrained import CONFIGS, TEXTS, WINDOW, pretrained
 
 ALL = Want(scores=True, state=True, before=True)

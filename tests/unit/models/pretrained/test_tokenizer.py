@@ -10,9 +10,9 @@ from models.checking.sentences import sentence_splitter_for
 from models.checkpoint.load import load_tokenizer
 from models.completion.prefix import split_prefix
 from models.errors import ManifestError
+from models.language_model import BOS, EOS, UNK
 from models.pretrained.tokenizer import PretrainedTokenizer
 from models.tokenizers import Detokenizer
-from models.vocabulary import BOS, EOS, UNK
 from tests.support.pretrained import CONFIGS, TEXTS, pretrained, write_folder
 
 STRANGE = [

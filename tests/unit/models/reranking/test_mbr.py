@@ -4,12 +4,7 @@ import numpy as np
 import pytest
 
 from models.calls import run_to_completion
-from models.reranking.mbr import (
-    UTILITIES,
-    WordPosterior,
-    expected_utilities,
-    word_confidences,
-)
+from models.reranking.mbr import UTILITIES, WordPosterior, expected_utilities, word_confidences
 
 
 def utilities_of(texts, posteriors, utility):

@@ -6,11 +6,7 @@ import numpy as np
 import pytest
 
 from models.errors import InputError
-from models.reranking.ranking import (
-    LogLinearModel,
-    rank_by,
-    scaled_posteriors,
-)
+from models.reranking.ranking import LogLinearModel, rank_by, scaled_posteriors
 
 
 def test_the_total_is_the_weighted_sum_of_the_features():

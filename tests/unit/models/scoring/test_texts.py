@@ -7,8 +7,8 @@ import pytest
 import sentencepiece
 
 from models.errors import InputError
-from models.scoring.texts import ContextEncoder, encode_after
-from models.tokenizers import SentencePieceTokenizer, WordTokenizer
+from models.text_model import ContextEncoder, encode_after
+from models.tokenizers import PieceTokenizer, WordTokenizer
 from tests.matrix import zoo
 from tests.support.fake_models import fake_vocabulary
 
@@ -27,7 +27,7 @@ def pieces():
         eos_id=2,
         minloglevel=2,
     )
-    return SentencePieceTokenizer(out.getvalue())
+    return PieceTokenizer(out.getvalue())
 
 
 def split(loaded, context, text):

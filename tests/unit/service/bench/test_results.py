@@ -9,12 +9,7 @@ import pytest
 
 from models.errors import FormatError, InputError
 from service.bench.plan import ClosedLoop, LoadSettings, OpenLoop, parse_duration_s
-from service.bench.results import (
-    Observation,
-    Percentiles,
-    Recording,
-    summarise_load,
-)
+from service.bench.results import Observation, Percentiles, Recording, summarise_load
 from service.bench.workloads import parse_fields, read_bodies
 
 

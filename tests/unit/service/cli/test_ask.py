@@ -9,8 +9,8 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from models.checking.calibration import Calibration, CalibrationPoint, CalibrationStore
-from models.errors import FormatError, InputError, UnsupportedParameterError
+from models.checking.error_model import Calibration, CalibrationPoint, CalibrationStore
+from models.errors import FormatError, InputError, UnsupportedError
 from models.files import decompressed
 from models.reranking.ranking import ProfileStore
 from service.cli.ask import read_words
@@ -337,7 +337,7 @@ def test_a_dash_requires_a_profile(rerank):
 
 def test_unnormalised_scores_need_a_model_trained_for_them(rerank):
     assert rerank("--score-mode", "normalised").stdout == rerank().stdout
-    with pytest.raises(UnsupportedParameterError, match="small@1 was not trained for unnormalised scores"):
+    with pytest.raises(UnsupportedError, match="small@1 was not trained for unnormalised scores"):
         rerank("--score-mode", "unnormalised")
 
 

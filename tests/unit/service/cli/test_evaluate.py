@@ -5,8 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from models.checking.calibration import CalibrationStore
-from models.checking.error_model import ErrorTableStore
+from models.checking.error_model import CalibrationStore, ErrorTableStore
 from models.errors import FormatError, InputError, ModelNotFoundError
 from service.cli.main import app
 from training.commands import run_train

@@ -8,7 +8,7 @@ import pytest
 from models.reranking.ranking import ProfileStore
 from service.schemas.models import ProfileBody
 from tests.reference.backoff import SMALL
-from training.model_formats import run_import_arpa
+from training.publish import run_import_arpa
 
 pytestmark = pytest.mark.usefixtures("logs_as_before")
 

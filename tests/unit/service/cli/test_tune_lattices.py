@@ -11,13 +11,12 @@ from models.lattices.formats import format_kaldi, format_slf
 from models.lattices.graph import PATH_FEATURES
 from models.lattices.lattice import Arc, build_lattice
 from models.lattices.rescoring import nbest_candidates
-from models.lattices.token_passing import LatticeSearchSettings
+from models.lattices.token_passing import LatticeSearch
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.metrics import make_metric
 from models.reranking.ranking import ProfileStore
 from models.reranking.tuning.fitting import assign_folds
-from service.local.ask import load_published
-from service.local.lattices import PathWeights, rescore_lattices, tuned_weights
+from service.local.ask import PathWeights, load_published, rescore_lattices, tuned_weights
 from service.local.tune import prepare_tuning, tune_lattices, tune_lists
 from training.commands import run_train
 
@@ -31,7 +30,7 @@ SLOTS = (
 )
 QUICK = {"restarts": 1, "resamples": 4, "bootstrap_samples": 200}
 FLAGS = [part for name, value in QUICK.items() for part in (f"--{name.replace('_', '-')}", value)]
-SEARCH = LatticeSearchSettings()
+SEARCH = LatticeSearch()
 
 
 def sentences(count, seed):
@@ -266,7 +265,7 @@ def test_the_candidates_of_lattices_are_lists_for_tune_and_rerank(typed, folder,
     ],
 )  # fmt: skip
 def test_wrong_options_are_told_before_a_lattice_is_searched(tune, monkeypatch, options, problem):
-    monkeypatch.setattr("service.local.lattices.rescore", None)
+    monkeypatch.setattr("service.local.ask.rescore", None)
     code, out, err = tune(*options.pop("options", ()), **options)
     assert (code, out, problem in err) == (2, "", True), err
 
@@ -283,7 +282,7 @@ def test_wrong_options_are_told_before_a_lattice_is_searched(tune, monkeypatch, 
 def test_ids_are_checked_before_a_lattice_is_searched(
     typed, folder, referred, monkeypatch, command, lines, problem, tmp_path
 ):
-    monkeypatch.setattr("service.local.lattices.rescore", None)
+    monkeypatch.setattr("service.local.ask.rescore", None)
     (tmp_path / "refs").write_text(
         "".join(
             lines.format(name=one.name, text=one.references[0], number=i)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from models.states import StateView, check_no_nan, concatenate_states, gather_states, materialize, split_rows
+from models.calls import StateView, check_no_nan, gather_states, join_states, materialize, split_rows
 from service.engine.batching import split_budget
 from service.engine.prefill import slice_width
 
@@ -56,7 +56,7 @@ def test_states_of_many_origins_stand_in_order():
 def test_selections_of_selections_compose():
     rows = StateView(Numbers(range(5)), np.array([4, 2, 0])).select(np.array([1, 1, 2]))
     assert materialize(rows).numbers == [2, 2, 0]
-    assert materialize(concatenate_states([rows, Numbers([7])])).numbers == [2, 2, 0, 7]
+    assert materialize(join_states([rows, Numbers([7])])).numbers == [2, 2, 0, 7]
 
 
 def test_all_get_what_they_want_where_there_is_room():

@@ -8,7 +8,7 @@ from models.decoding.batch import SequenceBatch, row_seed
 from models.decoding.decode import Decode, DecodeState
 from models.decoding.parameters import DecodingParameters
 from models.decoding.rules import compile_rules
-from models.vocabulary import EOS
+from models.language_model import EOS
 from service.engine.decode import DecodeCallBatch
 from tests.support.fake_models import FakeModel, fake_vocabulary
 

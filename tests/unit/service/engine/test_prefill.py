@@ -7,7 +7,7 @@ import pytest
 
 from models.calls import Read, run_call
 from models.language_model import SCORES, STATE, ReadResult, Want
-from service.engine.calls import is_urgent
+from service.engine.call_queues import is_urgent
 from service.engine.prefill import ReadBatch
 from tests.support.fake_models import Numbers
 

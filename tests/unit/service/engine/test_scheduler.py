@@ -7,7 +7,7 @@ from models.calls import Predict, Read
 from models.errors import DeadlineExceededError, DrainingError, EngineFailedError, OverloadedError
 from models.language_model import STATE
 from service.engine.batching import SliceResult
-from service.engine.calls import ImmediateBatch
+from service.engine.call_queues import ImmediateBatch
 from service.engine.job import Job, RequestOptions
 from service.engine.metrics import Metrics
 from service.engine.scheduler import Scheduler, SchedulerLimits

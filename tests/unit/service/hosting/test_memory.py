@@ -10,13 +10,7 @@ from models.errors import MemoryBudgetError
 from models.neural.int8.model import Int8Model
 from models.neural.model import NeuralModel
 from models.tensor_files import map_tensors
-from service.hosting.memory import (
-    SystemMemory,
-    check_budget,
-    estimate_bytes,
-    loaded_bytes,
-    system_memory,
-)
+from service.hosting.loading import SystemMemory, check_budget, estimate_bytes, loaded_bytes, system_memory
 from service.settings import Settings
 from tests.support import families
 from tests.support.checkpoints import write_minimal

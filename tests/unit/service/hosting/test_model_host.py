@@ -10,8 +10,8 @@ import pytest
 
 from models.checkpoint.registry import LocalRegistry
 from models.errors import IntegrityError, ModelNotFoundError, NotReadyError, RegistryError
+from models.language_model import Vocabulary
 from models.tokenizers import WordTokenizer
-from models.vocabulary import Vocabulary
 from service.hosting.loaded_model import LoadState
 from service.hosting.loading import BATCHES, Loader, warm_up
 from service.hosting.model_host import ModelHost, ModelReloader

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from models.completion.user_model import UserModelLimits, WordSequence, user_model_from_counts
-from models.errors import UnknownUserError, UsersUnavailableError
+from models.errors import UnknownUserError, UserStoreError
 from service.hosting.user_store import UserStore
 
 HOUR = 3600.0
@@ -302,7 +302,7 @@ def test_words_that_another_program_still_reads_are_not_called_forgotten(path, c
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN")
     other.execute("SELECT * FROM users").fetchall()
-    with pytest.raises(UsersUnavailableError, match="its log is read by another program and still has it"):
+    with pytest.raises(UserStoreError, match="its log is read by another program and still has it"):
         users.forget("", "ann")
     assert len(users.get("", "ann")) == 0
     other.close()
@@ -317,7 +317,7 @@ def test_words_left_out_that_another_program_still_reads_are_not_called_replaced
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN")
     other.execute("SELECT * FROM users").fetchall()
-    with pytest.raises(UsersUnavailableError, match="its log is read by another program and still has it"):
+    with pytest.raises(UserStoreError, match="its log is read by another program and still has it"):
         put_without(users, clock)
     other.close()
     put_without(users, clock)
@@ -340,7 +340,7 @@ def test_a_damaged_file_is_named_and_left_alone(path, clock):
         lambda: users.forget("", "a"),
     ):
         with pytest.raises(
-            UsersUnavailableError, match=r"users\.sqlite cannot be read or written now: .*not a database"
+            UserStoreError, match=r"users\.sqlite cannot be read or written now: .*not a database"
         ):
             call()
     assert math.isnan(users.count())
@@ -375,7 +375,7 @@ def change(path, sql, *values):
 def check_damage(users):
     """Check that each use of a damaged entry names it and no word, and that others are read."""
     for use in (users.get, users.find, lambda owner, user: users.learn(owner, user, words("b"))):
-        with pytest.raises(UsersUnavailableError, match="the words of 'ann' are damaged: content") as caught:
+        with pytest.raises(UserStoreError, match="the words of 'ann' are damaged: content") as caught:
             use("", "ann")
         assert "secret" not in str(caught.value)
     assert len(users.get("", "bob")) == 1
@@ -423,7 +423,7 @@ def test_a_file_of_a_later_release_is_refused(path, clock):
     with sqlite3.connect(path) as other:
         other.execute("PRAGMA user_version = 9")
     other.close()
-    with pytest.raises(UsersUnavailableError, match="of a later release: format 9, not 1"):
+    with pytest.raises(UserStoreError, match="of a later release: format 9, not 1"):
         opened(path, clock).get("", "ann")
 
 
@@ -433,7 +433,7 @@ def test_a_locked_file_is_read_but_not_written(path, clock, monkeypatch):
     users.learn("", "ann", words("a"))
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(UsersUnavailableError, match="database is locked"):
+    with pytest.raises(UserStoreError, match="database is locked"):
         users.learn("", "ann", words("b"))
     clock.now += 2 * HOUR  # its use cannot be noted
     assert len(users.get("", "ann")) == 1
@@ -447,7 +447,7 @@ def test_a_full_disk_loses_nothing(path, clock):
     writer = users._connections[max(users._connections)]
     writer.execute(f"PRAGMA max_page_count = {writer.execute('PRAGMA page_count').fetchone()[0]}")
     many = words(*(f"word{n}" for n in range(900)))
-    with pytest.raises(UsersUnavailableError, match="full"):
+    with pytest.raises(UserStoreError, match="full"):
         users.learn("", "bob", many)
     assert len(users.find("", "ann")) == 1
     assert len(users.get("", "bob")) == 0
@@ -456,5 +456,5 @@ def test_a_full_disk_loses_nothing(path, clock):
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path, clock):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsersUnavailableError, match="cannot be read or written now"):
+    with pytest.raises(UserStoreError, match="cannot be read or written now"):
         opened(tmp_path / "file" / "users.sqlite", clock).get("", "ann")

@@ -18,13 +18,7 @@ from markdown_it import MarkdownIt
 from pygls.workspace import PositionCodec
 
 from service.local import language_server
-from service.local.language_server import (
-    Document,
-    ProseServer,
-    ServerOptions,
-    add_word,
-    problem_of_word,
-)
+from service.local.language_server import Document, ProseServer, ServerOptions, add_word, problem_of_word
 
 URI = "file:///a"
 PLACE = {"line": 0, "character": 3}

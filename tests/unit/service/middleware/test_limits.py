@@ -11,7 +11,7 @@ from service.engine.metrics import Metrics
 from service.middleware.authentication import AccessTable, Authentication
 from service.middleware.cross_origin import CrossOriginGuard, CrossOriginReplies
 from service.middleware.guard import Guard
-from service.middleware.limits import ARRIVAL_S, BodyLimit, HeldBodies
+from service.middleware.guarded_request import ARRIVAL_S, BodyLimit, HeldBodies
 
 
 def guard(app, metrics):

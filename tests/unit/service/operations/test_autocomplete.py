@@ -7,11 +7,11 @@ import pytest
 
 from models.calls import run_to_completion
 from models.errors import SupersededError
+from models.language_model import Vocabulary
 from models.prefix_cache import NextTokenCache, NextTokenEntry
 from models.scoring.model_weights import WeightedModel
-from models.scoring.texts import Limits
+from models.text_model import Limits
 from models.tokenizers import CharacterTokenizer, WordTokenizer
-from models.vocabulary import Vocabulary
 from models.words import match_beginning
 from service.operations.autocomplete import AutocompleteRequest, autocomplete
 from service.routes.request import AutocompleteSessions

@@ -9,7 +9,7 @@ from models.calls import run_to_completion
 from models.checking.error_model import GivenSpan
 from models.errors import ContextLengthError, InputError
 from models.scoring.model_weights import WeightedModel
-from models.scoring.texts import Limits
+from models.text_model import Limits
 from service.operations.check import CheckRequest, check
 from tests.support.families import NAMES, model, tokenizer
 from tests.support.text_models import check as check_directly

@@ -10,17 +10,10 @@ from models.calls import Predict, iter_outputs, run_call, run_to_completion
 from models.decoding import choices as module
 from models.decoding.choices import Prompt, score_prompt_tokens
 from models.decoding.parameters import DecodingParameters
-from models.errors import InputError, UnsupportedParameterError
-from models.language_model import TopTokens, score_sequences
-from models.scoring.texts import Limits
-from models.text_model import TextModel
-from models.vocabulary import BOS, EOS, UNK
-from service.operations.completions import (
-    CompletionRequest,
-    EntryBuilder,
-    complete_prompts,
-    no_entries,
-)
+from models.errors import InputError, UnsupportedError
+from models.language_model import BOS, EOS, UNK, TopTokens, score_sequences
+from models.text_model import Limits, TextModel
+from service.operations.completions import CompletionRequest, EntryBuilder, complete_prompts, no_entries
 from service.schemas.replies import Usage
 from tests.support import families
 from tests.support.pretrained import pretrained
@@ -91,7 +84,7 @@ def test_fields_of_other_endpoints_are_ignored():
 
 
 def test_prompts_read_from_right_to_left_are_refused():
-    with pytest.raises(UnsupportedParameterError):
+    with pytest.raises(UnsupportedError):
         complete("w2", direction="backward")
 
 

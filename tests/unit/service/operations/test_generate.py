@@ -14,11 +14,9 @@ from models.decoding.decode import Decode
 from models.decoding.generate import continue_prompts
 from models.decoding.parameters import DecodingParameters
 from models.errors import InputError
-from models.language_model import pad_sequences, score_sequences
+from models.language_model import EOS, pad_sequences, score_sequences
 from models.phrases import Phrase
-from models.scoring.texts import Limits
-from models.text_model import TextModel
-from models.vocabulary import EOS
+from models.text_model import Limits, TextModel
 from service.operations.completions import Completions
 from service.operations.generate import Generate
 from tests.support import families

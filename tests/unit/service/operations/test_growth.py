@@ -8,11 +8,11 @@ import pytest
 
 from models.calls import run_to_completion
 from models.decoding.generate import phrase_automaton
+from models.language_model import Vocabulary
 from models.phrases import Phrase
 from models.scoring.model_weights import WeightedModel
-from models.scoring.texts import Limits
+from models.text_model import Limits
 from models.tokenizers import CharacterTokenizer, WordTokenizer
-from models.vocabulary import Vocabulary
 from service.operations.autocomplete import AutocompleteRequest, autocomplete
 from service.operations.generate import Generate, GenerateRequest
 from tests.support.counted_calls import calls_by_step

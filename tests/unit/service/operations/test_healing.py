@@ -10,9 +10,9 @@ from models.calls import iter_outputs, run_to_completion
 from models.completion.prefix import take_back
 from models.decoding import strategies as decode
 from models.decoding.parameters import DecodingParameters
-from models.errors import UnsupportedParameterError
-from models.scoring.texts import Limits
-from models.vocabulary import EOS, UNK
+from models.errors import UnsupportedError
+from models.language_model import EOS, UNK
+from models.text_model import Limits
 from service.operations.completions import CompletionRequest, complete_prompts
 from service.operations.generate import Generate, GenerateRequest
 from tests.matrix.zoo import tokenizer
@@ -189,7 +189,7 @@ def test_other_requests_run_between_the_choices(load, finish):
 
 def test_beams_and_token_ids_are_refused(load):
     loaded = load(tokenizer("bpe"))
-    with pytest.raises(UnsupportedParameterError, match="strategy is 'beam'"):
+    with pytest.raises(UnsupportedError, match="strategy is 'beam'"):
         continued(loaded, "The ca", strategy="beam")
-    with pytest.raises(UnsupportedParameterError, match="prompt is a list of token ids"):
+    with pytest.raises(UnsupportedError, match="prompt is a list of token ids"):
         continued(loaded, [3, 4])

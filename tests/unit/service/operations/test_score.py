@@ -6,18 +6,16 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from models.calls import Read, iter_outputs, run_to_completion
+from models.arrays import runs_by_cost
+from models.calls import Read, iter_outputs, materialize, run_to_completion
 from models.errors import ContextLengthError, InputError
+from models.language_model import UNK
 from models.prefix_cache import NextTokenCache
 from models.reranking.candidates import Candidate, CandidateList
-from models.scoring import prefill as prefill_module
-from models.scoring import sequences as sequence_scores_module
+from models.scoring import sequences as scoring
 from models.scoring.candidate_texts import find_distinct_texts, tokenise_texts
-from models.scoring.prefill import prefill
-from models.scoring.sequences import build_tree, may_be_cheaper, score_sequence_list, tree_is_cheaper
-from models.scoring.texts import ContextEncoder, EncodedText, Limits
-from models.states import materialize
-from models.vocabulary import UNK
+from models.scoring.sequences import build_tree, may_be_cheaper, prefill, score_sequence_list, tree_is_cheaper
+from models.text_model import ContextEncoder, EncodedText, Limits
 from service.operations import next_token as next_token_module
 from service.operations.generate import Generate, GenerateRequest
 from service.operations.next_token import NextToken, NextTokenRequest
@@ -110,9 +108,8 @@ def test_distributions_come_in_bounded_parts(words):
 
 
 @pytest.mark.parametrize("lengths", [[], [0], [9], [4, 6, 1, 0, 12, 3], [10, 10]])
-def test_contexts_are_grouped_by_their_tokens(monkeypatch, lengths):
-    monkeypatch.setattr(prefill_module, "MAX_GROUP_TOKENS", 10)
-    cut = [lengths[group] for group in prefill_module.token_runs(lengths)]
+def test_contexts_are_grouped_by_their_tokens(lengths):
+    cut = [lengths[group] for group in runs_by_cost(lengths, 10)]
     assert [length for group in cut for length in group] == lengths
     assert all(sum(group) <= 10 or len(group) == 1 for group in cut)
 
@@ -124,7 +121,8 @@ def test_groups_of_contexts_change_no_answer(words, finish, monkeypatch):
     sequences = [EncodedText(np.array(t, dtype=np.int64), np.array([4, 5])) for t in texts]
     whole, _ = finish(operation(NextToken, words, command, LIMITS).run())
     scores, _ = finish(score_sequence_list(words, sequences, bos=True))
-    monkeypatch.setattr(prefill_module, "MAX_GROUP_TOKENS", 8)
+    for module in (next_token_module, scoring):
+        monkeypatch.setattr(module, "MAX_GROUP_TOKENS", 8)
     for got, want in zip(finish(operation(NextToken, words, command, LIMITS).run())[0], whole, strict=True):
         np.testing.assert_array_equal(got[0].ids, want[0].ids)
         assert got[1] == want[1]
@@ -141,9 +139,9 @@ def test_few_contexts_are_kept_at_once(words, finish, monkeypatch):
         largest = max(largest, sum(map(len, contexts)))
         return prefill(loaded, contexts, bos=bos)
 
-    for module in (next_token_module, sequence_scores_module):
+    for module in (next_token_module, scoring):
         monkeypatch.setattr(module, "prefill", watched)
-    monkeypatch.setattr(prefill_module, "MAX_GROUP_TOKENS", 100)
+        monkeypatch.setattr(module, "MAX_GROUP_TOKENS", 100)
     command = NextTokenRequest(context=[[4] * 30] * 20, top_k=1, entropy=False)
     finish(operation(NextToken, words, command, LIMITS).run())
     events(operation(NextToken, words, command, LIMITS).rows())
@@ -183,10 +181,10 @@ def test_one_long_context_among_many_short_ones_is_not_padded_for_all(words, fin
         largest = max(largest, tokens.size)
         return Read(model, state, tokens, lengths, want)
 
-    monkeypatch.setattr(prefill_module, "Read", watched)
+    monkeypatch.setattr(scoring, "Read", watched)
     contexts = [np.full(5000, 4), *[np.full(1, 4)] * 1000]
     finish(prefill(words, contexts, bos=True))
-    assert largest <= max(5000, prefill_module.MAX_CALL_TOKENS)
+    assert largest <= max(5000, scoring.MAX_CALL_TOKENS)
 
 
 def test_a_context_before_many_texts_is_kept_once(words, finish):

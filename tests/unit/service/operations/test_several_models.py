@@ -10,6 +10,7 @@ from models.checking.check import Checked, _combine
 from models.checking.checker import Issue, Suggestion
 from models.checking.sentences import Word
 from models.completion.prefix import split_prefix
+from models.language_model import BOS, UNK, Vocabulary
 from models.prefix_cache import Evidence, NextTokenEntry
 from models.scoring.model_weights import (
     WeightedModel,
@@ -19,9 +20,8 @@ from models.scoring.model_weights import (
     weights_before,
     weights_given_text,
 )
-from models.scoring.texts import Limits
+from models.text_model import Limits
 from models.tokenizers import CharacterTokenizer, WordTokenizer
-from models.vocabulary import BOS, UNK, Vocabulary
 from service.operations.autocomplete import AutocompleteRequest, autocomplete
 from tests.unit.conftest import loaded
 

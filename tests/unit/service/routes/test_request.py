@@ -9,11 +9,11 @@ import pytest
 from models.calls import iter_outputs
 from models.errors import InputError
 from service.operations.operation import BYTES_PER_TOKEN, Cost, LinesOperation, request_options
+from service.routes.replies import write_lines
 from service.routes.request import parse_body
-from service.routes.streaming import write_lines
-from service.schemas.pieces import json_pieces, reply_pieces
 from service.schemas.replies import NextTokenReply, NextTokenResult, TokenScore, to_json
 from service.schemas.suggestions import CheckReply, SuggestedText, TextIssue, WordSurprisal
+from service.schemas.wire import json_pieces, reply_pieces
 
 ALONE = {}
 

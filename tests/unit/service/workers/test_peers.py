@@ -7,7 +7,7 @@ import json
 import pytest
 
 from service.http_client import ExchangeError, encode_request
-from service.middleware.limits import RECEIVE_TIMEOUT, HeldBodies
+from service.middleware.guarded_request import RECEIVE_TIMEOUT, HeldBodies
 from service.workers import peers
 from service.workers.peers import (
     AFFINITY_PATHS,

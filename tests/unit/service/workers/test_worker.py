@@ -45,7 +45,7 @@ async def started(board, folder, *, is_loaded=True, is_stopped=False):
         engine=SimpleNamespace(is_hung=False, close=close),
         reloader=SimpleNamespace(initial_load_done=is_loaded),
     )
-    app = SimpleNamespace(state=SimpleNamespace(services=services, peers={}, endpoints=()))
+    app = SimpleNamespace(state=SimpleNamespace(services=services, peers={}, endpoints=(), tracing=None))
     with socket.create_server(("127.0.0.1", 0)) as listening, pytest.MonkeyPatch.context() as patch:
         patch.setattr(workers_worker, "sync_with_peers", take_over)
         server = WorkerServer(app, Settings(), crew)

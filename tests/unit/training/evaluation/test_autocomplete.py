@@ -9,11 +9,10 @@ from models.calls import run_to_completion
 from models.completion.ranking import RankingSettings
 from models.completion.user_model import UserModel
 from models.errors import InputError
+from models.language_model import BOS, EOS, UNK, Vocabulary
 from models.scoring.model_weights import WeightedModel
-from models.scoring.texts import Limits
-from models.text_model import TextModel
+from models.text_model import Limits, TextModel
 from models.tokenizers import CharacterTokenizer, WordTokenizer
-from models.vocabulary import BOS, EOS, UNK, Vocabulary
 from service.console.evaluation import show_autocomplete_evaluation
 from service.operations.autocomplete import AutocompleteRequest, autocomplete
 from tests.support.fake_models import FakeModel, RememberingModel, fake_vocabulary

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from models.arrays import to_numpy
-from models.vocabulary import BOS, EOS, UNK
+from models.language_model import BOS, EOS, UNK
 from tests.support import families
 from tests.support.fake_models import FakeModel, fake_vocabulary
 from training.corpus import EncodedCorpus

@@ -7,10 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from models.checkpoint.load import load_checkpoint
+from models.checkpoint.load import CheckpointDescription, load_checkpoint
 from models.checkpoint.precision import to_int8
 from models.checkpoint.registry import LocalRegistry
-from models.checkpoint.write import CheckpointDescription
 from models.errors import FormatError, InputError, ModelNotFoundError
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel

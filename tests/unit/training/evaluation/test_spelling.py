@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from rapidfuzz.distance import OSA
 
-from models.checking.calibration import CalibrationStore
 from models.checking.checker import Checker
+from models.checking.error_model import CalibrationStore
 from models.checking.sentences import sentence_splitter_for
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import open_registry
-from models.errors import FormatError, InputError, UnsupportedParameterError
+from models.errors import FormatError, InputError, UnsupportedError
 from tests.support.text_models import SENTENCES, trigram
 from training.commands import run_train
 from training.evaluation.spelling import (
@@ -293,7 +293,7 @@ def test_wrong_options_are_named(registry, options, said):
 
 
 def test_a_model_that_reads_backward_is_refused(registry):
-    with pytest.raises(UnsupportedParameterError, match="right to left"):
+    with pytest.raises(UnsupportedError, match="right to left"):
         evaluated(registry, "backward")
 
 

@@ -10,10 +10,10 @@ import torch
 from models.cache.model import CacheModel
 from models.checkpoint.load import load_checkpoint
 from models.errors import InputError
+from models.language_model import Vocabulary
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
-from models.vocabulary import Vocabulary
 from tests.support import cuda_stand_in, families
 from tests.support.cuda_stand_in import KINDS, cuda_device, without_wrappers
 from tests.support.resumable import Ending, weights
@@ -23,9 +23,9 @@ from training.dynamic_evaluation import dynamic_evaluation
 from training.neural import resume, trainer
 from training.neural.diagnostics import diagnose
 from training.neural.embeddings import Embeddings
-from training.neural.resume import check_same_structure
+from training.neural.resume import check_structure
 from training.neural.settings import TrainSettings
-from training.neural.soft_targets import DRAWN_TOKENS, TARGET_TOKENS, SoftTargets, write_soft_targets
+from training.neural.streams import DRAWN_TOKENS, TARGET_TOKENS, SoftTargets, write_soft_targets
 from training.neural.trainer import train_network
 from training.progress import SILENT
 from training.recipe import Recipe
@@ -55,9 +55,9 @@ def comparing_types(monkeypatch):
     """Make the check of saved states compare the types of plain tensors."""
 
     def check(given, own, name):
-        check_same_structure(given, without_wrappers(own), name)
+        check_structure(given, without_wrappers(own), name)
 
-    monkeypatch.setattr(resume, "check_same_structure", check)
+    monkeypatch.setattr(resume, "check_structure", check)
 
 
 @pytest.fixture

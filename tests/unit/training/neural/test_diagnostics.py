@@ -5,13 +5,12 @@ import pytest
 import torch
 from torch import nn
 
-from models.language_model import SCORES, Want, is_self_normalised, pad_sequences
+from models.language_model import BOS, EOS, SCORES, Want, is_self_normalised, pad_sequences
 from models.neural.cells import Body
 from models.neural.config import NetworkConfig
 from models.neural.int8.model import Int8Model
 from models.neural.model import NeuralModel
 from models.neural.network import Network
-from models.vocabulary import BOS, EOS
 from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import evaluate
 from training.neural.diagnostics import (

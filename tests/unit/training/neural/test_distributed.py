@@ -15,16 +15,10 @@ import torch
 
 from models.errors import InputError, ProcessLostError
 from models.neural.cells import Dropout
-from training.neural.distributed import (
-    PeerMonitor,
-    Processes,
-    _Peer,
-    check_agreement,
-    check_same_command,
-)
+from training.neural.distributed import PeerMonitor, Processes, _Peer, check_agreement, check_same_command
 from training.neural.resume import Saver
+from training.progress import EXIT_TERMINATED, Terminated, catch_interruption, exit_on_sigterm
 from training.recipe import load_recipe
-from training.signals import EXIT_TERMINATED, Terminated, catch_interruption, exit_on_sigterm
 
 
 def test_a_batch_that_cannot_be_divided_is_refused():

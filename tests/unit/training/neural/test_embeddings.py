@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from models.errors import FormatError, InputError
+from models.language_model import Vocabulary
 from models.neural.config import NetworkConfig
 from models.neural.network import Network
-from models.vocabulary import Vocabulary
 from training.neural.embeddings import initialise_embeddings, read_embeddings
 
 VOCABULARY = Vocabulary(["the", "cat", "sat", "2005", ". . ."])

@@ -11,19 +11,13 @@ import pytest
 import torch
 
 from models.errors import InputError
+from models.language_model import BOS, Vocabulary
 from models.neural.config import NetworkConfig
 from models.neural.network import Network
-from models.vocabulary import BOS, Vocabulary
 from tests.support.resumable import fit, saved_state
-from training.neural.diagnostics import (
-    TensorBoardWriter,
-    display_text,
-    memory_advice,
-    worst_row,
-)
+from training.neural.diagnostics import TensorBoardWriter, display_text, memory_advice, worst_row
 from training.neural.settings import TrainSettings
-from training.progress import HistoryRecord, Progress
-from training.signals import catch_interruption
+from training.progress import HistoryRecord, Progress, catch_interruption
 
 
 def test_the_worst_row_is_the_one_with_the_highest_loss(vocabulary):

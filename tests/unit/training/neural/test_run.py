@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from models.language_model import BOS
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
-from models.vocabulary import BOS
 from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import evaluate
 from training.neural.run import Validation, sample_rows, sample_sentences

@@ -6,16 +6,12 @@ import torch
 
 from models.arrays import to_numpy
 from models.errors import FormatError
-from models.vocabulary import BOS
+from models.language_model import BOS
 from tests.support import families
-from training.neural import soft_targets
+from training.neural import streams as soft_targets
 from training.neural.losses.softmax import linear_softmax
 from training.neural.settings import TrainSettings
-from training.neural.soft_targets import (
-    SoftTargets,
-    write_soft_targets,
-)
-from training.neural.streams import Streams
+from training.neural.streams import SoftTargets, Streams, write_soft_targets
 from training.progress import SILENT
 
 CPU = torch.device("cpu")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from models.errors import InputError
-from models.vocabulary import BOS, EOS, UNK
+from models.language_model import BOS, EOS, UNK
 from training.corpus import EncodedCorpus
 from training.neural.settings import TrainSettings
 from training.neural.streams import Streams

@@ -18,7 +18,7 @@ from training.ensemble import divide_minutes, training_waves
 from training.evaluation.evaluate import evaluate
 from training.mixture import part_recipes, published_teachers
 from training.neural.distributed import check_same_command
-from training.neural.soft_targets import SoftTargets, write_soft_targets
+from training.neural.streams import SoftTargets, write_soft_targets
 from training.ngram.estimate import estimate
 from training.progress import SILENT
 from training.recipe import load_recipe, parse_recipe, recipe_table
@@ -126,7 +126,7 @@ def test_each_combination_of_teachers_reads_the_text_once(tmp_path, monkeypatch,
         }
         assert taught.soft_targets["x"].path == taught.soft_targets["y"].path != taught.soft_targets["z"].path
         with monkeypatch.context() as patched:
-            patched.setattr("training.neural.soft_targets.write_soft_targets", pytest.fail)
+            patched.setattr("training.neural.streams.write_soft_targets", pytest.fail)
             assert with_soft_targets({"x": recipe}, inputs).soft_targets["x"] == taught.soft_targets["x"]
         other = with_soft_targets({"x": recipe}, inputs._replace(texts=texts.map(EncodedCorpus.reversed)))
         other = other.soft_targets["x"]
@@ -407,7 +407,7 @@ def test_a_backward_teacher_reads_what_its_backward_student_reads(registry, monk
     )
     texts = []
     monkeypatch.setattr(
-        "training.neural.soft_targets.write_soft_targets",
+        "training.neural.streams.write_soft_targets",
         lambda *given, **options: texts.append(given[2]) or write_soft_targets(*given, **options),
     )
     taught = [*settings, 'train.teacher=["back"]']

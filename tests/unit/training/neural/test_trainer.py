@@ -10,8 +10,8 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from models.errors import InputError
+from models.language_model import BOS
 from models.neural.config import NetworkConfig
-from models.vocabulary import BOS
 from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import evaluate
 from training.neural import trainer

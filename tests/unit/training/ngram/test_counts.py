@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from models.errors import InputError
-from models.vocabulary import BOS, EOS, UNK
+from models.language_model import BOS, EOS, UNK
 from tests.reference.backoff import estimated_orders
 from training.corpus import EncodedCorpus
 from training.ngram.counts import (

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from models.errors import InputError
+from models.language_model import BOS, EOS, UNK, Vocabulary
 from models.ngram.model import NGramState
-from models.vocabulary import BOS, EOS, UNK, Vocabulary
 from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import evaluate
 from training.ngram.estimate import SmoothingName, estimate, make_smoothing

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from models.vocabulary import BOS, EOS, Vocabulary
+from models.language_model import BOS, EOS, Vocabulary
 from tests.reference import smoothing as slow
 from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import evaluate

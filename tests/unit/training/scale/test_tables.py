@@ -8,18 +8,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from models.errors import FormatError, InputError, RegistryError
+from models.language_model import BOS, EOS, Vocabulary
 from models.tokenizers import WordTokenizer
-from models.vocabulary import BOS, EOS, Vocabulary
 from training.corpus import Corpus, EncodedCorpus, FileSentences
 from training.evaluation.breakdown import COUNTS_FILE
 from training.progress import SILENT
 from training.scale.plan import ABSENT
-from training.scale.tables import (
-    stage_key,
-    text_windows,
-    workspace,
-    write_windows,
-)
+from training.scale.training import stage_key, text_windows, workspace, write_windows
 from training.texts import read_texts
 
 

@@ -5,12 +5,19 @@ import pytest
 import torch
 
 from models.errors import InputError
-from models.language_model import SCORES, Want, pad_sequences, prefill_sequences, score_sequences
+from models.language_model import (
+    BOS,
+    SCORES,
+    Vocabulary,
+    Want,
+    pad_sequences,
+    prefill_sequences,
+    score_sequences,
+)
 from models.neural.config import NetworkConfig
 from models.neural.int8.model import Int8Model
 from models.neural.model import NeuralModel
 from models.neural.network import Network
-from models.vocabulary import BOS, Vocabulary
 
 VOCABULARY = Vocabulary([f"w{i}" for i in range(67)])
 SHAPES = [

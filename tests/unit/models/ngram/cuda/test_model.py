@@ -14,6 +14,7 @@ from models.decoding.rules import compile_rules
 from models.decoding.sampling import choose_tokens
 from models.errors import InputError
 from models.language_model import (
+    BOS,
     SCORES,
     STATE,
     SequenceReader,
@@ -26,7 +27,6 @@ from models.ngram.cuda import kernels
 from models.ngram.cuda import model as cuda_model
 from models.ngram.cuda.model import TensorNGramModel
 from models.ngram.model import NGramModel
-from models.vocabulary import BOS
 from tests.support.families import DEVICES
 
 

@@ -13,7 +13,7 @@ from models.errors import FormatError, InputError
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats import reader
 from models.reranking.formats.format import BadLine
-from models.reranking.formats.reader import format_name_of_media_type, read_bytes, read_lists
+from models.reranking.formats.reader import format_of_media_type, read_bytes, read_lists
 from models.reranking.formats.writer import write_lists
 from models.reranking.metrics import summarise_lists
 
@@ -143,9 +143,9 @@ def test_the_head_is_read_again(monkeypatch):
 
 
 def test_media_types_name_formats():
-    assert format_name_of_media_type("Text/X-Moses-NBest; charset=utf-8") == "moses"
-    assert format_name_of_media_type("application/x-ndjson") == "jsonl"
-    assert format_name_of_media_type("text/html") is None
+    assert format_of_media_type("Text/X-Moses-NBest; charset=utf-8") == "moses"
+    assert format_of_media_type("application/x-ndjson") == "jsonl"
+    assert format_of_media_type("text/html") is None
 
 
 def test_fields_that_a_format_drops_are_named():

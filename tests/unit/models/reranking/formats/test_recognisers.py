@@ -9,12 +9,7 @@ import pytest
 from models.errors import InputError
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.format import BadLine
-from models.reranking.formats.reader import (
-    FORMATS,
-    WRITTEN_FORMAT_NAMES,
-    detect_format,
-    read_lists,
-)
+from models.reranking.formats.reader import FORMATS, WRITTEN_FORMAT_NAMES, detect_format, read_lists
 from tests.support.recogniser_lists import SAMPLES
 from tests.support.written_lists import format_lists
 

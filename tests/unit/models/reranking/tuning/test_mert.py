@@ -5,8 +5,7 @@ import pytest
 
 from models.calls import run_to_completion
 from models.reranking.metrics import make_metric
-from models.reranking.tuning.mert import LossCurve, line_loss, powell_search, start_points
-from models.reranking.tuning.problem import TuningProblem
+from models.reranking.tuning.mert import LossCurve, TuningProblem, line_loss, powell_search, start_points
 from tests.support.nbest_lists import informative, problem, scaled
 
 

@@ -6,9 +6,8 @@ import torch
 from torch.nn import functional
 
 from models.errors import InputError
-from models.neural.adaptive_softmax import AdaptiveSoftmax, ClusteredEmbedding
-from models.neural.softmax import Softmax
-from models.vocabulary import BOS
+from models.language_model import BOS
+from models.neural.output import AdaptiveSoftmax, ClusteredEmbedding, Softmax
 from training.neural.losses import sampled, softmax
 from training.neural.losses.sampled import (
     NegativeSampling,

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch.nn import functional
 
+from models.language_model import BOS
 from models.neural.config import NetworkConfig
 from models.neural.network import Network
-from models.vocabulary import BOS
 from training.neural.losses import softmax
 from training.neural.losses.softmax import FullSoftmax, logistic_gradients, softmax_gradients
 from training.neural.trainer import backward

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
+from models.language_model import BOS, EOS, UNK, Vocabulary
 from models.ngram.build import NGrams
-from models.vocabulary import BOS, EOS, UNK, Vocabulary
 from tests.reference.backoff import estimated_orders
 from training.corpus import EncodedCorpus
 from training.ngram.counts import OrderCounts
 from training.ngram.estimate import estimate
-from training.ngram.smoothing.good_turing import _back_off, _remaining_mass, discount_ratios, good_turing
+from training.ngram.smoothing.interpolation import _back_off, _remaining_mass, discount_ratios, good_turing
 from training.ngram.smoothing.kneser_ney import (
     FALLBACK_DISCOUNTS,
     SINGLE_FALLBACK_DISCOUNT,
