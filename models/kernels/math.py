@@ -1,4 +1,4 @@
-"""Branch-free functions in single precision, and helpers for intrinsics in LLVM IR.
+"""Branch-free functions in single precision, and helpers for LLVM intrinsics.
 
 Loops over exp, log, sigmoid, tanh and the fused multiply-add are vectorised. Processors round every operation here
 equally in scalar and vector form, and the compiler contracts or reorders none, so a result depends on

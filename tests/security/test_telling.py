@@ -57,6 +57,7 @@ def attack(url):
 @pytest.fixture(scope="module")
 def told(tmp_path_factory):
     """Replies, metrics and log of an attacked service, at log level debug in text form; JSON escapes anyway."""
+    from models.checkpoint import load
     from tests.security.conftest import fill
 
     with pytest.MonkeyPatch.context() as patch:
