@@ -1,4 +1,4 @@
-"""Branch-free functions in single precision, and helpers for LLVM intrinsics.
+"""Branch-free functions in single precision, and LLVM helpers.
 
 Loops over exp, log, sigmoid, tanh and the fused multiply-add are vectorised. Processors round every operation here
 equally in scalar and vector form, and the compiler contracts or reorders none, so a result depends on
