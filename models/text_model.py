@@ -25,6 +25,7 @@ from models.slot_model import with_slots
 from models.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
+    from models.ngram.intervals import WordCompleter
     from models.ngram.lines import LineScorer
 
 _MAX_SLOTTED = 16
@@ -114,6 +115,15 @@ class TextModel:
         from models.ngram.lines import LineScorer
 
         return LineScorer.of(self.model, self.tokenizer)
+
+    @cached_property
+    def word_completer(self) -> "WordCompleter | None":
+        """Completer of words by intervals; None unless an n-gram model reads words forward."""
+        if self.reads_backward or not is_lookup(self.model):
+            return None
+        from models.ngram.intervals import WordCompleter
+
+        return WordCompleter.of(self.model, self.tokenizer)
 
     @cached_property
     def checker(self) -> Checker:

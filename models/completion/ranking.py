@@ -32,7 +32,7 @@ from models.completion.prefix import (
     corrected_prefixes,
     split_prefix,
 )
-from models.completion.search import CompletionSearch, CompletionSettings, run_searches
+from models.completion.search import CompletionSearch, CompletionSettings, IntervalSearch, run_searches
 from models.completion.token_trie import as_one_word, fold_case
 from models.completion.user_model import (
     NextWordModels,
@@ -78,7 +78,7 @@ _MIN_LOG_PROBABILITY = -80.0
 _MIN_PROBABILITY = 1e-12
 """Probability below which completions are never returned."""
 
-_PrefixSearch: TypeAlias = tuple[CorrectedPrefix, CompletionSearch]
+_PrefixSearch: TypeAlias = tuple[CorrectedPrefix, CompletionSearch | IntervalSearch]
 """A possibly intended prefix, and the search for words that begin with it."""
 
 
@@ -254,29 +254,31 @@ def _best_completions(
         worth = offer.probability * (max(saved, 0) if settings.rank == "savings" else 1)
         return not offer.is_complete, -worth, offer.text
 
-    best: list[RankedCompletion] = []
-    phrases = PhraseAutomaton[str]()
+    best: list[tuple[tuple[bool, float, str], int, RankedCompletion]] = []
+    phrases: PhraseAutomaton[str] | None = None
     if blocked:
+        phrases = PhraseAutomaton()
         yield from phrases.build(blocked, [1.0] * len(blocked))
     num_read = 0
-    for offer in completions:
+    for number, offer in enumerate(completions):
         if (num_read := num_read + len(offer.text)) > _CHARS_PER_STEP:
             num_read = 0
             yield None
         offer.of_model = (1 - weight) * offer.of_model / live
         offer.of_user = weight * offer.of_user / live
-        is_worse = len(best) == settings.limit and rank(best[-1]) <= rank(offer)
-        if is_worse or offer.probability < least:
+        ranked = rank(offer), number, offer
+        if (len(best) == settings.limit and best[-1] <= ranked) or offer.probability < least:
             continue
         folded = _folded(offer.text)
         words = folded.split()
-        bare = chain.from_iterable(sentence_words(folded) if blocked else ())
         # with or without punctuation
-        is_blocked = blocked and any(map(phrases.find, (words, bare)))
+        is_blocked = phrases is not None and any(
+            map(phrases.find, (words, chain.from_iterable(sentence_words(folded))))
+        )
         if not is_blocked and _CONTROL_TOKENS.isdisjoint(words):
-            insort(best, offer, key=rank)
+            insort(best, ranked)
             del best[settings.limit :]
-    return best
+    return [offer for _, _, offer in best]
 
 
 def _folded(text: str) -> str:
@@ -437,6 +439,11 @@ class _OfModel:
     def _create_searches(self, typed: PrefixSplit, limit: int) -> Work[Any, list[_PrefixSearch]]:
         """Create searches for the typed prefix, then corrected ones, most probable edits first."""
         settings, entry, tokens = self.settings, self._entry, self._loaded.token_trie
+        typed_prefix = CorrectedPrefix(typed.spelled, 0, 1.0, 0.0)
+        if isinstance(entry.state, int) and (completer := self._loaded.word_completer) is not None:
+            any_case = settings.ignore_case
+            search = IntervalSearch(completer, tokens, entry.state, typed.spelled, limit, any_case=any_case)
+            return [(typed_prefix, search)]
         found = corrected_prefixes(
             tokens,
             typed.spelled,
@@ -455,7 +462,7 @@ class _OfModel:
         shares = [settings.max_steps - spare if variants else settings.max_steps]
         shares += [max(1, round(spare * one.weight / weights)) for one in variants]
         searches: list[_PrefixSearch] = []
-        prefixes = CorrectedPrefix(typed.spelled, 0, 1.0, 0.0), *variants
+        prefixes = typed_prefix, *variants
         for prefix, max_steps in zip(prefixes, shares, strict=True):
             if searches:
                 yield None
@@ -518,6 +525,8 @@ def rank_completions(
         check_forward(loaded)
         split = split_prefix(loaded.tokenizer, text)
         entry = cached
+        if entry is None and may_use_intervals(models, settings, split):
+            entry = NextTokenEntry(*loaded.word_completer.read(split.context))
         if entry is None:
             entry = yield from predict_next(loaded, split.context, limits, param="text")
         limits.check_length(entry.num_tokens, param="text")
@@ -544,10 +553,12 @@ def rank_completions(
 
     members = [one for part in parts for one in part.members]
     of_model = math.fsum(part.weight * part.mass for part in parts)
-    previous = previous_word(compose(text[: typed.start]))
-    of_user = yield from _add_user_completions(
-        found, mass_of, text, settings, typed, personal, limit, previous
-    )
+    of_user = 0.0
+    if personal:
+        previous = previous_word(compose(text[: typed.start]))
+        of_user = yield from _add_user_completions(
+            found, mass_of, text, settings, typed, personal, limit, previous
+        )
     share = settings.user_weight if of_user else 0.0
     live = (1 - share) * of_model + share * of_user
     if of_model:
@@ -560,9 +571,21 @@ def rank_completions(
     return Ranking(typed, best, unexplored, weights)
 
 
+def may_use_intervals(models: Sequence[WeightedModel], settings: RankingSettings, typed: PrefixSplit) -> bool:
+    """Return whether completions are found without a distribution: single words of one n-gram model."""
+    is_plain = len(models) == settings.max_words == 1 and not _max_edits(settings, typed)
+    return is_plain and models[0].loaded.word_completer is not None
+
+
+def _max_edits(settings: RankingSettings, typed: PrefixSplit) -> int:
+    return min(settings.fuzzy, len(typed.prefix) // LETTERS_PER_EDIT)
+
+
 def _adapted(settings: RankingSettings, typed: PrefixSplit, *, any_case: bool) -> RankingSettings:
     """Return settings with a model's case, and as many corrections as the prefix allows."""
-    fuzzy = min(settings.fuzzy, len(typed.prefix) // LETTERS_PER_EDIT)
+    fuzzy = _max_edits(settings, typed)
+    if (any_case, fuzzy) == (settings.ignore_case, settings.fuzzy):
+        return settings
     return replace(settings, ignore_case=any_case, fuzzy=fuzzy)
 
 

@@ -6,6 +6,7 @@ expands the most probable token sequence first. Unexplored sequences count by th
 are exact if nothing stays unexplored, else lower bounds.
 """
 
+import math
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from functools import partial
 from heapq import heapify, heappop, heappush, heapreplace, merge, nlargest
 from itertools import count, islice
 from operator import itemgetter
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -22,6 +23,9 @@ from models.calls import Step, Work
 from models.completion.token_trie import TokenTrie, WordState, fold_case, restore_words, scan_words
 from models.language_model import LanguageModel
 from models.words import JOINERS
+
+if TYPE_CHECKING:
+    from models.ngram.intervals import WordCompleter
 
 Masses: TypeAlias = Float64s
 """Probabilities, not logarithms [n]."""
@@ -645,7 +649,57 @@ def _largest_indices(values: Masses, count: int) -> TokenIds:
     return np.argpartition(values, len(values) - count)[len(values) - count :]
 
 
-def run_searches(model: LanguageModel[Any], searches: Sequence[CompletionSearch]) -> Work[Any, None]:
+class IntervalSearch:
+    """Search among the words of an n-gram model with a prefix; its result is complete at once.
+
+    Args:
+        completer: completer of the model's words.
+        tokens: the model's token trie.
+        state: number of the state after the context.
+        spelled: bytes that the next word starts with.
+        limit: maximum words in the result.
+        any_case: match the prefix in any case.
+    """
+
+    def __init__(
+        self,
+        completer: "WordCompleter",
+        tokens: TokenTrie,
+        state: int,
+        spelled: bytes,
+        limit: int,
+        *,
+        any_case: bool,
+    ) -> None:
+        order, self._tokens = tokens.folded if any_case else tokens.exact, tokens
+        self._key = fold_case if any_case else bytes
+        self._prefix, self._log_prob = self._key(spelled), partial(completer.log_prob, state)
+        interval = order.interval(self._prefix)
+        self._found = completer.complete(state, order.ids, *interval, limit)
+
+    def next_step(self) -> None:
+        """Return None: there are no further steps."""
+
+    def result(self) -> SearchResult:
+        """Return the completions."""
+        words, log_probs, mass = self._found
+        texts = (self._tokens.token_bytes[word].decode().removeprefix(" ") for word in words)
+        masses = np.exp(np.array(log_probs, np.float32)).tolist()
+        found = [ScoredCompletion(*one, 1, is_complete=True) for one in zip(texts, masses, strict=True)]
+        found.sort(key=lambda one: (-one.mass, one.text))
+        return SearchResult(tuple(found), mass, 0.0)
+
+    def mass_of(self, word: str) -> float:
+        """Return a word's probability as continuation; 0 if unknown."""
+        spelled = _SPACE + word.encode("utf-8", "surrogatepass")
+        if not self._key(spelled).startswith(self._prefix):
+            return 0.0
+        return math.fsum(math.exp(self._log_prob(token)) for token in self._tokens.exact.equal_to(spelled))
+
+
+def run_searches(
+    model: LanguageModel[Any], searches: Sequence[CompletionSearch | IntervalSearch]
+) -> Work[Any, None]:
     """Run searches to their ends, their next steps in one model call."""
     while True:
         active = []

@@ -184,13 +184,17 @@ class SortedTokens:
         """Return the tokens with exactly this spelling."""
         return self._exactly.get(spelled, ())
 
-    def with_prefix(self, spelled: bytes) -> TokenIds:
-        """Return the tokens that start with these bytes, in order [n]."""
+    def interval(self, spelled: bytes) -> tuple[int, int]:
+        """Return the first token that starts with these bytes, and the one after the last, by position."""
         first = bisect_left(self._spellings, spelled)
         stem = spelled.rstrip(b"\xff")
         if not stem:
-            return self.ids[first:]
-        past = bisect_left(self._spellings, stem[:-1] + bytes([stem[-1] + 1]), first)
+            return first, len(self.ids)
+        return first, bisect_left(self._spellings, stem[:-1] + bytes([stem[-1] + 1]), first)
+
+    def with_prefix(self, spelled: bytes) -> TokenIds:
+        """Return the tokens that start with these bytes, in order [n]."""
+        first, past = self.interval(spelled)
         return self.ids[first:past]
 
     def proper_prefixes_of(self, spelled: bytes) -> TokenIds:
