@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, pairwise
 from operator import mul
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from unicodedata import normalize
 
 import numpy as np
@@ -53,6 +53,9 @@ from models.scoring.sequences import predict_next
 from models.slots import MAX_MEMBER_WORDS
 from models.text_model import Limits, check_forward
 from models.words import JOINERS, match_beginning, plain_form
+
+if TYPE_CHECKING:
+    from models.ngram.intervals import WordCompleter
 
 MAX_ENTRY_CHARS = 200
 """Maximum characters of an entry of a dictionary."""
@@ -338,7 +341,8 @@ class _OfModel:
             splits.append(typed._replace(prefix=plain, spelled=b" " * (typed.spelled[:1] == b" ") + word))
         for split in splits:
             self._searches = yield from self._create_searches(split, limit)
-            yield from run_searches(self._loaded.model, [search for _, search in self._searches])
+            running = [one for _, one in self._searches if isinstance(one, CompletionSearch)]
+            yield from run_searches(self._loaded.model, running)
             yield from self._collect_words()
             if not all(one.edits for one in self.completions.values()):
                 break
@@ -442,9 +446,9 @@ class _OfModel:
         typed_prefix = CorrectedPrefix(typed.spelled, 0, 1.0, 0.0)
         if isinstance(entry.state, int) and (completer := self._loaded.word_completer) is not None:
             any_case = settings.ignore_case
-            search = IntervalSearch(completer, tokens, entry.state, typed.spelled, limit, any_case=any_case)
-            return [(typed_prefix, search)]
-        found = corrected_prefixes(
+            found = IntervalSearch(completer, tokens, entry.state, typed.spelled, limit, any_case=any_case)
+            return [(typed_prefix, found)]
+        corrected = corrected_prefixes(
             tokens,
             typed.spelled,
             entry.log_probs[0],
@@ -454,7 +458,7 @@ class _OfModel:
         )
         # none starts with the typed prefix or an earlier one
         variants: list[CorrectedPrefix] = []
-        for variant in sorted(found, key=lambda one: (-one.penalty, len(one.spelled))):
+        for variant in sorted(corrected, key=lambda one: (-one.penalty, len(one.spelled))):
             if not variant.spelled.startswith((typed.spelled, *(one.spelled for one in variants))):
                 variants.append(variant)
         # half of the steps for the typed prefix, the rest for corrected ones by weight
@@ -525,8 +529,8 @@ def rank_completions(
         check_forward(loaded)
         split = split_prefix(loaded.tokenizer, text)
         entry = cached
-        if entry is None and may_use_intervals(models, settings, split):
-            entry = NextTokenEntry(*loaded.word_completer.read(split.context))
+        if entry is None and (completer := interval_completer(models, settings, split)) is not None:
+            entry = NextTokenEntry(*completer.read(split.context))
         if entry is None:
             entry = yield from predict_next(loaded, split.context, limits, param="text")
         limits.check_length(entry.num_tokens, param="text")
@@ -571,10 +575,13 @@ def rank_completions(
     return Ranking(typed, best, unexplored, weights)
 
 
-def may_use_intervals(models: Sequence[WeightedModel], settings: RankingSettings, typed: PrefixSplit) -> bool:
-    """Return whether completions are found without a distribution: single words of one n-gram model."""
-    is_plain = len(models) == settings.max_words == 1 and not _max_edits(settings, typed)
-    return is_plain and models[0].loaded.word_completer is not None
+def interval_completer(
+    models: Sequence[WeightedModel], settings: RankingSettings, typed: PrefixSplit
+) -> "WordCompleter | None":
+    """Return the completer of single words by one n-gram model, without a distribution; None for others."""
+    if len(models) > 1 or settings.max_words > 1 or _max_edits(settings, typed):
+        return None
+    return models[0].loaded.word_completer
 
 
 def _max_edits(settings: RankingSettings, typed: PrefixSplit) -> int:

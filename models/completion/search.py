@@ -677,9 +677,6 @@ class IntervalSearch:
         interval = order.interval(self._prefix)
         self._found = completer.complete(state, order.ids, *interval, limit)
 
-    def next_step(self) -> None:
-        """Return None: there are no further steps."""
-
     def result(self) -> SearchResult:
         """Return the completions."""
         words, log_probs, mass = self._found
@@ -697,9 +694,7 @@ class IntervalSearch:
         return math.fsum(math.exp(self._log_prob(token)) for token in self._tokens.exact.equal_to(spelled))
 
 
-def run_searches(
-    model: LanguageModel[Any], searches: Sequence[CompletionSearch | IntervalSearch]
-) -> Work[Any, None]:
+def run_searches(model: LanguageModel[Any], searches: Sequence[CompletionSearch]) -> Work[Any, None]:
     """Run searches to their ends, their next steps in one model call."""
     while True:
         active = []

@@ -151,7 +151,8 @@ def complete_interval(
                     value = np.float32((value_at(probs, decoded, U(word)) + backoff) * LN_10)
                     _insert(words, log_probs, word, value)
         rank = end
-    return mass
+    total: float = mass
+    return total
 
 
 @automaton_kernel(types.int64, WORD_TABLE_TYPE, types.int32[::1], BYTES, types.int64, types.int64[::1])
@@ -170,7 +171,8 @@ def read_text(
     """
     words, offsets = np.empty((len(text) + 1) // 2, np.int32), np.empty(2, np.int64)
     encode_lines(text, table, word_ids, UNK, words, offsets)
-    count, most = offsets[1], len(automaton.order_starts) - 2
+    count: int = offsets[1]
+    most = len(automaton.order_starts) - 2
     # a state depends on the last words only
     state = U(start) if count < most else U(0)
     for position in range(max(count - most, 0), count):

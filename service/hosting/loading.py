@@ -341,7 +341,10 @@ class Loader:
         )
         loaded_s = self.clock()
         warm_up(checkpoint.model)
-        loaded.token_trie.folded  # noqa: B018 - now, not in the first autocomplete
+        orders = loaded.token_trie.exact, loaded.token_trie.folded  # now, not in the first autocomplete
+        if (completer := loaded.word_completer) is not None:
+            for order in orders:
+                completer.rank(order.ids)
         ready_s = self.clock()
         load_s, warm_up_s = ready_s - started_s, ready_s - loaded_s
         _log.info(
