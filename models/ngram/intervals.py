@@ -38,7 +38,8 @@ from models.word_index import join_lines
 from models.word_kernels import BYTES, WORD_TABLE_TYPE, WordHashTable, encode_lines
 
 _BLOCK_BITS = 6
-"""Ranks of a block as a power of two: 64, one cache line of words and a few of probabilities."""
+_BLOCK = 1 << _BLOCK_BITS
+"""Ranks of a block, of which all are skipped or compared."""
 
 
 class RankedWords(NamedTuple):
@@ -65,7 +66,7 @@ class RankedWords(NamedTuple):
         probs = automaton.log10_probs[: automaton.vocab_size]
         log10s = (automaton.prob_values[probs] if automaton.quantised else probs)[words]
         sums = np.concatenate([[0.0], np.cumsum(10.0 ** log10s.astype(np.float64))])
-        starts = np.arange(0, len(words), 1 << _BLOCK_BITS)
+        starts = np.arange(0, len(words), _BLOCK)
         best = np.maximum.reduceat(log10s, starts) if len(words) else log10s
         return cls(ranks, words, sums, best)
 
@@ -76,15 +77,39 @@ _RANKED_TYPE = tuple_type(
 
 
 @numba.njit(nogil=True, forceinline=True)
-def _insert(words: Int64s, log_probs: Float32s, word: Any, value: np.float32) -> None:
-    """Insert a word into the k best, if it is better than the last; of equal ones the first stays first."""
-    at = len(words) - 1
-    if value <= log_probs[at]:
+def _precedes(value: Any, rank: Any, other: Any, other_rank: Any) -> np.bool_:
+    """True if a word is better than another; of equally probable ones the first in order is."""
+    return np.bool_(value > other or (value == other and rank < other_rank))
+
+
+@numba.njit(nogil=True, forceinline=True)
+def _insert(ranks: Int64s, log_probs: Float32s, rank: Any, value: np.float32) -> None:
+    """Insert a word into the k best, if it is better than the last."""
+    at = len(ranks) - 1
+    if not _precedes(value, rank, log_probs[at], ranks[at]):
         return
-    while at > 0 and log_probs[at - 1] < value:
-        words[at], log_probs[at] = words[at - 1], log_probs[at - 1]
+    while at > 0 and _precedes(value, rank, log_probs[at - 1], ranks[at - 1]):
+        ranks[at], log_probs[at] = ranks[at - 1], log_probs[at - 1]
         at -= 1
-    words[at], log_probs[at] = word, value
+    ranks[at], log_probs[at] = rank, value
+
+
+@numba.njit(nogil=True, forceinline=True)
+def _insert_unigrams(
+    automaton: Automaton,
+    ranked: RankedWords,
+    begin: int,
+    end: int,
+    backoff: float,
+    seen: UInt32s,
+    ranks: Int64s,
+    log_probs: Float32s,
+) -> None:
+    """Insert the words of ranks [begin, end) that no longer context lists."""
+    for rank in range(begin, end):
+        if seen[rank] != seen[-1]:
+            prob = value_at(automaton.log10_probs, automaton.prob_values, U(ranked.words[rank]))
+            _insert(ranks, log_probs, rank, np.float32((prob + backoff) * LN_10))
 
 
 @automaton_kernel(
@@ -129,28 +154,25 @@ def complete_interval(
     # longer contexts first: their arcs shadow those of shorter ones
     for level in range(last):
         for arc in range(U(first_arcs[chain[level]]), U(first_arcs[chain[level] + U(1)])):
-            word = word_at(tokens, U(arc))
-            rank = ranked.ranks[word]
+            rank = np.int64(ranked.ranks[word_at(tokens, U(arc))])
             if rank < low or rank >= high or seen[rank] == call:
                 continue
             seen[rank] = call
             value = np.float32((value_at(probs, decoded, U(arc)) + backoffs[level]) * LN_10)
             mass += exp(value)
             shadowed += ranked.sums[rank + 1] - ranked.sums[rank]
-            _insert(words, log_probs, word, value)
+            _insert(words, log_probs, rank, value)
     backoff = backoffs[last]
     mass += 10.0**backoff * max(ranked.sums[high] - ranked.sums[low] - shadowed, 0.0)
-    rank = low
-    while rank < high:
-        block = rank >> _BLOCK_BITS
-        end = min((block + 1) << _BLOCK_BITS, high)
-        if np.float32((ranked.best[block] + backoff) * LN_10) > log_probs[-1]:
-            for unigram in range(rank, end):
-                if seen[unigram] != call:
-                    word = ranked.words[unigram]
-                    value = np.float32((value_at(probs, decoded, U(word)) + backoff) * LN_10)
-                    _insert(words, log_probs, word, value)
-        rank = end
+    for block in range(low >> _BLOCK_BITS, (high + _BLOCK - 1) >> _BLOCK_BITS):
+        begin = max(block << _BLOCK_BITS, low)
+        best = np.float32((ranked.best[block] + backoff) * LN_10)
+        if _precedes(best, begin, log_probs[-1], words[-1]):
+            end = min((block + 1) << _BLOCK_BITS, high)
+            _insert_unigrams(automaton, ranked, begin, end, backoff, seen, words, log_probs)
+    for position in range(len(words)):
+        if words[position] >= 0:
+            words[position] = ranked.words[words[position]]
     total: float = mass
     return total
 

@@ -8,6 +8,7 @@ import codecs
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import cache
 from itertools import islice
 from typing import Annotated, Any, TypeVar
 from urllib.parse import unquote_to_bytes
@@ -191,13 +192,17 @@ class ModelRequest(TimedRequest):
 
 def shared_fields(wire: BaseModel, kind: Any) -> dict[str, Any]:
     """Return the fields shared with a dataclass, lists as tuples; null means the latter's default."""
-    declared = type(wire).model_fields  # other fields are ignored
-    values = {field.name: getattr(wire, field.name) for field in fields(kind) if field.name in declared}
+    values = {name: getattr(wire, name) for name in _shared_names(type(wire), kind)}
     return {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in values.items()
         if value is not None
     }
+
+
+@cache
+def _shared_names(wire: type[BaseModel], kind: Any) -> list[str]:
+    return [field.name for field in fields(kind) if field.name in wire.model_fields]
 
 
 def parse_object(kind: type[W], fields: Mapping[str, Any], *, strict: bool | None = None) -> W:

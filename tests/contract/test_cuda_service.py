@@ -1,6 +1,7 @@
 """A service on a CUDA device, or the stand-in for one, gives the replies of one on the CPU for every operation."""
 
 import functools
+from collections import Counter
 
 import httpx
 import pytest
@@ -94,8 +95,22 @@ def ask(http, name, path, body):
     return response.json()
 
 
+def without_ties(completions):
+    """Completions, without the fields by which equally probable ones differ."""
+    times = Counter(round(one["probability"], 6) for one in completions)
+    last = round(completions[-1]["probability"], 6) if completions else 0
+    return [
+        one
+        if times[key := round(one["probability"], 6)] == 1 and key != last
+        else {"probability": one["probability"]}
+        for one in completions
+    ]
+
+
 def assert_same(found, expected, where=""):
     """Two replies are equal, numbers within rounding; but for what names a request."""
+    if where.endswith(".completions"):
+        found, expected = without_ties(found), without_ties(expected)
     if isinstance(expected, dict):
         assert found.keys() == expected.keys(), where
         for key in expected.keys() - {"id", "created", "request_id", "state", "expires_at"}:

@@ -56,7 +56,7 @@ def ask(loaded, text, *, by_rows=False, user=None, dictionary=(), blocklist=(), 
             text,
             RankingSettings(**settings),
             LIMITS,
-            user=user,
+            user=user and UserModel(*user),
             dictionary=dictionary,
             blocklist=blocklist,
         )
@@ -99,18 +99,18 @@ def test_every_prefix_has_the_best_words_and_the_mass_of_a_row(order, quantised)
         {},
         {"limit": 100},
         {"ignore_case": True},
-        {"rank": "savings"},
+        {"rank": "savings", "limit": 100},
         {"min_probability": 0.05},
         {"blocklist": ["a", "b a", "Ä"]},
         {"dictionary": [("aabb", 3.0), ("b", 2.0), ("neu", 1.0), ("a b", 1.0)], "user_weight": 0.5},
-        {"user": UserModel({"aa": 3.0, "new": 1.0}, {"a": {"aa": 2.0}})},
+        {"user": ({"aa": 3.0, "new": 1.0}, {"a": {"aa": 2.0}})},
         {"fuzzy": 1},
     ],
     ids=str,
 )
 @pytest.mark.parametrize("lowercase", [False, True])
 def test_ranked_completions_are_those_of_rows(settings, lowercase):
-    loaded, lines = text_model(lowercase=lowercase, normalise="nfc")
+    loaded, lines = text_model(num_words=60, lowercase=lowercase, normalise="nfc")
     for line in lines[:12]:
         for prefix in ("", "a", "b", "Ä", "A", "日", "ba", "zz"):
             text = f"{line} {prefix}" if line else prefix
