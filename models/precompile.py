@@ -38,7 +38,7 @@ _OUTPUT = (f"{_INT8}.output", f"{_INT8}.matrix")
 _NGRAM = (
     ("models.ngram.top_k",),
     ("models.ngram.scoring", "models.ngram.build"),
-    ("models.ngram.lines", "models.ngram.intervals"),
+    ("models.ngram.texts",),
 )
 
 

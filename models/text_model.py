@@ -25,8 +25,7 @@ from models.slot_model import with_slots
 from models.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
-    from models.ngram.intervals import WordCompleter
-    from models.ngram.lines import LineScorer
+    from models.ngram.texts import NGramTexts
 
 _MAX_SLOTTED = 16
 """Maximum models with members from requests that are kept for each text model."""
@@ -107,23 +106,14 @@ class TextModel:
         return TokenTrie(self.tokenizer)
 
     @cached_property
-    def line_scorer(self) -> "LineScorer | None":
-        """Scorer of texts in one kernel call; None unless an n-gram model reads words forward."""
+    def ngram_texts(self) -> "NGramTexts | None":
+        """Scorer and completer of texts in one kernel call; None unless an n-gram model reads words forward."""
         if self.reads_backward or not is_lookup(self.model):
             return None
         # its kernels, which a service of networks does not need
-        from models.ngram.lines import LineScorer
+        from models.ngram.texts import NGramTexts
 
-        return LineScorer.of(self.model, self.tokenizer)
-
-    @cached_property
-    def word_completer(self) -> "WordCompleter | None":
-        """Completer of words by intervals; None unless an n-gram model reads words forward."""
-        if self.reads_backward or not is_lookup(self.model):
-            return None
-        from models.ngram.intervals import WordCompleter
-
-        return WordCompleter.of(self.model, self.tokenizer)
+        return NGramTexts.of(self.model, self.tokenizer)
 
     @cached_property
     def checker(self) -> Checker:

@@ -55,7 +55,7 @@ from models.text_model import Limits, check_forward
 from models.words import JOINERS, match_beginning, plain_form
 
 if TYPE_CHECKING:
-    from models.ngram.intervals import WordCompleter
+    from models.ngram.texts import NGramTexts
 
 MAX_ENTRY_CHARS = 200
 """Maximum characters of an entry of a dictionary."""
@@ -444,7 +444,7 @@ class _OfModel:
         """Create searches for the typed prefix, then corrected ones, most probable edits first."""
         settings, entry, tokens = self.settings, self._entry, self._loaded.token_trie
         typed_prefix = CorrectedPrefix(typed.spelled, 0, 1.0, 0.0)
-        if isinstance(entry.state, int) and (completer := self._loaded.word_completer) is not None:
+        if isinstance(entry.state, int) and (completer := self._loaded.ngram_texts) is not None:
             any_case = settings.ignore_case
             found = IntervalSearch(completer, tokens, entry.state, typed.spelled, limit, any_case=any_case)
             return [(typed_prefix, found)]
@@ -577,11 +577,11 @@ def rank_completions(
 
 def interval_completer(
     models: Sequence[WeightedModel], settings: RankingSettings, typed: PrefixSplit
-) -> "WordCompleter | None":
-    """Return the completer of single words by one n-gram model, without a distribution; None for others."""
+) -> "NGramTexts | None":
+    """Return the completer of single words by one n-gram model; None for other requests."""
     if len(models) > 1 or settings.max_words > 1 or _max_edits(settings, typed):
         return None
-    return models[0].loaded.word_completer
+    return models[0].loaded.ngram_texts
 
 
 def _max_edits(settings: RankingSettings, typed: PrefixSplit) -> int:

@@ -25,7 +25,7 @@ from models.language_model import LanguageModel
 from models.words import JOINERS
 
 if TYPE_CHECKING:
-    from models.ngram.intervals import WordCompleter
+    from models.ngram.texts import NGramTexts
 
 Masses: TypeAlias = Float64s
 """Probabilities, not logarithms [n]."""
@@ -650,8 +650,7 @@ def _largest_indices(values: Masses, count: int) -> TokenIds:
         return np.arange(len(values))
     if len(values) < _BLOCK * max(count, _BLOCK):
         return np.argpartition(values, len(values) - count)[len(values) - count :]
-    # they lie within the `count` blocks with the largest values; a partition of all takes a hundred times as long
-    # if many are equal
+    # within the best blocks: a partition of all takes long if many are equal
     starts = np.arange(0, len(values), _BLOCK)
     blocks = np.argsort(-np.maximum.reduceat(values, starts), kind="stable")[:count]
     within = (np.sort(starts[blocks])[:, None] + np.arange(_BLOCK)).ravel()
@@ -660,10 +659,10 @@ def _largest_indices(values: Masses, count: int) -> TokenIds:
 
 
 class IntervalSearch:
-    """Search among the words of an n-gram model with a prefix; its result is complete at once.
+    """Search among an n-gram model's words with a prefix, complete at once.
 
     Args:
-        completer: completer of the model's words.
+        texts: completer of the model's words.
         tokens: the model's token trie.
         state: number of the state after the context.
         spelled: bytes that the next word starts with.
@@ -673,7 +672,7 @@ class IntervalSearch:
 
     def __init__(
         self,
-        completer: "WordCompleter",
+        texts: "NGramTexts",
         tokens: TokenTrie,
         state: int,
         spelled: bytes,
@@ -683,9 +682,9 @@ class IntervalSearch:
     ) -> None:
         order, self._tokens = tokens.folded if any_case else tokens.exact, tokens
         self._key = fold_case if any_case else bytes
-        self._prefix, self._log_prob = self._key(spelled), partial(completer.log_prob, state)
+        self._prefix, self._log_prob = self._key(spelled), partial(texts.log_prob, state)
         interval = order.interval(self._prefix)
-        self._found = completer.complete(state, order.ids, *interval, limit)
+        self._found = texts.complete(state, order.ids, *interval, limit)
 
     def result(self) -> SearchResult:
         """Return the completions."""
@@ -701,7 +700,7 @@ class IntervalSearch:
         spelled = _SPACE + word.encode("utf-8", "surrogatepass")
         if not self._key(spelled).startswith(self._prefix):
             return 0.0
-        return math.fsum(math.exp(self._log_prob(token)) for token in self._tokens.exact.equal_to(spelled))
+        return sum(math.exp(self._log_prob(token)) for token in self._tokens.exact.equal_to(spelled))
 
 
 def run_searches(model: LanguageModel[Any], searches: Sequence[CompletionSearch]) -> Work[Any, None]:

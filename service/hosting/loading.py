@@ -342,7 +342,7 @@ class Loader:
         loaded_s = self.clock()
         warm_up(checkpoint.model)
         orders = loaded.token_trie.exact, loaded.token_trie.folded  # now, not in the first autocomplete
-        if (completer := loaded.word_completer) is not None:
+        if (completer := loaded.ngram_texts) is not None:
             for order in orders:
                 completer.rank(order.ids)
         ready_s = self.clock()

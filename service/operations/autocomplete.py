@@ -302,7 +302,7 @@ class Autocomplete(ModelsOperation[AutocompleteReply]):
         loaded, *others = self.models
         if others or cost.predicted:
             return False
-        if loaded.word_completer is not None:
+        if loaded.ngram_texts is not None:
             return cost.is_little
         if self.call.num_bytes <= _CACHED_BODY_BYTES:
             context = split_prefix(loaded.tokenizer, self.given.text).context

@@ -207,7 +207,7 @@ def _score_lines(
             return None
         texts.append(item.given)
         size += len(item.given)
-    scorer = loaded.line_scorer
+    scorer = loaded.ngram_texts
     if scorer is None or size > MAX_LINE_CHARS or settings.reports_tokens:
         return None
     tokens, log_probs, offsets = scorer.score(texts, bos=settings.bos, eos=settings.eos)

@@ -11,8 +11,8 @@ from models.completion.ranking import RankingSettings, rank_completions
 from models.completion.user_model import UserModel
 from models.language_model import Vocabulary
 from models.ngram.build import quantise_automaton
-from models.ngram.intervals import WordCompleter
 from models.ngram.model import NGramModel
+from models.ngram.texts import NGramTexts
 from models.scoring.model_weights import WeightedModel
 from models.text_model import Limits, TextModel
 from models.tokenizers import WordTokenizer
@@ -70,7 +70,7 @@ def test_every_prefix_has_the_best_words_and_the_mass_of_a_row(order, quantised)
     if quantised:
         model = NGramModel(quantise_automaton(model.automaton), model.vocabulary)
     loaded = TextModel("m@1", model, tokenizer)
-    completer, trie = loaded.word_completer, loaded.token_trie
+    completer, trie = loaded.ngram_texts, loaded.token_trie
     for tokens in (trie.exact, trie.folded):
         for context in ("", lines[0], lines[5], "unknown words"):
             num_words, state = completer.read(context)
@@ -132,7 +132,7 @@ def test_ranked_completions_are_those_of_rows(settings, lowercase):
 
 def test_a_call_that_uses_up_the_numbers_of_calls_forgets_none_of_its_own():
     loaded, lines = text_model()
-    completer, order = loaded.word_completer, loaded.token_trie.exact.ids
+    completer, order = loaded.ngram_texts, loaded.token_trie.exact.ids
     _, state = completer.read(lines[0])
     wanted = completer.complete(state, order, 0, len(order), 5)
     seen = completer._seen[0]
@@ -143,7 +143,7 @@ def test_a_call_that_uses_up_the_numbers_of_calls_forgets_none_of_its_own():
 
 def test_threads_at_the_same_time_find_the_same():
     loaded, lines = text_model(num_words=2000, lines=2000)
-    completer, order = loaded.word_completer, loaded.token_trie.exact.ids
+    completer, order = loaded.ngram_texts, loaded.token_trie.exact.ids
     states = [completer.read(line)[1] for line in lines[:50]]
     wanted = [completer.complete(state, order, 0, len(order), 5) for state in states]
     different = []
@@ -163,8 +163,8 @@ def test_threads_at_the_same_time_find_the_same():
 
 def test_other_tokenizers_and_models_have_no_completer():
     model, tokenizer, _ = random_model(1, 2)
-    assert WordCompleter.of(model, tokenizer) is not None
-    assert WordCompleter.of(model, WordTokenizer(model.vocabulary, pattern=r"\w+")) is None
-    assert WordCompleter.of(model, WordTokenizer(model.vocabulary, unicode_spaces=True)) is None
-    assert WordCompleter.of(object(), tokenizer) is None
-    assert TextModel("m@1", model, tokenizer, reads_backward=True).word_completer is None
+    assert NGramTexts.of(model, tokenizer) is not None
+    assert NGramTexts.of(model, WordTokenizer(model.vocabulary, pattern=r"\w+")) is None
+    assert NGramTexts.of(model, WordTokenizer(model.vocabulary, unicode_spaces=True)) is None
+    assert NGramTexts.of(object(), tokenizer) is None
+    assert TextModel("m@1", model, tokenizer, reads_backward=True).ngram_texts is None

@@ -5,8 +5,8 @@ import pytest
 
 from models.language_model import EOS, Vocabulary
 from models.ngram.build import quantise_automaton
-from models.ngram.lines import LineScorer
 from models.ngram.model import NGramModel
+from models.ngram.texts import NGramTexts
 from models.slot_model import with_slots
 from models.tokenizers import WordTokenizer
 from training.corpus import EncodedCorpus
@@ -45,7 +45,7 @@ def test_scores_and_ids_are_those_of_each_text(quantised, options, bos, eos):
     model, tokenizer = word_model(**options)
     if quantised:
         model = NGramModel(quantise_automaton(model.automaton), model.vocabulary)
-    scorer = LineScorer.of(model, tokenizer)
+    scorer = NGramTexts.of(model, tokenizer)
     assert scorer is not None
     together = scorer.score(TEXTS, bos=bos, eos=eos)
     for text, begin, end in zip(TEXTS, together.offsets, together.offsets[1:], strict=False):
@@ -60,8 +60,8 @@ def test_scores_and_ids_are_those_of_each_text(quantised, options, bos, eos):
 
 @pytest.mark.parametrize("options", [{"pattern": r"\w+"}, {"unicode_spaces": True}], ids=str)
 def test_other_ways_to_split_have_no_such_scorer(options):
-    assert LineScorer.of(*word_model(**options)) is None
+    assert NGramTexts.of(*word_model(**options)) is None
 
 
 def test_members_of_classes_have_no_such_scorer():
-    assert LineScorer.of(*with_slots(*word_model(), {"city": ["Ulm"]})) is None
+    assert NGramTexts.of(*with_slots(*word_model(), {"city": ["Ulm"]})) is None

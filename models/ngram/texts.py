@@ -1,16 +1,19 @@
-"""Completions of a word by an n-gram model of words, without a row over the vocabulary.
+r"""Scores of whole texts, and completions of words, by an n-gram model of words, in one kernel call each.
 
-A word's rank is its position among the sorted words, so the words with a prefix are an interval I of ranks. Let
-h_n, …, h_0 be the context and its suffixes, the last one empty; α(h) the product of the back-off weights from h_n to
-h; and E(h) the words listed after h and after no longer suffix. The probability of a word in E(h) is α(h) p(w | h), so
+Python objects of words, or a row over the vocabulary, would cost several times as much as the lookups.
+
+A word's rank is its position among the sorted words: the words with a prefix are an interval I of ranks. Let h_n,
+…, h_0 be the context and its suffixes, h_0 empty; α(h) the product of the back-off weights from h_n to h; E(h) the
+words listed after h, not after a longer one. A word in E(h) has the probability α(h) p(w | h), so
 
     M(I) = Σ_h Σ_{w ∈ E(h) ∩ I} α(h) p(w | h) + α(h_0) (U(I) − Σ_{w ∈ E(h) ∩ I, h ≠ h_0} p(w))
 
-is the exact mass of the prefix. U(I), the mass of the unigrams, is a difference of two sums. The best unigrams of I
-are found by blocks: a block whose best one does not reach the result is skipped.
+is the exact mass of the prefix. U(I), the unigrams' mass, is a difference of two sums. Blocks of unigrams whose best
+one does not reach the result are skipped.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numba
@@ -20,7 +23,7 @@ from numba import types
 from models.arrays import Float32s, Float64s, Int32s, Int64s, TokenIds, UInt8s, UInt32s
 from models.kernels.compilation import tuple_type, version_for
 from models.kernels.math import exp
-from models.language_model import UNK
+from models.language_model import EOS, UNK
 from models.ngram.automaton import LN_10, Automaton
 from models.ngram.model import NGramModel, NGramState
 from models.ngram.scoring import (
@@ -28,6 +31,7 @@ from models.ngram.scoring import (
     automaton_kernel,
     minimal_state,
     next_state,
+    score_spans,
     type_of,
     value_at,
     word_at,
@@ -39,7 +43,67 @@ from models.word_kernels import BYTES, WORD_TABLE_TYPE, WordHashTable, encode_li
 
 _BLOCK_BITS = 6
 _BLOCK = 1 << _BLOCK_BITS
-"""Ranks of a block, of which all are skipped or compared."""
+"""Ranks skipped or compared together."""
+
+
+@automaton_kernel(
+    types.int64,
+    WORD_TABLE_TYPE,
+    types.int32[::1],
+    BYTES,
+    types.int64,
+    types.int32,
+    types.int64[::1],
+    types.int64[::1],
+    types.float32[::1],
+)
+def score_lines(
+    automaton: Automaton,
+    table: WordHashTable,
+    word_ids: Int32s,
+    text: UInt8s,
+    last: int,
+    start: int,
+    tokens: Int64s,
+    offsets: Int64s,
+    log_probs: Float32s,
+) -> int:
+    r"""Write the ids and natural-log probabilities of L lines joined by "\n".
+
+    Args:
+        automaton: the model.
+        table: the words that have ids.
+        word_ids: id of each word of the table [W].
+        text: the lines.
+        last: id to append to each line; −1 for none.
+        start: state before each line.
+        tokens: written; as long as half the number of bytes, rounded up, and L more [N].
+        offsets: written, number of tokens before each line, then in total [L + 1].
+        log_probs: written [N].
+
+    Returns:
+        −1, or the position of a token outside the vocabulary.
+    """
+    num_lines = len(offsets) - 1
+    words = np.empty(len(tokens), np.int32)
+    encode_lines(text, table, word_ids, UNK, words, offsets)
+    # move each line by the ids appended before it, the last line first: no word is overwritten
+    states = np.empty(num_lines, np.int32)
+    added = 0 if last < 0 else 1
+    for line in range(num_lines):
+        states[line] = start
+        begin, end, shift = offsets[line], offsets[line + 1], added * line
+        for position in range(begin, end):
+            tokens[position + shift] = words[position]
+        if added:
+            tokens[end + shift] = last
+    for line in range(num_lines + 1):
+        offsets[line] += added * line
+    no_orders, no_backoffs = np.empty(0, np.uint8), np.empty(0, np.float32)
+    bad: int = score_spans(
+        automaton, states, tokens, offsets[:-1], offsets[1:], log_probs, no_orders, no_backoffs
+    )
+    return bad
 
 
 class RankedWords(NamedTuple):
@@ -78,13 +142,13 @@ _RANKED_TYPE = tuple_type(
 
 @numba.njit(nogil=True, forceinline=True)
 def _precedes(value: Any, rank: Any, other: Any, other_rank: Any) -> np.bool_:
-    """True if a word is better than another; of equally probable ones the first in order is."""
+    """True if a word is more probable than another, or as probable and first in order."""
     return np.bool_(value > other or (value == other and rank < other_rank))
 
 
 @numba.njit(nogil=True, forceinline=True)
 def _insert(ranks: Int64s, log_probs: Float32s, rank: Any, value: np.float32) -> None:
-    """Insert a word into the k best, if it is better than the last."""
+    """Insert a word into the k best if it precedes the last."""
     at = len(ranks) - 1
     if not _precedes(value, rank, log_probs[at], ranks[at]):
         return
@@ -135,10 +199,10 @@ def complete_interval(
         high: rank after its last.
         seen: number of the last call that found each rank listed, then the number of calls [N + 1]; changed.
         words: written: the best words, most probable first; −1 if there are fewer [k ≥ 1].
-        log_probs: written: natural-log probability of each; −∞ if there are fewer [k].
+        log_probs: written: their natural-log probabilities; −∞ if there are fewer [k].
 
     Returns:
-        The mass: the sum of the probabilities of all words of the interval.
+        The mass: the sum of all words' probabilities.
     """
     order, call = len(automaton.order_starts) - 1, np.uint32(seen[-1] + np.uint32(1))
     if call == 0:  # the numbers are used up
@@ -203,13 +267,27 @@ def read_text(
     return count
 
 
+class ScoredLines(NamedTuple):
+    """Scores of L texts.
+
+    Attributes:
+        tokens: joined ids of all texts [N].
+        log_probs: natural-log probability of each token [N].
+        offsets: start of each text, then N.
+    """
+
+    tokens: TokenIds
+    log_probs: Float32s
+    offsets: list[int]
+
+
 class IntervalWords(NamedTuple):
     """Best words of an interval.
 
     Attributes:
         ids: the words, most probable first [k].
         log_probs: their natural-log probabilities [k].
-        mass: sum of the probabilities of all words of the interval.
+        mass: probability of the whole interval.
     """
 
     ids: list[int]
@@ -217,8 +295,8 @@ class IntervalWords(NamedTuple):
     mass: float
 
 
-class WordCompleter:
-    """Completer for an n-gram model whose tokens are words between white space.
+class NGramTexts:
+    """Scorer and completer of texts for an n-gram model whose tokens are words between white space.
 
     Args:
         model: the model.
@@ -226,27 +304,38 @@ class WordCompleter:
     """
 
     def __init__(self, model: NGramModel, tokenizer: WordTokenizer) -> None:
-        self._model, self._automaton, self._normalise = model, model.automaton, tokenizer.normaliser
-        self._index = tokenizer.index
-        kind = type_of(self._automaton)
-        self._read, self._complete = version_for(read_text, kind), version_for(complete_interval, kind)
+        self._model, self._automaton, self._words = model, model.automaton, tokenizer.index
+        self._normalise, kind = tokenizer.normaliser.all, type_of(model.automaton)
+        self._score_lines, self._read_text = version_for(score_lines, kind), version_for(read_text, kind)
+        self._complete = version_for(complete_interval, kind)
         self._ranked: dict[int, tuple[TokenIds, RankedWords]] = {}
-        # threads at the same time need one each
+        # one for each thread at work
         self._seen: deque[UInt32s] = deque()
 
     @staticmethod
-    def of(model: object, tokenizer: Tokenizer) -> "WordCompleter | None":
-        """Return a completer for a model and its tokenizer; None for others."""
+    def of(model: object, tokenizer: Tokenizer) -> "NGramTexts | None":
+        """Return the texts of a model and its tokenizer; None for others."""
         if not (isinstance(model, NGramModel) and isinstance(tokenizer, WordTokenizer)):
             return None
         is_plain = tokenizer.pattern is None and tokenizer.members is None and not tokenizer.unicode_spaces
-        return WordCompleter(model, tokenizer) if is_plain else None
+        return NGramTexts(model, tokenizer) if is_plain else None
+
+    def score(self, texts: Sequence[str], *, bos: bool, eos: bool) -> ScoredLines:
+        """Score each of L ≥ 1 texts, after `<s>` if `bos`, with its `</s>` if `eos`."""
+        text, automaton = join_lines(self._normalise(texts)), self._automaton
+        size = (len(text) + 1) // 2 + len(texts)  # of a word and the space after it
+        tokens, log_probs = np.empty(size, np.int64), np.empty(size, np.float32)
+        offsets = np.empty(len(texts) + 1, np.int64)
+        start, last = automaton.initial if bos else 0, EOS if eos else -1
+        table, ids = self._words.table, self._words.ids
+        self._score_lines(automaton, table, ids, text, last, start, tokens, offsets, log_probs)
+        return ScoredLines(tokens, log_probs, offsets.tolist())
 
     def read(self, text: str) -> tuple[int, int]:
         """Return the number of words of a text, and the state after `<s>` and them."""
         after, automaton = np.empty(1, np.int64), self._automaton
-        line = join_lines([self._normalise(text)])
-        count = self._read(automaton, self._index.table, self._index.ids, line, automaton.initial, after)
+        text_bytes, words = join_lines(self._normalise([text])), self._words
+        count = self._read_text(automaton, words.table, words.ids, text_bytes, automaton.initial, after)
         return count, int(after[0])
 
     def log_prob(self, state: int, word: int) -> float:
