@@ -43,7 +43,7 @@ from models.word_kernels import BYTES, WORD_TABLE_TYPE, WordHashTable, encode_li
 
 _BLOCK_BITS = 6
 _BLOCK = 1 << _BLOCK_BITS
-"""Ranks skipped or compared together."""
+"""Ranks compared together."""
 
 
 @automaton_kernel(
