@@ -23,7 +23,7 @@ from numba import types
 from models.arrays import Float32s, Float64s, Int32s, Int64s, TokenIds, UInt8s, UInt32s
 from models.kernels.compilation import tuple_type, version_for
 from models.kernels.math import exp
-from models.language_model import EOS, UNK
+from models.language_model import EOS, STATE, UNK
 from models.ngram.automaton import LN_10, Automaton
 from models.ngram.model import NGramModel, NGramState
 from models.ngram.scoring import (
@@ -296,15 +296,19 @@ class IntervalWords(NamedTuple):
 
 
 class NGramTexts:
-    """Scorer and completer of texts for an n-gram model whose tokens are words between white space.
+    """Scorer and completer of texts for an n-gram model whose tokens are words.
 
     Args:
         model: the model.
         tokenizer: its tokenizer.
+
+    Attributes:
+        is_plain: whether only ASCII's white space separates words; else no texts are scored.
     """
 
     def __init__(self, model: NGramModel, tokenizer: WordTokenizer) -> None:
-        self._model, self._automaton, self._words = model, model.automaton, tokenizer.index
+        self._model, self._automaton, self._tokenizer = model, model.automaton, tokenizer
+        self.is_plain = tokenizer.pattern is None and not tokenizer.unicode_spaces
         self._normalise, kind = tokenizer.normaliser.all, type_of(model.automaton)
         self._score_lines, self._read_text = version_for(score_lines, kind), version_for(read_text, kind)
         self._complete = version_for(complete_interval, kind)
@@ -315,10 +319,9 @@ class NGramTexts:
     @staticmethod
     def of(model: object, tokenizer: Tokenizer) -> "NGramTexts | None":
         """Return the texts of a model and its tokenizer; None for others."""
-        if not (isinstance(model, NGramModel) and isinstance(tokenizer, WordTokenizer)):
-            return None
-        is_plain = tokenizer.pattern is None and tokenizer.members is None and not tokenizer.unicode_spaces
-        return NGramTexts(model, tokenizer) if is_plain else None
+        if isinstance(model, NGramModel) and isinstance(tokenizer, WordTokenizer) and not tokenizer.members:
+            return NGramTexts(model, tokenizer)
+        return None
 
     def score(self, texts: Sequence[str], *, bos: bool, eos: bool) -> ScoredLines:
         """Score each of L ≥ 1 texts, after `<s>` if `bos`, with its `</s>` if `eos`."""
@@ -327,14 +330,18 @@ class NGramTexts:
         tokens, log_probs = np.empty(size, np.int64), np.empty(size, np.float32)
         offsets = np.empty(len(texts) + 1, np.int64)
         start, last = automaton.initial if bos else 0, EOS if eos else -1
-        table, ids = self._words.table, self._words.ids
+        table, ids = self._tokenizer.index.table, self._tokenizer.index.ids
         self._score_lines(automaton, table, ids, text, last, start, tokens, offsets, log_probs)
         return ScoredLines(tokens, log_probs, offsets.tolist())
 
     def read(self, text: str) -> tuple[int, int]:
         """Return the number of words of a text, and the state after `<s>` and them."""
+        if not self.is_plain:
+            ids = np.array([self._tokenizer.encode(text)], np.int64)
+            state = self._model.read(self._model.initial_state(1), ids, np.array([ids.size]), STATE).state
+            return ids.size, int(state.ids[0])
         after, automaton = np.empty(1, np.int64), self._automaton
-        text_bytes, words = join_lines(self._normalise([text])), self._words
+        text_bytes, words = join_lines(self._normalise([text])), self._tokenizer.index
         count = self._read_text(automaton, words.table, words.ids, text_bytes, automaton.initial, after)
         return count, int(after[0])
 

@@ -208,7 +208,7 @@ def _score_lines(
         texts.append(item.given)
         size += len(item.given)
     scorer = loaded.ngram_texts
-    if scorer is None or size > MAX_LINE_CHARS or settings.reports_tokens:
+    if scorer is None or not scorer.is_plain or size > MAX_LINE_CHARS or settings.reports_tokens:
         return None
     tokens, log_probs, offsets = scorer.score(texts, bos=settings.bos, eos=settings.eos)
     scores = []

@@ -108,9 +108,11 @@ def test_every_prefix_has_the_best_words_and_the_mass_of_a_row(order, quantised)
     ],
     ids=str,
 )
-@pytest.mark.parametrize("lowercase", [False, True])
-def test_ranked_completions_are_those_of_rows(settings, lowercase):
-    loaded, lines = text_model(num_words=60, lowercase=lowercase, normalise="nfc")
+@pytest.mark.parametrize(
+    "options", [{}, {"lowercase": True}, {"pattern": r"\w+|\S"}, {"unicode_spaces": True}], ids=str
+)
+def test_ranked_completions_are_those_of_rows(settings, options):
+    loaded, lines = text_model(num_words=60, normalise="nfc", **options)
     for line in lines[:12]:
         for prefix in ("", "a", "b", "Ä", "A", "日", "ba", "zz"):
             text = f"{line} {prefix}" if line else prefix
@@ -164,7 +166,5 @@ def test_threads_at_the_same_time_find_the_same():
 def test_other_tokenizers_and_models_have_no_completer():
     model, tokenizer, _ = random_model(1, 2)
     assert NGramTexts.of(model, tokenizer) is not None
-    assert NGramTexts.of(model, WordTokenizer(model.vocabulary, pattern=r"\w+")) is None
-    assert NGramTexts.of(model, WordTokenizer(model.vocabulary, unicode_spaces=True)) is None
     assert NGramTexts.of(object(), tokenizer) is None
     assert TextModel("m@1", model, tokenizer, reads_backward=True).ngram_texts is None

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from models.language_model import EOS, Vocabulary
+from models.language_model import EOS, STATE, Vocabulary
 from models.ngram.build import quantise_automaton
 from models.ngram.model import NGramModel
 from models.ngram.texts import NGramTexts
@@ -59,8 +59,14 @@ def test_scores_and_ids_are_those_of_each_text(quantised, options, bos, eos):
 
 
 @pytest.mark.parametrize("options", [{"pattern": r"\w+"}, {"unicode_spaces": True}], ids=str)
-def test_other_ways_to_split_have_no_such_scorer(options):
-    assert NGramTexts.of(*word_model(**options)) is None
+def test_texts_that_are_split_otherwise_are_not_scored_from_their_bytes(options):
+    model, tokenizer = word_model(**options)
+    texts = NGramTexts.of(model, tokenizer)
+    assert not texts.is_plain
+    for text in TEXTS:
+        ids = np.array([tokenizer.encode(text)], np.int64)
+        state = model.read(model.initial_state(1), ids, np.array([ids.size]), STATE).state
+        assert texts.read(text) == (ids.size, state.ids[0])
 
 
 def test_members_of_classes_have_no_such_scorer():
