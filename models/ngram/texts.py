@@ -335,7 +335,7 @@ class NGramTexts:
         return ScoredLines(tokens, log_probs, offsets.tolist())
 
     def read(self, text: str) -> tuple[int, int]:
-        """Return the number of words of a text, and the state after `<s>` and them."""
+        """Count a text's words; return the state after `<s>` and them, too."""
         if not self.is_plain:
             ids = np.array([self._tokenizer.encode(text)], np.int64)
             state = self._model.read(self._model.initial_state(1), ids, np.array([ids.size]), STATE).state
@@ -358,7 +358,7 @@ class NGramTexts:
         return found[1]
 
     def complete(self, state: int, order: TokenIds, first: int, past: int, count: int) -> IntervalWords:
-        """Find the `count` most probable words among those from `first` to before `past` in an order."""
+        """Find the `count` most probable words from `first` to before `past` in an order."""
         ranked = self.rank(order)
         words, log_probs = np.empty(count, np.int64), np.empty(count, np.float32)
         try:
