@@ -180,7 +180,6 @@ def configure_logs(*, level: str, form: str, texts: bool = False, worker: int | 
 
 
 def _render(steps: Sequence[Any], logger: Any, method: str, event: Any) -> str:
-    event["timestamp"] = event["timestamp"].isoformat(timespec="microseconds").replace("+00:00", "Z")
     for step in steps:
         event = step(logger, method, event)
     return str(event)
@@ -240,7 +239,8 @@ def _complete(
     """
     if worker is not None:
         event.setdefault("worker", worker)  # unless the line names another worker
-    event["level"], event["timestamp"] = method, datetime.now(UTC)
+    now = datetime.now(UTC).isoformat(timespec="microseconds")
+    event["level"], event["timestamp"] = method, now.replace("+00:00", "Z")
     error = event.pop("exc_info", None)
     # True, or a tuple like that of `sys.exc_info`
     if error and not isinstance(error, BaseException):

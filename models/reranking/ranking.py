@@ -168,8 +168,8 @@ class Profile(StoredDocument):
     models: list[ProfileModel]
     # omitted if empty, so that services without these fields read other profiles
     form: Annotated[Writing, Field(exclude_if="asis".__eq__)] = "asis"
-    phrases: list[Phrase] = Field(default_factory=list, max_length=MAX_PHRASES, exclude_if=operator.not_)
-    corrections: list[PhraseCorrection] = Field(default_factory=list, exclude_if=operator.not_)
+    phrases: list[Phrase] = Field([], max_length=MAX_PHRASES, exclude_if=operator.not_)
+    corrections: list[PhraseCorrection] = Field([], exclude_if=operator.not_)
     decision: Literal["tuned", "first_pass"]
     figures: dict[str, Any]
     created: str
