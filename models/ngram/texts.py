@@ -271,7 +271,7 @@ class ScoredLines(NamedTuple):
     """Scores of L texts.
 
     Attributes:
-        tokens: joined ids of all texts [N].
+        tokens: joined ids [N].
         log_probs: natural-log probability of each token [N].
         offsets: start of each text, then N.
     """
