@@ -28,9 +28,11 @@ from models.ngram.automaton import LN_10, Automaton
 from models.ngram.model import NGramModel, NGramState
 from models.ngram.scoring import (
     U,
+    arc_at,
     automaton_kernel,
     minimal_state,
     next_state,
+    ranked_index,
     score_spans,
     type_of,
     value_at,
@@ -114,12 +116,16 @@ class RankedWords(NamedTuple):
         words: token of each rank [N].
         sums: sum of the unigrams' probabilities before each rank, then of all [N + 1].
         best: largest log10 probability of each block's unigrams [⌈N / 64⌉].
+        arcs: the arcs in `Automaton.ranked_arcs`, those of each state by the rank of their words.
+        totals: mass of all words after each ranked state, once it was needed; else NaN [R].
     """
 
     ranks: Int32s
     words: Int32s
     sums: Float64s
     best: Float32s
+    arcs: UInt32s
+    totals: Float64s
 
     @classmethod
     def of(cls, order: TokenIds, automaton: Automaton) -> "RankedWords":
@@ -132,12 +138,88 @@ class RankedWords(NamedTuple):
         sums = np.concatenate([[0.0], np.cumsum(10.0 ** log10s.astype(np.float64))])
         starts = np.arange(0, len(words), _BLOCK)
         best = np.maximum.reduceat(log10s, starts) if len(words) else log10s
-        return cls(ranks, words, sums, best)
+        arcs = np.empty(len(automaton.ranked_arcs), np.uint32)
+        _sort_arcs(automaton, ranks, arcs)
+        return cls(ranks, words, sums, best, arcs, np.full(len(automaton.ranked_states), np.nan))
 
 
 _RANKED_TYPE = tuple_type(
-    RankedWords, types.int32[::1], types.int32[::1], types.float64[::1], types.float32[::1]
+    RankedWords,
+    *[types.int32[::1]] * 2,
+    types.float64[::1],
+    types.float32[::1],
+    types.uint32[::1],
+    types.float64[::1],
 )
+
+
+@automaton_kernel(types.void, types.int32[::1], types.uint32[::1])
+def _sort_arcs(automaton: Automaton, ranks: Int32s, arcs: UInt32s) -> None:
+    """Write the arcs of each ranked state, in the order of their words' ranks."""
+    for number, state in enumerate(automaton.ranked_states):
+        if state == 0:
+            continue  # the unigrams have other arrays
+        begin = np.int64(automaton.ranked_starts[number])
+        first, past = np.int64(automaton.first_arcs[state]), np.int64(automaton.first_arcs[state + 1])
+        keys = np.empty(past - first, np.int32)
+        for arc in range(first, past):
+            keys[arc - first] = ranks[word_at(automaton.words, U(arc))]
+        for position, place in enumerate(np.argsort(keys)):
+            arcs[begin + position] = first + place
+
+
+@numba.njit(nogil=True, forceinline=True)
+def _rank_of(automaton: Automaton, ranked: RankedWords, arc: Any) -> Any:
+    return np.int64(ranked.ranks[word_at(automaton.words, U(arc))])
+
+
+@numba.njit(nogil=True, forceinline=True)
+def _first_from(automaton: Automaton, ranked: RankedWords, begin: Any, end: Any, low: int) -> Any:
+    """Return the first of a ranked state's sorted arcs whose word has at least a rank, by bisection."""
+    while begin < end:
+        middle = (begin + end) >> 1
+        if _rank_of(automaton, ranked, ranked.arcs[middle]) < low:
+            begin = middle + 1
+        else:
+            end = middle
+    return begin
+
+
+@automaton_kernel(types.float64, _RANKED_TYPE, types.int64)
+def total_mass(automaton: Automaton, ranked: RankedWords, state: int) -> float:
+    """Return the mass of all words in a state: 1 without `</s>` and `<unk>`, in normalised models.
+
+    For each context from the shortest on: the mass of its own words, and its back-off weight times what is left of
+    the shorter one's without them.
+    """
+    order = len(automaton.order_starts) - 1
+    chain, backoffs = np.empty(order, np.uint64), np.empty(order, np.float64)
+    first_arcs, tokens, missing = automaton.first_arcs, automaton.words, U(len(automaton.words))
+    probs, decoded = automaton.log10_probs, automaton.prob_values
+    last = write_suffix_chain(automaton, np.int32(state), chain, backoffs) - 1
+    total = ranked.sums[-1]
+    for level in range(last - 1, -1, -1):
+        index = ranked_index(automaton, chain[level])
+        if index >= 0 and ranked.totals[index] >= 0:
+            total = ranked.totals[index]
+            continue
+        listed = shorter = 0.0
+        for arc in range(U(first_arcs[chain[level]]), U(first_arcs[chain[level] + U(1)])):
+            word = word_at(tokens, U(arc))
+            if ranked.ranks[word] == len(ranked.words):
+                continue
+            below = level + 1
+            other = arc_at(first_arcs, tokens, chain[below], word)
+            while other == missing:
+                below += 1
+                other = arc_at(first_arcs, tokens, chain[below], word)
+            listed += 10.0 ** np.float64(value_at(probs, decoded, U(arc)))
+            shorter += 10.0 ** (value_at(probs, decoded, other) + backoffs[below] - backoffs[level + 1])
+        total = listed + 10.0 ** (backoffs[level + 1] - backoffs[level]) * max(total - shorter, 0.0)
+        if index >= 0:
+            ranked.totals[index] = total
+    mass: float = total
+    return mass
 
 
 @numba.njit(nogil=True, forceinline=True)
@@ -179,7 +261,7 @@ def _insert_unigrams(
 @automaton_kernel(
     types.float64, _RANKED_TYPE, *[types.int64] * 3, types.uint32[::1], types.int64[::1], types.float32[::1]
 )
-def complete_interval(
+def complete_interval(  # noqa: C901 - one loop over arcs, sorted or not
     automaton: Automaton,
     ranked: RankedWords,
     state: int,
@@ -210,15 +292,23 @@ def complete_interval(
         call = np.uint32(1)
     seen[-1] = call
     chain, backoffs = np.empty(order, np.uint64), np.empty(order, np.float64)
-    first_arcs, tokens = automaton.first_arcs, automaton.words
-    probs, decoded = automaton.log10_probs, automaton.prob_values
+    first_arcs, probs, decoded = automaton.first_arcs, automaton.log10_probs, automaton.prob_values
     words[:], log_probs[:] = -1, -np.inf
     mass = shadowed = 0.0
     last = write_suffix_chain(automaton, np.int32(state), chain, backoffs) - 1
     # longer contexts first: their arcs shadow those of shorter ones
     for level in range(last):
-        for arc in range(U(first_arcs[chain[level]]), U(first_arcs[chain[level] + U(1)])):
-            rank = np.int64(ranked.ranks[word_at(tokens, U(arc))])
+        begin, end = np.int64(first_arcs[chain[level]]), np.int64(first_arcs[chain[level] + U(1)])
+        index = ranked_index(automaton, chain[level])
+        if index >= 0:
+            begin = np.int64(automaton.ranked_starts[index])
+            end = np.int64(automaton.ranked_starts[index + 1])
+            begin = _first_from(automaton, ranked, begin, end, low)
+        for position in range(begin, end):
+            arc = np.int64(ranked.arcs[position]) if index >= 0 else position
+            rank = _rank_of(automaton, ranked, arc)
+            if rank >= high and index >= 0:
+                break
             if rank < low or rank >= high or seen[rank] == call:
                 continue
             seen[rank] = call
@@ -229,11 +319,11 @@ def complete_interval(
     backoff = backoffs[last]
     mass += 10.0**backoff * max(ranked.sums[high] - ranked.sums[low] - shadowed, 0.0)
     for block in range(low >> _BLOCK_BITS, (high + _BLOCK - 1) >> _BLOCK_BITS):
-        begin = max(block << _BLOCK_BITS, low)
+        start: int = max(block << _BLOCK_BITS, low)
         best = np.float32((ranked.best[block] + backoff) * LN_10)
-        if _precedes(best, begin, log_probs[-1], words[-1]):
-            end = min((block + 1) << _BLOCK_BITS, high)
-            _insert_unigrams(automaton, ranked, begin, end, backoff, seen, words, log_probs)
+        if _precedes(best, start, log_probs[-1], words[-1]):
+            stop = min((block + 1) << _BLOCK_BITS, high)
+            _insert_unigrams(automaton, ranked, start, stop, backoff, seen, words, log_probs)
     for position in range(len(words)):
         if words[position] >= 0:
             words[position] = ranked.words[words[position]]
@@ -311,7 +401,7 @@ class NGramTexts:
         self.is_plain = tokenizer.pattern is None and not tokenizer.unicode_spaces
         self._normalise, kind = tokenizer.normaliser.all, type_of(model.automaton)
         self._score_lines, self._read_text = version_for(score_lines, kind), version_for(read_text, kind)
-        self._complete = version_for(complete_interval, kind)
+        self._complete, self._total_mass = version_for(complete_interval, kind), version_for(total_mass, kind)
         self._ranked: dict[int, tuple[TokenIds, RankedWords]] = {}
         # one for each thread at work
         self._seen: deque[UInt32s] = deque()
@@ -360,6 +450,8 @@ class NGramTexts:
     def complete(self, state: int, order: TokenIds, first: int, past: int, count: int) -> IntervalWords:
         """Find the `count` most probable words from `first` to before `past` in an order."""
         ranked = self.rank(order)
+        if (first, past) == (0, len(order)):
+            return self._complete_all(state, ranked, count)
         words, log_probs = np.empty(count, np.int64), np.empty(count, np.float32)
         try:
             seen = self._seen.pop()
@@ -369,3 +461,13 @@ class NGramTexts:
         self._seen.append(seen)
         found = words >= 0
         return IntervalWords(words[found].tolist(), log_probs[found].tolist(), mass)
+
+    def _complete_all(self, state: int, ranked: RankedWords, count: int) -> IntervalWords:
+        """Find the best of all words: the most probable tokens without those that are no words."""
+        others = len(ranked.ranks) - len(ranked.words)
+        context = NGramState(np.array([state], np.int32))
+        best = self._model.top_k(context, min(count + others, len(ranked.ranks)))
+        (ids,), (log_probs,) = best
+        found = (ranked.ranks[ids] < len(ranked.words)) & (log_probs > -np.inf)
+        mass = self._total_mass(self._automaton, ranked, state)
+        return IntervalWords(ids[found][:count].tolist(), log_probs[found][:count].tolist(), mass)
