@@ -252,11 +252,6 @@ def _best_completions(
     """Divide masses by the typed text's, and select the best; complete words precede beginnings."""
     least = max(settings.min_probability, _MIN_PROBABILITY)
 
-    def rank(offer: RankedCompletion) -> tuple[bool, float, str]:
-        saved = len(offer.text) - len(offer.begun or typed.prefix)
-        worth = offer.probability * (max(saved, 0) if settings.rank == "savings" else 1)
-        return not offer.is_complete, -worth, offer.text
-
     best: list[tuple[tuple[bool, float, str], int, RankedCompletion]] = []
     phrases: PhraseAutomaton[str] | None = None
     if blocked:
@@ -269,8 +264,12 @@ def _best_completions(
             yield None
         offer.of_model = (1 - weight) * offer.of_model / live
         offer.of_user = weight * offer.of_user / live
-        ranked = rank(offer), number, offer
-        if (len(best) == settings.limit and best[-1] <= ranked) or offer.probability < least:
+        if (worth := offer.probability) < least:
+            continue
+        if settings.rank == "savings":
+            worth *= max(len(offer.text) - len(offer.begun or typed.prefix), 0)
+        ranked = (not offer.is_complete, -worth, offer.text), number, offer
+        if len(best) == settings.limit and best[-1] <= ranked:
             continue
         folded = _folded(offer.text)
         words = folded.split()
@@ -365,7 +364,7 @@ class _OfModel:
             own = [
                 item
                 for item in result.completions
-                if not any(_starts_with(item.text, prefixes[i], self.settings) for i in nested)
+                if not nested or not any(_starts_with(item.text, prefixes[i], self.settings) for i in nested)
             ]
             complete_mass = sum(item.mass for item in own if item.is_complete and item.num_words == 1)
             found = result.live_mass * (1 - result.unexplored_mass)

@@ -690,9 +690,8 @@ class IntervalSearch:
         """Return the completions."""
         words, log_probs, mass = self._found
         texts = (self._tokens.token_bytes[word].decode().removeprefix(" ") for word in words)
-        masses = np.exp(np.array(log_probs, np.float32)).tolist()
-        found = [ScoredCompletion(*one, 1, is_complete=True) for one in zip(texts, masses, strict=True)]
-        found.sort(key=lambda one: (-one.mass, one.text))
+        masses = np.exp(log_probs).tolist()
+        found = (ScoredCompletion(text, own, 1, True) for text, own in zip(texts, masses, strict=True))  # noqa: FBT003 - fast
         return SearchResult(tuple(found), mass, 0.0)
 
     def mass_of(self, word: str) -> float:

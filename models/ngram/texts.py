@@ -381,7 +381,7 @@ class IntervalWords(NamedTuple):
     """
 
     ids: list[int]
-    log_probs: list[float]
+    log_probs: Float32s
     mass: float
 
 
@@ -460,7 +460,7 @@ class NGramTexts:
         mass = self._complete(self._automaton, ranked, state, first, past, seen, words, log_probs)
         self._seen.append(seen)
         found = words >= 0
-        return IntervalWords(words[found].tolist(), log_probs[found].tolist(), mass)
+        return IntervalWords(words[found].tolist(), log_probs[found], mass)
 
     def _complete_all(self, state: int, ranked: RankedWords, count: int) -> IntervalWords:
         """Find the best of all words: the most probable tokens without those that are no words."""
@@ -470,4 +470,4 @@ class NGramTexts:
         (ids,), (log_probs,) = best
         found = (ranked.ranks[ids] < len(ranked.words)) & (log_probs > -np.inf)
         mass = self._total_mass(self._automaton, ranked, state)
-        return IntervalWords(ids[found][:count].tolist(), log_probs[found][:count].tolist(), mass)
+        return IntervalWords(ids[found][:count].tolist(), log_probs[found][:count], mass)
