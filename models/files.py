@@ -1,7 +1,8 @@
 """Configuration files of models, compressed text files, and words between white space.
 
-Readers detect compression by the first bytes, writers by the suffix. Expansion is bounded; a written
-file gets its name when complete. White space is ASCII's, as in KenLM, SRILM, Kaldi and jiwer.
+Readers detect compression by the first bytes, writers by the suffix. Expansion is bounded; a
+written file gets its name when complete. White space is ASCII's, as in KenLM, SRILM, Kaldi and
+jiwer.
 """
 
 import bz2

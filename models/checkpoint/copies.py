@@ -2,11 +2,12 @@
 
     <folder>/<64 hex digits>.copy/    a complete version, keyed by its path and the hashes of its files
 
-The operating system kills a process with SIGBUS when a file that it has mapped is truncated, and
-`cp` over a file truncates it first. No process writes to a copy. Processes that load the same version
-share one copy, and so its memory pages. Each holds a `flock` on it, which ends with the process: the
-last to release a copy removes it, and copies of killed processes are reused or removed by the next
-that acquires one. Loaded models keep working without a copy, because a mapping keeps its file.
+The operating system kills a process with SIGBUS when a file that it has mapped is truncated,
+and `cp` over a file truncates it first. No process writes to a copy. Processes that load the
+same version share one copy, and so its memory pages. Each holds a `flock` on it, which ends
+with the process: the last to release a copy removes it, and copies of killed processes are
+reused or removed by the next that acquires one. Loaded models keep working without a copy,
+because a mapping keeps its file.
 """
 
 import contextlib

@@ -10,8 +10,9 @@ A model's log-probabilities are changed in this order:
 5. *top-k*; 6. *typical*; 7. *top-p*; 8. *min-p*: each is relative to the probability that remains
    after the steps before it.
 
-Greedy and beam search end after the penalties. llama.cpp truncates in the same order; Hugging Face's
-generation and vLLM also apply bias and penalties, then the temperature, before every truncation.
+Greedy and beam search end after the penalties. llama.cpp truncates in the same order; Hugging
+Face's generation and vLLM also apply bias and penalties, then the temperature, before every
+truncation.
 """
 
 from dataclasses import dataclass

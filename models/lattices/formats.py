@@ -10,11 +10,12 @@ Values may be quoted, and a backslash escapes a character; an octal escape such 
 bytes. Other programs write words unescaped, so an apostrophe opens a quotation only if another closes
 it before white space.
 
-Kaldi's text has `utterance`, then one arc or final state per line, then an empty line. Both types are
-read. CompactLattice: `source target word graph,acoustic,ids`, final states `state graph,acoustic,ids`.
-Lattice: `source target transition-id word graph,acoustic`, final states `state graph,acoustic`. Omitted
-costs are 0. Costs are negative natural logarithms; acoustic costs are unscaled. Graph costs become
-`old_lm`; besides the language model they include transitions and pronunciations.
+Kaldi's text has `utterance`, then one arc or final state per line, then an empty line. Both
+types are read. CompactLattice: `source target word graph,acoustic,ids`, final states `state
+graph,acoustic,ids`. Lattice: `source target transition-id word graph,acoustic`, final states
+`state graph,acoustic`. Omitted costs are 0. Costs are negative natural logarithms; acoustic
+costs are unscaled. Graph costs become `old_lm`; besides the language model they include
+transitions and pronunciations.
 
 Sources: the HTK Book 3.4, section 4.6 (strings) and chapter 20 (lattices); SRILM's lattice-tool; Kaldi's
 lat/kaldi-lattice.cc and "Lattices in Kaldi".

@@ -1,8 +1,9 @@
 """Recurrent cells (Elman, GRU, LSTM, minGRU), the interface of network bodies, and dropout.
 
-minGRU is a linear recurrence h_t = a_t h_{t-1} + b_t, computed for all steps at once by a doubling
-scan (Hillis and Steele 1986): log₂ T passes of element-wise operations. Products of decays in [0, 1]
-can underflow, not overflow, so it needs no logarithms, unlike cumulative quotients.
+minGRU is a linear recurrence h_t = a_t h_{t-1} + b_t, computed for all steps at once by a
+doubling scan (Hillis and Steele 1986): log₂ T passes of element-wise operations. Products of
+decays in [0, 1] can underflow, not overflow, so it needs no logarithms, unlike cumulative
+quotients.
 
 Dropout is active in training mode only, for values, tokens and weights.
 """

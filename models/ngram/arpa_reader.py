@@ -4,8 +4,9 @@ Files of lmplz, SRILM and IRSTLM are supported: missing back-offs are 0, suffixe
 `<s>` may have the log-probability 0 or -99 and is never predicted, `<UNK>` is `<unk>`. Any other
 deviation is an error with its line number.
 
-Words that ARPA cannot represent (white space, spellings of control tokens) are escaped by `%` and two
-hexadecimal digits per byte, as in URLs; the empty word is a single `%`. A comment in the file says so.
+Words that ARPA cannot represent (white space, spellings of control tokens) are escaped by `%`
+and two hexadecimal digits per byte, as in URLs; the empty word is a single `%`. A comment in
+the file says so.
 """
 
 import re

@@ -1,10 +1,12 @@
 r"""Scores of whole texts, and completions of words, by an n-gram model of words, in one kernel call each.
 
-Python objects of words, or a row over the vocabulary, would cost several times as much as the lookups.
+Python objects of words, or a row over the vocabulary, would cost several times as much as the
+lookups.
 
-A word's rank is its position among the sorted words: the words with a prefix are an interval I of ranks. Let h_n,
-…, h_0 be the context and its suffixes, h_0 empty; α(h) the product of the back-off weights from h_n to h; E(h) the
-words listed after h, not after a longer one. A word in E(h) has the probability α(h) p(w | h), so
+A word's rank is its position among the sorted words: the words with a prefix are an interval I
+of ranks. Let h_n, …, h_0 be the context and its suffixes, h_0 empty; α(h) the product of the
+back-off weights from h_n to h; E(h) the words listed after h, not after a longer one. A word in
+E(h) has the probability α(h) p(w | h), so
 
     M(I) = Σ_h Σ_{w ∈ E(h) ∩ I} α(h) p(w | h) + α(h_0) (U(I) − Σ_{w ∈ E(h) ∩ I, h ≠ h_0} p(w))
 

@@ -3,10 +3,11 @@
 The prefill computes the state after each sequence. States of a few contexts are cached, at the end
 and at the start of the last word, because a word changes while it is typed.
 
-Common prefixes are read once: the texts form a prefix tree of tokens. `score_tree` reads it level by
-level, one state row per prefix, and scores next tokens when enough rows are pending, because matrix
-products of many rows are cheapest. It is used if its estimated cost is below that of reading all
-texts side by side (costs measured on small int8 mixtures and on a float32 LSTM of 2x512).
+Common prefixes are read once: the texts form a prefix tree of tokens. `score_tree` reads it
+level by level, one state row per prefix, and scores next tokens when enough rows are pending,
+because matrix products of many rows are cheapest. It is used if its estimated cost is below
+that of reading all texts side by side (costs measured on small int8 mixtures and on a float32
+LSTM of 2x512).
 
 Lookup models score without padding.
 """

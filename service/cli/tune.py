@@ -1,7 +1,8 @@
 """Commands `gramophone tune`, `fold-texts` and `corrections …`: weights and corrections for re-ranking.
 
-`tune` fits weights to n-best lists or lattices with references. For each fold, `fold-texts` writes the
-references of all other folds, as training text for a model that has not seen the fold.
+`tune` fits weights to n-best lists or lattices with references. For each fold, `fold-texts`
+writes the references of all other folds, as training text for a model that has not seen the
+fold.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,8 @@
 """An operation: an endpoint's work on one request, with its models, its cost, its run and its reply.
 
-The service answers operations over HTTP (`service.routes.replies`), the command line in its own process
-(`service.local.ask`). Both give an operation a `Call`: who asks, and what may be used for the answer.
+The service answers operations over HTTP (`service.routes.replies`), the command line in its own
+process (`service.local.ask`). Both give an operation a `Call`: who asks, and what may be used
+for the answer.
 
 A step of an operation is the work done before other requests run, a few milliseconds at most: larger
 steps delay interactive requests, smaller ones cost throughput. The comment above each group of sizes

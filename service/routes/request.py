@@ -1,6 +1,7 @@
 """Steps common to requests: services, bodies, results while the client is connected.
 
-Work is cancelled when the client disconnects; a session's newer autocomplete request cancels older ones.
+Work is cancelled when the client disconnects; a session's newer autocomplete request cancels
+older ones.
 """
 
 import asyncio

@@ -1,6 +1,7 @@
 """Requests to all workers: merged metrics, and model changes on every worker.
 
-A file lock serialises changes across processes. `Broadcast` is plain ASGI middleware behind the authentication.
+A file lock serialises changes across processes. `Broadcast` is plain ASGI middleware behind the
+authentication.
 """
 
 import asyncio

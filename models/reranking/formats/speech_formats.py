@@ -4,7 +4,8 @@ NeMo's beams are `text <tab> score`, a fixed number of lines per input (the beam
 score is the recogniser's log-probability (natural logarithm): the feature `score`. References are in a
 manifest, a JSON object with the key `text` per input, in the same order.
 
-`transcribe_speech.py` with `return_best_hypothesis=false` writes the beams into the manifest itself:
+`transcribe_speech.py` with `return_best_hypothesis=false` writes the beams into the manifest
+itself:
 
     {"audio_filepath": "a/utt-1.wav", "text": "reference", "beams": [["best hypothesis", -7.2], …], …}
 

@@ -1,9 +1,10 @@
 r"""Output of translators: Moses, fairseq, CTranslate2, OpenNMT-tf and Sockeye.
 
-Moses: `id ||| hypothesis ||| name= value value … ||| total`. Values are natural logarithms, larger is
-better. A feature of several values becomes `name_0`, `name_1`, …, as in MERT's feature map. The total
-becomes the feature `score`, or `total` if there is a `score`. Ids are indices of the input
-sentences, from 0, but may be any string without white space. Escapes such as `&quot;` are kept.
+Moses: `id ||| hypothesis ||| name= value value … ||| total`. Values are natural logarithms,
+larger is better. A feature of several values becomes `name_0`, `name_1`, …, as in MERT's
+feature map. The total becomes the feature `score`, or `total` if there is a `score`. Ids are
+indices of the input sentences, from 0, but may be any string without white space. Escapes such
+as `&quot;` are kept.
 
 Reading is lenient: spaces around `|||` and the total may be missing; labels may be `name=`, `name:`
 (old versions) or `name=value` (Joshua, Marian), or missing (`-labeled-n-best-list false`:

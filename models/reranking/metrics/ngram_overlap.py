@@ -4,9 +4,10 @@ BLEU is the geometric mean of word n-gram precisions with a brevity penalty (Pap
 on the tokenisation of NIST's mteval-v13a.pl. chrF is the F-score of character n-grams without white
 space (Popović 2015). Both agree with sacrebleu.
 
-N-grams get exact numbers: an n-gram is identified by the number of its first n − 1 units and its last
-unit, in one hash table per order. Numbers are unique over all orders; one array by number holds
-all counts. The kernels release the interpreter lock. The module is imported on demand.
+N-grams get exact numbers: an n-gram is identified by the number of its first n − 1 units and
+its last unit, in one hash table per order. Numbers are unique over all orders; one array by
+number holds all counts. The kernels release the interpreter lock. The module is imported on
+demand.
 """
 
 import re

@@ -1,10 +1,11 @@
 """Fitting of weights that generalise: bagging over resamples, folds, posterior scale.
 
-A search on error counts overfits its lists. Weights are therefore the mean of the best weights of
-many resamples of the lists (bagging, Breiman 1996); a feature gets no weight if they
-disagree on its sign. A more complex result must beat a simpler one on its lists by more than chance;
-otherwise the simplest result, the first pass, remains. Without this rule, each fold of a useless
-model selects what is best on the other lists by chance, and therefore worst on its own.
+A search on error counts overfits its lists. Weights are therefore the mean of the best weights
+of many resamples of the lists (bagging, Breiman 1996); a feature gets no weight if they
+disagree on its sign. A more complex result must beat a simpler one on its lists by more than
+chance; otherwise the simplest result, the first pass, remains. Without this rule, each fold of
+a useless model selects what is best on the other lists by chance, and therefore worst on its
+own.
 
 The posterior scale is the factor that makes totals log-posteriors, up to a constant.
 """
