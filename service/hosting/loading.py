@@ -341,10 +341,10 @@ class Loader:
         )
         loaded_s = self.clock()
         warm_up(checkpoint.model)
-        orders = loaded.token_trie.exact, loaded.token_trie.folded  # now, not in the first autocomplete
-        if (completer := loaded.ngram_texts) is not None:
-            for order in orders:
-                completer.rank(order.ids)
+        trie, any_case = loaded.token_trie, loaded.tokenizer.normaliser.changes_case
+        orders = trie.exact, trie.folded  # now, not in the first autocomplete
+        if (texts := loaded.ngram_texts) is not None:
+            texts.rank(orders[any_case].ids)
         ready_s = self.clock()
         load_s, warm_up_s = ready_s - started_s, ready_s - loaded_s
         _log.info(

@@ -5,6 +5,7 @@ Users' words come from accepted completions, texts to learn from and imported ex
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -281,6 +282,10 @@ class Autocomplete(ModelsOperation[AutocompleteReply]):
     @override
     def prepare(self) -> Iterator[Callable[[], Any]]:
         yield from super().prepare()
+        if self.given.casing == "ignore" and (texts := self.models[0].ngram_texts) is not None:
+            order = self.models[0].token_trie.folded.ids
+            if not texts.is_ranked(order):
+                yield partial(texts.rank, order)
         if self.slots:
             yield lambda: [loaded.token_trie for loaded in self.models]
         if len(self.models) > 1 and not all("checker" in vars(loaded) for loaded in self.models):

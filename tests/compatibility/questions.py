@@ -46,7 +46,7 @@ FEW_TOPICS = tuple(
 )
 """N-gram models that differ from `ngram-word` only in their probabilities."""
 
-WORD_NGRAMS = ("ngram-word", "ngram-folded", "ngram-quantised-word", *FEW_TOPICS)
+WORD_NGRAMS = ("ngram-word", "ngram-folded", "ngram-pattern", "ngram-quantised-word", *FEW_TOPICS)
 """N-gram models of words, whose completions sum probabilities by intervals, so the last digits differ."""
 
 TOPICS_OF_FEW = ("score", "next-token", "generate", "autocomplete", "check", "rerank", "states", "models")

@@ -16,6 +16,8 @@ from models.ngram.texts import NGramTexts
 from models.scoring.model_weights import WeightedModel
 from models.text_model import Limits, TextModel
 from models.tokenizers import WordTokenizer
+from service.operations.autocomplete import Autocomplete, AutocompleteRequest
+from tests.unit.conftest import operation
 from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
 from training.progress import Progress
@@ -178,3 +180,16 @@ def test_other_tokenizers_and_models_have_no_completer():
     assert NGramTexts.of(model, tokenizer) is not None
     assert NGramTexts.of(object(), tokenizer) is None
     assert TextModel("m@1", model, tokenizer, reads_backward=True).ngram_texts is None
+
+
+def test_another_order_is_made_on_a_thread_before_the_first_request_that_needs_it():
+    loaded, lines = text_model()
+    exact, ignored = (
+        operation(Autocomplete, loaded, AutocompleteRequest(text=lines[0], casing=casing), LIMITS)
+        for casing in ("exact", "ignore")
+    )
+    assert list(exact.prepare()) == []
+    (step,) = ignored.prepare()
+    step()
+    assert loaded.ngram_texts.is_ranked(loaded.token_trie.folded.ids)
+    assert list(ignored.prepare()) == []
