@@ -691,7 +691,7 @@ class IntervalSearch:
         words, log_probs, mass = self._found
         texts = (self._tokens.token_bytes[word].decode().removeprefix(" ") for word in words)
         masses = np.exp(log_probs).tolist()
-        found = (ScoredCompletion(text, own, 1, True) for text, own in zip(texts, masses, strict=True))  # noqa: FBT003 - fast
+        found = (ScoredCompletion(*one, 1, is_complete=True) for one in zip(texts, masses, strict=True))
         return SearchResult(tuple(found), mass, 0.0)
 
     def mass_of(self, word: str) -> float:

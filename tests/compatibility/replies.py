@@ -265,20 +265,22 @@ def read(path: Path) -> dict[str, list[Stored]]:
     return topics
 
 
-def same(expected: Stored, given: Stored) -> bool:
+def same(expected: Stored, given: Stored, within: float = 0.0) -> bool:
     """True if two replies have the same bytes, except in volatile fields.
 
-    If NumPy's exponentials differ from the recording machine's, derived figures may differ in the last digits.
+    If NumPy's exponentials differ from the recording machine's, derived figures may differ in the last digits; if
+    probabilities are summed in another order, by a share `within`.
     """
     texts = [_bytes_of(expected), _bytes_of(given)]
     if texts[0] == texts[1]:
         return True
-    if exponentials() == _EXPONENTIALS:
+    if exponentials() == _EXPONENTIALS and not within:
         return False
     rest = {_DERIVED.sub(r"\1…", text) for text in texts}
     figures = [[float(found) for _, found in _DERIVED.findall(text)] for text in texts]
     return len(rest) == 1 and all(
-        math.isclose(one, other, rel_tol=_LAST_DIGITS) for one, other in zip(*figures, strict=True)
+        math.isclose(one, other, rel_tol=max(_LAST_DIGITS, within))
+        for one, other in zip(*figures, strict=True)
     )
 
 

@@ -107,18 +107,18 @@ def without_ties(completions):
     ]
 
 
-def assert_same(found, expected, where=""):
+def assert_same(found, expected, where="", *, ties=False):
     """Two replies are equal, numbers within rounding; but for what names a request."""
-    if where.endswith(".completions"):
+    if ties and where.endswith(".completions"):
         found, expected = without_ties(found), without_ties(expected)
     if isinstance(expected, dict):
         assert found.keys() == expected.keys(), where
         for key in expected.keys() - {"id", "created", "request_id", "state", "expires_at"}:
-            assert_same(found[key], expected[key], f"{where}.{key}")
+            assert_same(found[key], expected[key], f"{where}.{key}", ties=ties)
     elif isinstance(expected, list):
         assert len(found) == len(expected), where
         for number, (one, other) in enumerate(zip(found, expected, strict=True)):
-            assert_same(one, other, f"{where}[{number}]")
+            assert_same(one, other, f"{where}[{number}]", ties=ties)
     elif isinstance(expected, float):
         assert found == pytest.approx(expected, rel=1e-4, abs=1e-4), where
     else:
@@ -138,7 +138,8 @@ def test_replies_are_those_of_the_cpu(here, there, cuda, name, request_name):
     with cuda.measured() as report:
         found = ask(there, name, path, body)
     expected = ask(here, name, path, body)
-    assert_same(found, expected)
+    # only the processor completes words of n-grams by intervals, with ties by spelling
+    assert_same(found, expected, ties=name == "ngram")
     assert report.operations or not cuda.counts_copies
 
 
