@@ -130,11 +130,12 @@ async function insert(token) {
 
 const userPath = (rest = "") => `/v1/autocomplete/users/${encodeURIComponent(form.values().user)}${rest}`;
 
-/** Add a finished line to the user's own words, if a user is set; Enter that accepts a completion does not count. */
+/** Add a finished line to the user's own words, if a user is set; Enter that accepts a completion does not count.
+ * The list is updated then: keys typed meanwhile may have been answered without these words. */
 function learn(event) {
   const ends = event.key === "Enter" && !event.defaultPrevented && !event.isComposing;
   const line = ends && typed()?.trim();
-  if (line && form.values().user) ask(userPath("/accepted"), { text: line }).catch(tell);
+  if (line && form.values().user) ask(userPath("/accepted"), { text: line }).then(completions.refresh, tell);
 }
 
 async function forget() {

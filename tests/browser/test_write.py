@@ -227,6 +227,26 @@ def test_words_of_the_user_are_completed(page):
     expect(completions(page).locator(".note")).to_have_text(["yours"])
 
 
+def test_a_line_that_is_learnt_late_is_completed(page):
+    held = []
+
+    def hold(route):
+        held.append(route)
+
+    page.route("**/accepted", hold)
+    page.locator("summary", has_text="Options").first.click()
+    page.get_by_text("Your own words").click()
+    page.get_by_label("user", exact=True).fill("mary")
+    write(page, "the phonograph\n")
+    with page.expect_response(
+        lambda answered: (answered.request.post_data_json or {}).get("text") == "the phon"
+    ):
+        page.keyboard.type("the phon")
+    expect(words(page)).to_have_count(0)
+    held[0].continue_()
+    expect(words(page)).to_have_text(["phonograph"])
+
+
 def test_an_option_that_is_wrong_is_told_at_its_field(open_page):
     page = open_page("#write", allowed="status of 400")
     page.locator("summary", has_text="Options").first.click()
