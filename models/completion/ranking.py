@@ -10,7 +10,6 @@ they have capitals of their own.
 
 import math
 import re
-from bisect import insort
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +31,7 @@ from models.completion.prefix import (
     corrected_prefixes,
     split_prefix,
 )
-from models.completion.search import CompletionSearch, CompletionSettings, IntervalSearch, run_searches
+from models.completion.search import CompletionSettings, Search, run_searches, start_search
 from models.completion.token_trie import as_one_word, fold_case
 from models.completion.user_model import (
     NextWordModels,
@@ -81,7 +80,7 @@ _MIN_LOG_PROBABILITY = -80.0
 _MIN_PROBABILITY = 1e-12
 """Probability below which completions are never returned."""
 
-_PrefixSearch: TypeAlias = tuple[CorrectedPrefix, CompletionSearch | IntervalSearch]
+_PrefixSearch: TypeAlias = tuple[CorrectedPrefix, Search]
 """A possibly intended prefix, and the search for words that begin with it."""
 
 
@@ -218,11 +217,16 @@ def _starts_with(text: str, prefix: str, settings: RankingSettings) -> bool:
 
 
 def _in_typed_case(
-    completions: Iterable[RankedCompletion], settings: RankingSettings, typed: PrefixSplit
+    found: Collection[RankedCompletion],
+    members: Collection[RankedCompletion],
+    settings: RankingSettings,
+    typed: PrefixSplit,
 ) -> Work[Any, list[RankedCompletion]]:
-    """Give all completions the typed case and beginning, and merge those of equal text."""
+    """Give completions and members the typed case and beginning, and merge those of equal text."""
+    if not (settings.ignore_case or members or any(one.begun for one in found)) and typed.prefix.isascii():
+        return list(found)  # none changes
     merged: dict[tuple[str, bool, str], RankedCompletion] = {}
-    for number, one in enumerate(completions, start=1):
+    for number, one in enumerate((*found, *members), start=1):
         if not number % _COMPLETIONS_PER_STEP:
             yield None
         given = one.begun or typed.prefix
@@ -251,16 +255,9 @@ def _best_completions(
 ) -> Work[Any, list[RankedCompletion]]:
     """Divide masses by the typed text's, and select the best; complete words precede beginnings."""
     least = max(settings.min_probability, _MIN_PROBABILITY)
-
-    best: list[tuple[tuple[bool, float, str], int, RankedCompletion]] = []
-    phrases: PhraseAutomaton[str] | None = None
-    if blocked:
-        phrases = PhraseAutomaton()
-        yield from phrases.build(blocked, [1.0] * len(blocked))
-    num_read = 0
+    ranked: list[tuple[bool, float, str, int]] = []
     for number, offer in enumerate(completions):
-        if (num_read := num_read + len(offer.text)) > _CHARS_PER_STEP:
-            num_read = 0
+        if number and not number % _COMPLETIONS_PER_STEP:
             yield None
         offer.of_model = (1 - weight) * offer.of_model / live
         offer.of_user = weight * offer.of_user / live
@@ -268,19 +265,29 @@ def _best_completions(
             continue
         if settings.rank == "savings":
             worth *= max(len(offer.text) - len(offer.begun or typed.prefix), 0)
-        ranked = (not offer.is_complete, -worth, offer.text), number, offer
-        if len(best) == settings.limit and best[-1] <= ranked:
-            continue
-        folded = _folded(offer.text)
+        ranked.append((not offer.is_complete, -worth, offer.text, number))
+    ranked.sort()
+    phrases: PhraseAutomaton[str] | None = None
+    if blocked:
+        phrases = PhraseAutomaton()
+        yield from phrases.build(blocked, [1.0] * len(blocked))
+    best: list[RankedCompletion] = []
+    num_read = 0
+    for _, _, text, number in ranked:
+        if (num_read := num_read + len(text)) > _CHARS_PER_STEP:
+            num_read = 0
+            yield None
+        folded = _folded(text)
         words = folded.split()
         # with or without punctuation
         is_blocked = phrases is not None and any(
             map(phrases.find, (words, chain.from_iterable(sentence_words(folded))))
         )
         if not is_blocked and _CONTROL_TOKENS.isdisjoint(words):
-            insort(best, ranked)
-            del best[settings.limit :]
-    return [offer for _, _, offer in best]
+            best.append(completions[number])
+            if len(best) == settings.limit:
+                break
+    return best
 
 
 def _folded(text: str) -> str:
@@ -340,8 +347,7 @@ class _OfModel:
             splits.append(typed._replace(prefix=plain, spelled=b" " * (typed.spelled[:1] == b" ") + word))
         for split in splits:
             self._searches = yield from self._create_searches(split, limit)
-            running = [one for _, one in self._searches if isinstance(one, CompletionSearch)]
-            yield from run_searches(self._loaded.model, running)
+            yield from run_searches(self._loaded, [search for _, search in self._searches])
             yield from self._collect_words()
             if not all(one.edits for one in self.completions.values()):
                 break
@@ -356,25 +362,24 @@ class _OfModel:
         self.completions = {}
         live_by: list[float] = []  # mass of words under no earlier prefix
         covered: list[float] = []  # part covered by the words found
-        prefixes = [prefix.text for prefix, _ in self._searches]
+        prefixes = [prefix.text for prefix, _ in self._searches[:-1]]
         for index, (prefix, search) in enumerate(self._searches):
-            yield None
+            if index:
+                yield None
             nested = [i for i in range(index) if _starts_with(prefixes[i], prefix.text, self.settings)]
-            result = search.result()
-            own = [
-                item
-                for item in result.completions
-                if not nested or not any(_starts_with(item.text, prefixes[i], self.settings) for i in nested)
-            ]
-            complete_mass = sum(item.mass for item in own if item.is_complete and item.num_words == 1)
+            result, complete_mass = search.result(), 0.0
+            for text, mass, num_words, is_complete in result.completions:
+                if nested and any(_starts_with(text, prefixes[i], self.settings) for i in nested):
+                    continue
+                if is_complete and num_words == 1:
+                    complete_mass += mass
+                self.completions[text] = RankedCompletion(
+                    text, num_words, prefix.edits, is_complete, prefix.penalty * mass
+                )
             found = result.live_mass * (1 - result.unexplored_mass)
             # two searches with common words may find different ones
             covered.append(max(complete_mass, found - sum(covered[i] for i in nested)))
             live_by.append(max(covered[-1], result.live_mass - sum(live_by[i] for i in nested)))
-            for text, mass, num_words, is_complete in own:
-                self.completions[text] = RankedCompletion(
-                    text, num_words, prefix.edits, is_complete, prefix.penalty * mass
-                )
         weights = [prefix.penalty for prefix, _ in self._searches]
         self.mass = sum(map(mul, weights, live_by))
         self.unexplored = max(0.0, self.mass - sum(map(mul, weights, covered)))
@@ -443,18 +448,16 @@ class _OfModel:
         """Create searches for the typed prefix, then corrected ones, most probable edits first."""
         settings, entry, tokens = self.settings, self._entry, self._loaded.token_trie
         typed_prefix = CorrectedPrefix(typed.spelled, 0, 1.0, 0.0)
-        if isinstance(entry.state, int) and (completer := self._loaded.ngram_texts) is not None:
-            any_case = settings.ignore_case
-            found = IntervalSearch(completer, tokens, entry.state, typed.spelled, limit, any_case=any_case)
-            return [(typed_prefix, found)]
-        corrected = corrected_prefixes(
-            tokens,
-            typed.spelled,
-            entry.log_probs[0],
-            settings.fuzzy,
-            limit=_MAX_CORRECTIONS - 1,
-            ignore_case=settings.ignore_case,
-        )
+        corrected: Sequence[CorrectedPrefix] = ()
+        if settings.fuzzy:
+            corrected = corrected_prefixes(
+                tokens,
+                typed.spelled,
+                entry.log_probs[0],
+                settings.fuzzy,
+                limit=_MAX_CORRECTIONS - 1,
+                ignore_case=settings.ignore_case,
+            )
         # none starts with the typed prefix or an earlier one
         variants: list[CorrectedPrefix] = []
         for variant in sorted(corrected, key=lambda one: (-one.penalty, len(one.spelled))):
@@ -465,13 +468,12 @@ class _OfModel:
         shares = [settings.max_steps - spare if variants else settings.max_steps]
         shares += [max(1, round(spare * one.weight / weights)) for one in variants]
         searches: list[_PrefixSearch] = []
-        prefixes = typed_prefix, *variants
-        for prefix, max_steps in zip(prefixes, shares, strict=True):
+        for prefix, max_steps in zip((typed_prefix, *variants), shares, strict=True):
             if searches:
                 yield None
-            limited = replace(settings, limit=limit, max_steps=max_steps)
-            search = CompletionSearch(tokens, prefix.spelled, limited)
-            search.update(view(entry.state), entry.log_probs)
+            search = start_search(
+                self._loaded, entry, prefix.spelled, settings, limit=limit, max_steps=max_steps
+            )
             searches.append((prefix, search))
         return searches
 
@@ -499,7 +501,7 @@ def rank_completions(
     limits: Limits,
     *,
     user: UserModel | None = None,
-    dictionary: Iterable[tuple[str, float]] = (),
+    dictionary: Sequence[tuple[str, float]] = (),
     blocklist: Sequence[str] = (),
     cached: NextTokenEntry | None = None,
 ) -> Work[Any, Ranking]:
@@ -521,8 +523,7 @@ def rank_completions(
         UnsupportedError: a model reads backward.
     """
     limits.check_characters(text, param="text")
-    words = yield from map_in_steps(blocklist, lambda one: tuple(_folded(one).split()), size=len)
-    blocked = dict.fromkeys(filter(None, words))
+    blocked = yield from _blocked_words(blocklist)
     splits, entries = [], []
     for loaded, _ in models:
         check_forward(loaded)
@@ -568,7 +569,7 @@ def rank_completions(
         weights = [part.weight * part.mass / of_model for part in parts]
     if not live:
         return Ranking(typed, [], 0.0, weights)
-    completions = yield from _in_typed_case([*found.values(), *members], settings, typed)
+    completions = yield from _in_typed_case(found.values(), members, settings, typed)
     best = yield from _best_completions(completions, settings, typed, blocked, share, live)
     unexplored = (1 - share) * math.fsum(part.weight * part.unexplored for part in parts) / live
     return Ranking(typed, best, unexplored, weights)
@@ -577,10 +578,8 @@ def rank_completions(
 def interval_completer(
     models: Sequence[WeightedModel], settings: RankingSettings, typed: PrefixSplit
 ) -> "NGramTexts | None":
-    """Return the completer of single words by one n-gram model; None for other requests."""
-    if len(models) > 1 or settings.max_words > 1 or _max_edits(settings, typed):
-        return None
-    return models[0].loaded.ngram_texts
+    """Return the completer of words by one n-gram model; None for other requests."""
+    return None if len(models) > 1 or _max_edits(settings, typed) else models[0].loaded.ngram_texts
 
 
 def _max_edits(settings: RankingSettings, typed: PrefixSplit) -> int:
@@ -618,10 +617,20 @@ def _merged(parts: Sequence[_OfModel]) -> Work[Any, dict[str, RankedCompletion]]
     return merged
 
 
+def _blocked_words(blocklist: Sequence[str]) -> Work[Any, Collection[tuple[str, ...]]]:
+    """Return the folded words of each entry of a blocklist, once."""
+    if not blocklist:
+        return ()
+    words = yield from map_in_steps(blocklist, lambda one: tuple(_folded(one).split()), size=len)
+    return dict.fromkeys(filter(None, words))
+
+
 def _dictionary_models(
-    dictionary: Iterable[tuple[str, float]], compose: Callable[[str], str]
+    dictionary: Sequence[tuple[str, float]], compose: Callable[[str], str]
 ) -> Steps[list[UserModel]]:
     """Return a model of a dictionary's words, composed, with its phrases' bigrams; none if empty."""
+    if not dictionary:
+        return []
     words = defaultdict[str, float](float)
     followers = defaultdict[str, defaultdict[str, float]](lambda: defaultdict(float))
     count = num_read = 0

@@ -8,8 +8,8 @@ are exact if nothing stays unexplored, else lower bounds.
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import heapify, heappop, heappush, heapreplace, merge, nlargest
 from itertools import count, islice
@@ -19,13 +19,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from models.arrays import Array, Float64s, FloatArray, TokenIds, to_numpy
-from models.calls import Step, Work
+from models.calls import Read, Step, Work, materialize, view
 from models.completion.token_trie import TokenTrie, WordState, fold_case, restore_words, scan_words
-from models.language_model import LanguageModel
+from models.completion.words import (
+    NextWords,
+    RowWords,
+    ScoredCompletion,
+    SearchResult,
+    WordSearch,
+    largest_indices,
+)
+from models.language_model import STATE
+from models.prefix_cache import NextTokenEntry
 from models.words import JOINERS
 
 if TYPE_CHECKING:
-    from models.ngram.texts import NGramTexts
+    from models.text_model import TextModel
 
 Masses: TypeAlias = Float64s
 """Probabilities, not logarithms [n]."""
@@ -46,41 +55,6 @@ _MIN_PRUNED_CHILDREN = 1 << 14
 """Maximum children without pruning; each takes a hundred bytes."""
 
 _SPACE = b" "
-_BLOCK = 128
-"""Values of a block, whose largest decides whether the others are compared."""
-
-
-class ScoredCompletion(NamedTuple):
-    """Word or phrase that may continue the text.
-
-    Attributes:
-        text: the completion, from the start of the current word.
-        mass: joint probability of completion and typed prefix; divided by `SearchResult.live_mass`, it is
-            the probability given the prefix.
-        num_words: number of words.
-        is_complete: True if it ends with a word. A word's beginning is returned if the search ended before it
-            found a word that starts with it; its mass is unexplored.
-    """
-
-    text: str
-    mass: float
-    num_words: int
-    is_complete: bool
-
-
-class SearchResult(NamedTuple):
-    """Completions found so far by a search.
-
-    Attributes:
-        completions: the best ones of each number of words, most probable first.
-        live_mass: upper bound of the probability of the typed prefix.
-        unexplored_mass: share of the live mass without a word found. The sum of this and the shares of all
-            words found, returned or not, is 1; both are 0 if no tokens spell the prefix.
-    """
-
-    completions: tuple[ScoredCompletion, ...]
-    live_mass: float
-    unexplored_mass: float
 
 
 class MassTable:
@@ -397,18 +371,25 @@ class CompletionSearch:
         self._frontier = Frontier()
         self._pending: list[Child] = []
         self._num_requested = self._cut_at = 0
-        self._first: FloatArray | None = None
+        self._first: Any = None
 
-    def update(self, state: Any, log_probs: Array, first: int = 0) -> None:
+    def update(self, state: Any, log_probs: Array | list[NextWords], first: int = 0) -> None:
         """Expand nodes by their next-token distributions.
 
         Args:
             state: model state after the context [1], or after the requested step [R].
-            log_probs: log-probabilities of the next token of one or more rows [1 or n, V].
+            log_probs: log-probabilities of the next token of one or more rows [1 or n, V], or as many
+                distributions of words.
             first: row of the state after the first of these.
         """
-        rows = to_numpy(log_probs)
-        expand = self._expand_words if self._tokens.whole_words else self._expand
+        expand: Callable[[Node, Any], None] = self._expand
+        rows: Sequence[Any]
+        if isinstance(log_probs, list):
+            expand, rows = self._expand_words, log_probs
+        else:
+            rows = list(to_numpy(log_probs))
+            if self._tokens.whole_words:
+                expand, rows = self._expand_words, [RowWords(row) for row in rows]
         if self._first is None:
             self._first = rows[0]
             self._findings.open = 1.0
@@ -462,7 +443,7 @@ class CompletionSearch:
         if self._first is None or not self._key(spelled).startswith(self._prefix):
             return 0.0
         ids = self._tokens.exact.equal_to(_SPACE + spelled)
-        return sum(float(np.exp(self._first[token])) for token in ids)
+        return sum(math.exp(self._first.log_prob(token)) for token in ids)
 
     def _capacity(self) -> int:
         """Maximum children to keep: those to expand or return as beginnings."""
@@ -509,19 +490,19 @@ class CompletionSearch:
             return spelled[len(_SPACE) :]
         return spelled
 
-    def _expand_words(self, node: Node, row: FloatArray) -> None:
+    def _expand_words(self, node: Node, words: NextWords) -> None:
         """Complete a phrase by each word, for tokenizers whose tokens are words."""
-        findings = self._findings
-        ids = self._sorted.ids if node.num_words else self._sorted.with_prefix(self._spelled)
-        masses = _child_masses(node, row, ids)
-        ended = node.num_words + 1
+        findings, settings = self._findings, self._settings
+        interval, ended = self._sorted.interval(b"" if node.num_words else self._spelled), node.num_words + 1
+        most = self._capacity() if ended < settings.max_words else settings.limit
+        ids, log_probs, mass = words.complete(self._sorted.ids, *interval, most)
+        masses = np.exp(log_probs).astype(np.float64) * node.mass
         if ended == 1:
-            findings.open, findings.completed = 0.0, float(masses.sum())
-        for index in _largest_indices(masses, self._settings.limit).tolist():
-            if masses[index] > 0 and (ended == 1 or masses[index] >= findings.floors[ended - 1]):
-                text = node.text + self._added_bytes(node, int(ids[index]))
-                findings.add(text, ended, float(masses[index]))
-        if ended < self._settings.max_words:
+            findings.open, findings.completed = 0.0, mass
+        for token, own in zip(ids[: settings.limit].tolist(), masses.tolist(), strict=False):
+            if ended == 1 or own >= findings.floors[ended - 1]:
+                findings.add(node.text + self._added_bytes(node, token), ended, own)
+        if ended < settings.max_words:
             self._push_children(node, ended, ids, masses)
 
     def _expand(self, node: Node, row: FloatArray) -> None:
@@ -557,7 +538,7 @@ class CompletionSearch:
         if not num_words:
             findings.open += total
         worth = np.flatnonzero(masses > settings.floor * findings.live)
-        worth = worth[_largest_indices(masses[worth], self._capacity())]
+        worth = worth[largest_indices(masses[worth], self._capacity())]
         if not num_words:
             findings.discard(total - float(masses[worth].sum()))
         self._frontier.add(node, num_words, ids[worth], masses[worth])
@@ -644,78 +625,65 @@ def _child_masses(node: Node, row: FloatArray, ids: TokenIds) -> Masses:
     return np.exp(row.take(ids)).astype(np.float64) * node.mass
 
 
-def _largest_indices(values: Masses, count: int) -> TokenIds:
-    """Return the indices of the largest values, in no order, ties in any way."""
-    if len(values) <= count:
-        return np.arange(len(values))
-    if len(values) < _BLOCK * max(count, _BLOCK):
-        return np.argpartition(values, len(values) - count)[len(values) - count :]
-    # within the best blocks: a partition of all takes long if many are equal
-    starts = np.arange(0, len(values), _BLOCK)
-    blocks = np.argsort(-np.maximum.reduceat(values, starts), kind="stable")[:count]
-    within = (np.sort(starts[blocks])[:, None] + np.arange(_BLOCK)).ravel()
-    within = within[within < len(values)]
-    return within[np.argsort(-values[within], kind="stable")[:count]]
+Search: TypeAlias = CompletionSearch | WordSearch
 
 
-class IntervalSearch:
-    """Search among an n-gram model's words with a prefix, complete at once.
+def start_search(
+    loaded: "TextModel",
+    entry: NextTokenEntry,
+    spelled: bytes,
+    settings: CompletionSettings,
+    *,
+    limit: int,
+    max_steps: int,
+) -> Search:
+    """Start a search for what continues `spelled` after a context; single words of a vocabulary are found at once.
 
     Args:
-        texts: completer of the model's words.
-        tokens: the model's token trie.
-        state: number of the state after the context.
-        spelled: bytes that the next word starts with.
-        limit: maximum words in the result.
-        any_case: match the prefix in any case.
+        loaded: model.
+        entry: state and distribution after the context; of an n-gram model of words, the state is enough.
+        spelled: as for `CompletionSearch`.
+        settings: settings of the search, except
+        limit: its maximum number of words, and
+        max_steps: its maximum rows of model calls.
     """
-
-    def __init__(
-        self,
-        texts: "NGramTexts",
-        tokens: TokenTrie,
-        state: int,
-        spelled: bytes,
-        limit: int,
-        *,
-        any_case: bool,
-    ) -> None:
-        order, self._tokens = tokens.folded if any_case else tokens.exact, tokens
-        self._key = fold_case if any_case else bytes
-        self._prefix, self._log_prob = self._key(spelled), partial(texts.log_prob, state)
-        interval = order.interval(self._prefix)
-        self._found = texts.complete(state, order.ids, *interval, limit)
-
-    def result(self) -> SearchResult:
-        """Return the completions."""
-        words, log_probs, mass = self._found
-        texts = (self._tokens.token_bytes[word].decode().removeprefix(" ") for word in words)
-        masses = np.exp(log_probs).tolist()
-        found = (ScoredCompletion(*one, 1, is_complete=True) for one in zip(texts, masses, strict=True))
-        return SearchResult(tuple(found), mass, 0.0)
-
-    def mass_of(self, word: str) -> float:
-        """Return a word's probability as continuation; 0 if unknown."""
-        spelled = _SPACE + word.encode("utf-8", "surrogatepass")
-        if not self._key(spelled).startswith(self._prefix):
-            return 0.0
-        return sum(math.exp(self._log_prob(token)) for token in self._tokens.exact.equal_to(spelled))
+    tokens = loaded.token_trie
+    words: NextWords | None = None
+    if loaded.ngram_texts is not None and not entry.log_probs.size:
+        words = loaded.ngram_texts.words_after(entry.state)
+    elif tokens.whole_words:
+        words = RowWords(entry.log_probs[0])
+    if words is not None and settings.max_words == 1:
+        return WordSearch(words, tokens, spelled, limit, any_case=settings.ignore_case)
+    search = CompletionSearch(tokens, spelled, replace(settings, limit=limit, max_steps=max_steps))
+    search.update(view(entry.state), entry.log_probs if words is None else [words])
+    return search
 
 
-def run_searches(model: LanguageModel[Any], searches: Sequence[CompletionSearch]) -> Work[Any, None]:
-    """Run searches to their ends, their next steps in one model call."""
-    while True:
+def run_searches(loaded: "TextModel", searches: Sequence[Search]) -> Work[Any, None]:
+    """Run searches of a model to their ends, their next steps in one model call."""
+    model, texts = loaded.model, loaded.ngram_texts
+    running = [search for search in searches if isinstance(search, CompletionSearch)]
+    while running:
         active = []
-        for search in searches:
+        for search in running:
             if (asked := search.next_step()) is not None:
                 active.append((search, *asked))
-            if len(searches) > 1:
+            if len(running) > 1:
                 yield None
         if not active:
             return
         first, *rest = (state for _, state, _ in active)
         tokens = np.concatenate([own for _, _, own in active])
-        state, log_probs = yield from Step(model, first.concatenate(rest) if rest else first, tokens)
+        before = first.concatenate(rest) if rest else first
+        log_probs: Any
+        if texts is None:
+            state, log_probs = yield from Step(model, before, tokens)
+        else:  # no rows over the vocabulary
+            result = yield from Read(model, before, tokens[:, None], np.ones_like(tokens), STATE)
+            rows = materialize(result.state)
+            log_probs = [texts.words_after(rows.select([row])) for row in range(len(rows))]
+            state = view(rows)
         begin = 0
         for search, _, own in active:
             end = begin + len(own)

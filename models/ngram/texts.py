@@ -25,7 +25,7 @@ from numba import types
 from models.arrays import Float32s, Float64s, Int32s, Int64s, TokenIds, UInt8s, UInt32s
 from models.kernels.compilation import tuple_type, version_for
 from models.kernels.math import exp
-from models.language_model import EOS, STATE, UNK
+from models.language_model import EOS, STATE, UNK, IntervalWords
 from models.ngram.automaton import LN_10, Automaton
 from models.ngram.model import NGramModel, NGramState
 from models.ngram.scoring import (
@@ -205,19 +205,26 @@ def total_mass(automaton: Automaton, ranked: RankedWords, state: int) -> float:
         if index >= 0 and ranked.totals[index] >= 0:
             total = ranked.totals[index]
             continue
+        if backoffs[level] == -np.inf:  # counts nothing, and has unknown weights
+            continue
+        backs_off = backoffs[level + 1] > -np.inf
         listed = shorter = 0.0
         for arc in range(U(first_arcs[chain[level]]), U(first_arcs[chain[level] + U(1)])):
             word = word_at(tokens, U(arc))
             if ranked.ranks[word] == len(ranked.words):
+                continue
+            listed += 10.0 ** np.float64(value_at(probs, decoded, U(arc)))
+            if not backs_off:
                 continue
             below = level + 1
             other = arc_at(first_arcs, tokens, chain[below], word)
             while other == missing:
                 below += 1
                 other = arc_at(first_arcs, tokens, chain[below], word)
-            listed += 10.0 ** np.float64(value_at(probs, decoded, U(arc)))
             shorter += 10.0 ** (value_at(probs, decoded, other) + backoffs[below] - backoffs[level + 1])
-        total = listed + 10.0 ** (backoffs[level + 1] - backoffs[level]) * max(total - shorter, 0.0)
+        total = listed + (
+            10.0 ** (backoffs[level + 1] - backoffs[level]) * max(total - shorter, 0.0) if backs_off else 0.0
+        )
         if index >= 0:
             ranked.totals[index] = total
     mass: float = total
@@ -333,9 +340,9 @@ def complete_interval(  # noqa: C901 - one loop over arcs, sorted or not
     return total
 
 
-@automaton_kernel(types.int64, WORD_TABLE_TYPE, types.int32[::1], BYTES, types.int64, types.int64[::1])
+@automaton_kernel(types.int64, WORD_TABLE_TYPE, types.int32[::1], BYTES, types.int64, types.int32[::1])
 def read_text(
-    automaton: Automaton, table: WordHashTable, word_ids: Int32s, text: UInt8s, start: int, after: Int64s
+    automaton: Automaton, table: WordHashTable, word_ids: Int32s, text: UInt8s, start: int, after: Int32s
 ) -> int:
     """Return the number of words of a text, and write the state after them to `after` [1].
 
@@ -373,18 +380,24 @@ class ScoredLines(NamedTuple):
     offsets: list[int]
 
 
-class IntervalWords(NamedTuple):
-    """Best words of an interval.
+class NGramWords(NamedTuple):
+    """Distribution of the next word in a state, as `models.completion.words.NextWords`.
 
     Attributes:
-        ids: the words, most probable first [k].
-        log_probs: their natural-log probabilities [k].
-        mass: probability of the whole interval.
+        texts: completer of the model's words.
+        state: the state, one row.
     """
 
-    ids: list[int]
-    log_probs: Float32s
-    mass: float
+    texts: "NGramTexts"
+    state: NGramState
+
+    def complete(self, order: TokenIds, first: int, past: int, count: int) -> IntervalWords:
+        """Find the `count` most probable words from `first` to before `past` in an order."""
+        return self.texts.complete(self.state, order, first, past, count)
+
+    def log_prob(self, word: int) -> float:
+        """Return the natural-log probability of a word."""
+        return self.texts.log_prob(self.state, word)
 
 
 class NGramTexts:
@@ -426,21 +439,24 @@ class NGramTexts:
         self._score_lines(automaton, table, ids, text, last, start, tokens, offsets, log_probs)
         return ScoredLines(tokens, log_probs, offsets.tolist())
 
-    def read(self, text: str) -> tuple[int, int]:
+    def read(self, text: str) -> tuple[int, NGramState]:
         """Count a text's words; return the state after `<s>` and them, too."""
         if not self.is_plain:
             ids = np.array([self._tokenizer.encode(text)], np.int64)
-            state = self._model.read(self._model.initial_state(1), ids, np.array([ids.size]), STATE).state
-            return ids.size, int(state.ids[0])
-        after, automaton = np.empty(1, np.int64), self._automaton
+            read = self._model.read(self._model.initial_state(1), ids, np.array([ids.size]), STATE)
+            return ids.size, read.state
+        after, automaton = np.empty(1, np.int32), self._automaton
         text_bytes, words = join_lines(self._normalise([text])), self._tokenizer.index
         count = self._read_text(automaton, words.table, words.ids, text_bytes, automaton.initial, after)
-        return count, int(after[0])
+        return count, NGramState(after)
 
-    def log_prob(self, state: int, word: int) -> float:
+    def words_after(self, state: NGramState) -> NGramWords:
+        """Return the distribution of the next word in a state, one row."""
+        return NGramWords(self, state)
+
+    def log_prob(self, state: NGramState, word: int) -> float:
         """Return the natural-log probability of a word in a state."""
-        context = NGramState(np.array([state], np.int32))
-        return float(self._model.score_ragged(context, np.array([word]), np.array([0, 1]))[0])
+        return float(self._model.score_ragged(state, np.array([word]), np.array([0, 1]))[0])
 
     def is_ranked(self, order: TokenIds) -> bool:
         """True if words are ranked by an order, so that completion does not wait for it."""
@@ -453,9 +469,11 @@ class NGramTexts:
             found = self._ranked[id(order)] = order, RankedWords.of(order, self._automaton)
         return found[1]
 
-    def complete(self, state: int, order: TokenIds, first: int, past: int, count: int) -> IntervalWords:
+    def complete(
+        self, state: NGramState, order: TokenIds, first: int, past: int, count: int
+    ) -> IntervalWords:
         """Find the `count` most probable words from `first` to before `past` in an order."""
-        ranked = self.rank(order)
+        ranked, number = self.rank(order), int(state.ids[0])
         if (first, past) == (0, len(order)):
             return self._complete_all(state, ranked, count)
         words, log_probs = np.empty(count, np.int64), np.empty(count, np.float32)
@@ -463,17 +481,17 @@ class NGramTexts:
             seen = self._seen.pop()
         except IndexError:
             seen = np.zeros(len(order) + 1, np.uint32)
-        mass = self._complete(self._automaton, ranked, state, first, past, seen, words, log_probs)
+        mass = self._complete(self._automaton, ranked, number, first, past, seen, words, log_probs)
         self._seen.append(seen)
-        found = words >= 0
-        return IntervalWords(words[found].tolist(), log_probs[found], mass)
+        if words[-1] < 0:
+            found = words >= 0
+            words, log_probs = words[found], log_probs[found]
+        return IntervalWords(words, log_probs, mass)
 
-    def _complete_all(self, state: int, ranked: RankedWords, count: int) -> IntervalWords:
+    def _complete_all(self, state: NGramState, ranked: RankedWords, count: int) -> IntervalWords:
         """Find the best of all words: the most probable tokens without those that are no words."""
         others = len(ranked.ranks) - len(ranked.words)
-        context = NGramState(np.array([state], np.int32))
-        best = self._model.top_k(context, min(count + others, len(ranked.ranks)))
-        (ids,), (log_probs,) = best
-        found = (ranked.ranks[ids] < len(ranked.words)) & (log_probs > -np.inf)
-        mass = self._total_mass(self._automaton, ranked, state)
-        return IntervalWords(ids[found][:count].tolist(), log_probs[found][:count], mass)
+        (ids,), (log_probs,) = self._model.top_k(state, min(count + others, len(ranked.ranks)))
+        found = np.flatnonzero((ranked.ranks[ids] < len(ranked.words)) & (log_probs > -np.inf))[:count]
+        mass = self._total_mass(self._automaton, ranked, int(state.ids[0]))
+        return IntervalWords(ids[found], log_probs[found], mass)

@@ -5,8 +5,9 @@ Users' words come from accepted completions, texts to learn from and imported ex
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
-from operator import itemgetter
+from dataclasses import fields
+from functools import lru_cache, partial
+from operator import attrgetter, itemgetter
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, StringConstraints
@@ -24,7 +25,7 @@ from models.text_model import Limits
 from service.operations.operation import Call, Cost, ModelsOperation, ModelsRequest
 from service.schemas import with_examples
 from service.schemas.suggestions import AutocompleteReply, CompletionCandidate
-from service.schemas.wire import TextOrObject, WireModel, shared_fields, text_or_object
+from service.schemas.wire import TextOrObject, WireModel, text_or_object
 
 NAME_PATTERN = r"^[A-Za-z0-9_@:+=-][A-Za-z0-9._@:+=-]{0,127}$"
 
@@ -212,6 +213,16 @@ class AutocompleteRequest(ModelsRequest):
     """Also offer words outside the training text, if tokens are pieces or characters."""
 
 
+_SETTINGS = [one.name for one in fields(RankingSettings) if one.name in AutocompleteRequest.model_fields]
+_values_of = attrgetter("casing", *_SETTINGS)
+
+
+@lru_cache(maxsize=256)
+def _settings(casing: str, *values: Any) -> RankingSettings:
+    """Return the settings of requests, which mostly have the same."""
+    return RankingSettings(ignore_case=casing == "ignore", **dict(zip(_SETTINGS, values, strict=True)))
+
+
 def autocomplete(
     models: Sequence[WeightedModel],
     request: AutocompleteRequest,
@@ -224,19 +235,19 @@ def autocomplete(
     ranking = yield from rank_completions(
         models,
         request.text,
-        RankingSettings(ignore_case=request.casing == "ignore", **shared_fields(request, RankingSettings)),
+        _settings(*_values_of(request)),
         limits,
         user=user,
-        dictionary=(
+        dictionary=[
             (one, 1.0) if isinstance(one, str) else (one.text, one.weight) for one in request.dictionary
-        ),
+        ],
         blocklist=request.blocklist,
         cached=cached,
     )
     typed, weights = ranking.typed, ranking.weights
     given_prefix = request.text[typed.start :]
     # with a pattern, punctuation marks are words
-    joins = any(getattr(loaded.tokenizer, "pattern", None) for loaded, _ in models)
+    joins = request.max_words > 1 and any(getattr(loaded.tokenizer, "pattern", None) for loaded, _ in models)
     candidates = [
         CompletionCandidate(
             text,
@@ -282,9 +293,9 @@ class Autocomplete(ModelsOperation[AutocompleteReply]):
     @override
     def prepare(self) -> Iterator[Callable[[], Any]]:
         yield from super().prepare()
-        if self.given.casing == "ignore" and (texts := self.models[0].ngram_texts) is not None:
-            order = self.models[0].token_trie.folded.ids
-            if not texts.is_ranked(order):
+        for loaded in self.models if self.given.casing == "ignore" else ():
+            order, texts = loaded.token_trie.folded.ids, loaded.ngram_texts
+            if texts is not None and not texts.is_ranked(order):
                 yield partial(texts.rank, order)
         if self.slots:
             yield lambda: [loaded.token_trie for loaded in self.models]

@@ -14,9 +14,9 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import override
 
 from models.arrays import FloatArray, TokenIds, runs_by_cost
-from models.calls import Predict, Rank, Work, view
+from models.calls import Predict, Rank, Work
 from models.completion.prefix import split_prefix
-from models.completion.search import CompletionSearch, CompletionSettings, run_searches
+from models.completion.search import CompletionSettings, run_searches, start_search
 from models.decoding.top_k import top_tokens
 from models.errors import InputError, UnsupportedError
 from models.language_model import TopKPredictor, TopTokens, entropy_bits, supports
@@ -328,12 +328,15 @@ class _NextWords(_AfterContexts[list[NextWordResult]]):
             )
             entry = yield from predict_next(loaded, typed.context, limits, param=param)
             limits.check_length(entry.num_tokens, param)
-            settings = CompletionSettings(
-                limit=request.top_k, max_steps=MAX_SEARCH_STEPS, open_vocabulary=True
+            search = start_search(
+                loaded,
+                entry,
+                typed.spelled,
+                CompletionSettings(open_vocabulary=True),
+                limit=request.top_k,
+                max_steps=MAX_SEARCH_STEPS,
             )
-            search = CompletionSearch(loaded.token_trie, typed.spelled, settings)
-            search.update(view(entry.state), entry.log_probs)
-            yield from run_searches(loaded.model, [search])
+            yield from run_searches(loaded, [search])
             found = search.result()
             words = [
                 WordCandidate(word.text, math.log(word.mass))

@@ -2,7 +2,8 @@
 
 N-gram models and networks in int8 give the same bytes; networks in float32 give numbers within 1e-5. Times, memory
 and request ids are omitted. Phrases are searched for in another order, so only the best ones are compared, and their
-probabilities within 1 %. `record.py` explains how the replies were recorded.
+probabilities within 1 %; n-gram models of words break ties in another way. `record.py` explains how the replies were
+recorded.
 """
 
 import contextlib
@@ -64,7 +65,9 @@ def test_replies_are_as_recorded(service_of, precision, name, topic, questions):
         has_phrases = isinstance(question.body, dict) and question.body.get("max_words", 1) > 1
         is_summed_apart = name in WORD_NGRAMS and question.path == "/v1/autocomplete"
         agree = close if precision == "float32" else partial(same, within=1e-6 if is_summed_apart else 0.0)
-        assert (same_phrases if has_phrases else agree)(expected, given), (
+        if has_phrases:
+            agree = partial(same_phrases, ties=name in WORD_NGRAMS)
+        assert agree(expected, given), (
             f"{name} in {precision}: {question.method} {question.path} {question.body}\n"
             f"was {expected}\nis  {given}"
         )

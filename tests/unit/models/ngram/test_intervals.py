@@ -1,12 +1,12 @@
 """Completions by intervals are those of the whole distribution: words, probabilities and mass of every prefix."""
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from models.calls import run_to_completion
-from models.completion import ranking
 from models.completion.ranking import RankingSettings, rank_completions
 from models.completion.user_model import UserModel
 from models.language_model import Vocabulary
@@ -19,14 +19,15 @@ from models.tokenizers import WordTokenizer
 from service.operations.autocomplete import Autocomplete, AutocompleteRequest
 from tests.unit.conftest import operation
 from training.corpus import EncodedCorpus
-from training.ngram.estimate import estimate
+from training.ngram.estimate import DEFAULT_SMOOTHING, estimate
+from training.ngram.smoothing.interpolation import good_turing, maximum_likelihood
 from training.progress import Progress
 
 LIMITS = Limits(max_texts=10, max_tokens_per_sequence=2000, max_new_tokens=10)
 LETTERS = "abÄé日"
 
 
-def random_model(seed, order, *, num_words=300, lines=400, **options):
+def random_model(seed, order, *, num_words=300, lines=400, smoothing=DEFAULT_SMOOTHING, **options):
     """Return a model of random words, many with common beginnings, and its tokenizer."""
     rng = np.random.default_rng(seed)
     words = {"".join(rng.choice(list(LETTERS), size=rng.integers(1, 6))) for _ in range(num_words)}
@@ -37,7 +38,8 @@ def random_model(seed, order, *, num_words=300, lines=400, **options):
         " ".join(rng.choice(words, size=rng.integers(0, 9), p=weights / weights.sum())) for _ in range(lines)
     ]
     corpus = EncodedCorpus.from_sentences([tokenizer.encode(line) for line in drawn])
-    return estimate(corpus, tokenizer.vocabulary, order=order, progress=Progress()).model, tokenizer, drawn
+    found = estimate(corpus, tokenizer.vocabulary, order=order, smoothing=smoothing, progress=Progress())
+    return found.model, tokenizer, drawn
 
 
 def text_model(seed=1, order=3, **options):
@@ -50,33 +52,34 @@ def prefixes(words):
 
 
 def same(found, other):
-    return (found.ids, found.log_probs.tolist(), found.mass) == (
-        other.ids,
+    return (found.ids.tolist(), found.log_probs.tolist(), found.mass) == (
+        other.ids.tolist(),
         other.log_probs.tolist(),
         other.mass,
     )
 
 
-def ask(loaded, text, *, by_rows=False, user=None, dictionary=(), blocklist=(), **settings):
-    with pytest.MonkeyPatch.context() as patch:
-        if by_rows:
-            patch.setattr(ranking, "interval_completer", lambda *_: None)
-        work = rank_completions(
-            [WeightedModel(loaded, 1.0)],
-            text,
-            RankingSettings(**settings),
-            LIMITS,
-            user=user and UserModel(*user),
-            dictionary=dictionary,
-            blocklist=blocklist,
-        )
-        return run_to_completion(work)
+def ask(loaded, text, *, by_rows=False, num_models=1, user=None, dictionary=(), blocklist=(), **settings):
+    if by_rows:
+        loaded = replace(loaded)
+        vars(loaded)["ngram_texts"] = None
+    work = rank_completions(
+        [WeightedModel(loaded, 1.0)] * num_models,
+        text,
+        RankingSettings(**settings),
+        LIMITS,
+        user=user and UserModel(*user),
+        dictionary=dictionary,
+        blocklist=blocklist,
+    )
+    return run_to_completion(work)
 
 
 @pytest.mark.parametrize("quantised", [False, True])
+@pytest.mark.parametrize("smoothing", [DEFAULT_SMOOTHING, maximum_likelihood, good_turing])
 @pytest.mark.parametrize("order", [1, 2, 3, 5])
-def test_every_prefix_has_the_best_words_and_the_mass_of_a_row(order, quantised):
-    model, tokenizer, lines = random_model(order, order)
+def test_every_prefix_has_the_best_words_and_the_mass_of_a_row(order, smoothing, quantised):
+    model, tokenizer, lines = random_model(order, order, smoothing=smoothing)
     if quantised:
         model = NGramModel(quantise_automaton(model.automaton), model.vocabulary)
     loaded = TextModel("m@1", model, tokenizer)
@@ -89,16 +92,17 @@ def test_every_prefix_has_the_best_words_and_the_mass_of_a_row(order, quantised)
             after = model.initial_state(1)
             for token in ids:
                 after = model.advance(after, np.array([token]))
-            assert state == after.ids[0]
+            assert state.ids.tolist() == after.ids.tolist()
             row = model.next_log_probs(after)[0].astype(np.float64)
             for prefix in prefixes(model.vocabulary.tokens[3:]):
                 first, past = tokens.interval(f" {prefix}".encode())
                 found = completer.complete(state, tokens.ids, first, past, 7)
                 own = row[tokens.ids[first:past]]
                 assert found.mass == pytest.approx(np.exp(own).sum(), rel=1e-6, abs=1e-12)
-                np.testing.assert_allclose(found.log_probs, np.sort(own)[::-1][:7], rtol=1e-6)
+                own = np.sort(own[own > -np.inf])[::-1][:7]
+                np.testing.assert_allclose(found.log_probs, own, rtol=1e-6)
                 np.testing.assert_allclose(found.log_probs, row[found.ids], rtol=1e-6)
-                assert len(set(found.ids)) == len(found.ids) == min(7, past - first)
+                assert len(set(found.ids.tolist())) == len(found.ids) == len(own)
                 for token in found.ids[:2]:
                     assert completer.log_prob(state, token) == pytest.approx(row[token], rel=1e-6)
 
@@ -115,6 +119,11 @@ def test_every_prefix_has_the_best_words_and_the_mass_of_a_row(order, quantised)
         {"dictionary": [("aabb", 3.0), ("b", 2.0), ("neu", 1.0), ("a b", 1.0)], "user_weight": 0.5},
         {"user": ({"aa": 3.0, "new": 1.0}, {"a": {"aa": 2.0}})},
         {"fuzzy": 1},
+        {"fuzzy": 1, "max_words": 2},
+        {"max_words": 3, "limit": 100, "max_steps": 4096, "settled": 0.0},
+        {"max_words": 2, "limit": 100, "ignore_case": True},
+        {"num_models": 2},
+        {"num_models": 2, "max_words": 2, "limit": 100},
     ],
     ids=str,
 )

@@ -66,7 +66,8 @@ def test_texts_that_are_split_otherwise_are_not_scored_from_their_bytes(options)
     for text in TEXTS:
         ids = np.array([tokenizer.encode(text)], np.int64)
         state = model.read(model.initial_state(1), ids, np.array([ids.size]), STATE).state
-        assert texts.read(text) == (ids.size, state.ids[0])
+        num_words, read = texts.read(text)
+        assert (num_words, read.ids.tolist()) == (ids.size, state.ids.tolist())
 
 
 def test_members_of_classes_have_no_such_scorer():

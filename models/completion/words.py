@@ -1,0 +1,139 @@
+"""Completions by models whose tokens are words: the best of an interval of the sorted vocabulary.
+
+All words with a prefix are one interval, so its probability is a sum and no search is needed.
+"""
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from models.arrays import Float32s, Float64s, FloatArray, TokenIds
+from models.completion.token_trie import TokenTrie, fold_case
+from models.language_model import IntervalWords
+
+_SPACE = b" "
+_BLOCK = 128
+"""Values of a block, whose largest decides whether the others are compared."""
+
+
+class ScoredCompletion(NamedTuple):
+    """Word or phrase that may continue the text.
+
+    Attributes:
+        text: the completion, from the start of the current word.
+        mass: joint probability of completion and typed prefix; divided by `SearchResult.live_mass`, it is
+            the probability given the prefix.
+        num_words: number of words.
+        is_complete: True if it ends with a word. A word's beginning is returned if the search ended before it
+            found a word that starts with it; its mass is unexplored.
+    """
+
+    text: str
+    mass: float
+    num_words: int
+    is_complete: bool
+
+
+class SearchResult(NamedTuple):
+    """Completions found so far by a search.
+
+    Attributes:
+        completions: the best ones of each number of words, most probable first.
+        live_mass: upper bound of the probability of the typed prefix.
+        unexplored_mass: share of the live mass without a word found. The sum of this and the shares of all
+            words found, returned or not, is 1; both are 0 if no tokens spell the prefix.
+    """
+
+    completions: tuple[ScoredCompletion, ...]
+    live_mass: float
+    unexplored_mass: float
+
+
+class NextWords(Protocol):
+    """Distribution of the next word after a context."""
+
+    def complete(self, order: TokenIds, first: int, past: int, count: int) -> IntervalWords:
+        """Find the `count` most probable words from `first` to before `past` in an order."""
+        ...
+
+    def log_prob(self, word: int) -> float:
+        """Return the natural-log probability of a word."""
+        ...
+
+
+class RowWords:
+    """Distribution of the next word given as a row.
+
+    Args:
+        row: natural-log probabilities [V].
+    """
+
+    def __init__(self, row: FloatArray) -> None:
+        self._row = row
+
+    def complete(self, order: TokenIds, first: int, past: int, count: int) -> IntervalWords:
+        """Find the `count` most probable words from `first` to before `past` in an order."""
+        ids = order[first:past]
+        log_probs = self._row.take(ids)
+        masses = np.exp(log_probs).astype(np.float64)
+        best = np.sort(largest_indices(masses, count))
+        best = best[np.argsort(-masses[best], kind="stable")]
+        best = best[masses[best] > 0]
+        return IntervalWords(ids[best], log_probs[best], float(masses.sum()))
+
+    def log_prob(self, word: int) -> float:
+        """Return the natural-log probability of a word."""
+        return float(self._row[word])
+
+
+def largest_indices(values: Float64s | Float32s, count: int) -> TokenIds:
+    """Return the indices of the largest values, in no order, ties in any way."""
+    if len(values) <= count:
+        return np.arange(len(values))
+    if len(values) < _BLOCK * max(count, _BLOCK):
+        return np.argpartition(values, len(values) - count)[len(values) - count :]
+    # within the best blocks: a partition of all takes long if many are equal
+    starts = np.arange(0, len(values), _BLOCK)
+    blocks = np.argsort(-np.maximum.reduceat(values, starts), kind="stable")[:count]
+    within = (np.sort(starts[blocks])[:, None] + np.arange(_BLOCK)).ravel()
+    within = within[within < len(values)]
+    return within[np.argsort(-values[within], kind="stable")[:count]]
+
+
+class WordSearch:
+    """Search among the words with a prefix, complete at once.
+
+    Args:
+        words: distribution of the next word.
+        tokens: the model's token trie.
+        spelled: bytes that the next word starts with.
+        limit: maximum words in the result.
+        any_case: match the prefix in any case.
+    """
+
+    def __init__(
+        self, words: NextWords, tokens: TokenTrie, spelled: bytes, limit: int, *, any_case: bool
+    ) -> None:
+        self._words, self._tokens = words, tokens
+        self._key = fold_case if any_case else bytes
+        self._prefix = self._key(spelled)
+        order = tokens.folded if any_case else tokens.exact
+        self._found = words.complete(order.ids, *order.interval(self._prefix), limit)
+
+    def result(self) -> SearchResult:
+        """Return the completions."""
+        ids, log_probs, mass = self._found
+        spellings = self._tokens.token_bytes
+        found = [
+            ScoredCompletion(spellings[word].decode().removeprefix(" "), mass, 1, is_complete=True)
+            for word, mass in zip(ids.tolist(), np.exp(log_probs).tolist(), strict=True)
+        ]
+        return SearchResult(tuple(found), mass, 0.0)
+
+    def mass_of(self, word: str) -> float:
+        """Return a word's probability as continuation; 0 if unknown."""
+        spelled = _SPACE + word.encode("utf-8", "surrogatepass")
+        if not self._key(spelled).startswith(self._prefix):
+            return 0.0
+        same = self._tokens.exact.equal_to(spelled)
+        return sum(float(np.exp(self._words.log_prob(token))) for token in same)
