@@ -214,7 +214,8 @@ class WordTable:
     """
 
     def __init__(self, words: Iterable[str] = ()) -> None:
-        encoded = [encode_utf8(word) for word in words]
+        # a lone surrogate, not a character, becomes its code point
+        encoded = [word.encode("utf-8", "surrogatepass") for word in words]
         self.size = len(encoded)
         starts = np.zeros(self.size + 1, np.int64)
         np.cumsum([len(word) for word in encoded], out=starts[1:])
@@ -259,8 +260,3 @@ class WordTable:
         starts[: self.size + 1] = self.table.starts[: self.size + 1]
         self.table = WordHashTable(np.zeros(slots, np.uint64), starts, self.table.spelling)
         fill_slots(self.table, self.size)
-
-
-def encode_utf8(text: str) -> bytes:
-    """Encode a text as UTF-8; a lone surrogate, not a character, becomes its code point."""
-    return text.encode("utf-8", "surrogatepass")

@@ -458,6 +458,11 @@ class NGramTexts:
         """Return the natural-log probability of a word in a state."""
         return float(self._model.score_ragged(state, np.array([word]), np.array([0, 1]))[0])
 
+    def warm_up(self, order: TokenIds) -> None:
+        """Build the map from words to ids and rank words by an order, which the first request would wait for."""
+        self.read("")
+        self.rank(order)
+
     def is_ranked(self, order: TokenIds) -> bool:
         """True if words are ranked by an order, so that completion does not wait for it."""
         return id(order) in self._ranked

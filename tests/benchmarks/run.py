@@ -58,6 +58,7 @@ PLANS = {
     "bench_heavy_company": Plan("--pairs 1 --seconds 2", models="quickstart", headline="ngram, beams"),
     "bench_hours": Plan(long_only="it trains for 200 minutes"),
     "bench_int8": Plan(headline="step of 1 rows, int8"),
+    "bench_keystrokes": Plan("--sentences 20000 --words 200 --rounds 1", headline="service "),
     "bench_latency": Plan("--seconds 6", models="novels", headline="the same beside"),
     "bench_lattices": Plan("--lattices 60 --network-lattices 3", headline="4-gram, 64 tokens a node, 64"),
     "bench_losses": Plan("--seconds 1", headline="softmax"),

@@ -18,6 +18,8 @@ from service.hosting.model_host import ModelHost, ModelReloader
 from tests.support import families
 from tests.support.checkpoints import write_minimal
 from tests.support.fake_models import FakeModel, fake_vocabulary
+from training.corpus import EncodedCorpus
+from training.ngram.estimate import estimate
 
 
 @pytest.fixture
@@ -123,6 +125,18 @@ def test_threads_are_limited_before_a_model_can_be_asked(registry, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", torch)
     host.load_all()
     assert limited == [(3, 0), (3, 1)]
+
+
+def test_words_are_indexed_and_ranked_before_the_first_request(registry):
+    def load_words(path, **options):
+        tokenizer = WordTokenizer(Vocabulary(["a", "b"]))
+        corpus = EncodedCorpus.from_sentences([tokenizer.encode("a b a")])
+        model = estimate(corpus, tokenizer.vocabulary, order=2).model
+        return SimpleNamespace(**vars(load(path, **options)) | {"model": model, "tokenizer": tokenizer})
+
+    loaded = made(registry, "ngram", load=load_words).resolve("ngram")
+    assert "index" in vars(loaded.tokenizer)
+    assert loaded.ngram_texts.is_ranked(loaded.token_trie.exact.ids)
 
 
 def test_the_default_is_loaded_first(registry):
