@@ -13,7 +13,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain, pairwise
 from operator import mul
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -261,7 +261,8 @@ def _best_completions(
             yield None
         offer.of_model = (1 - weight) * offer.of_model / live
         offer.of_user = weight * offer.of_user / live
-        if (worth := offer.probability) < least:
+        # as the property, whose call would take as long as the sums
+        if (worth := min(1.0, offer.of_model + offer.of_user)) < least:
             continue
         if settings.rank == "savings":
             worth *= max(len(offer.text) - len(offer.begun or typed.prefix), 0)
@@ -446,18 +447,19 @@ class _OfModel:
 
     def _create_searches(self, typed: PrefixSplit, limit: int) -> Work[Any, list[_PrefixSearch]]:
         """Create searches for the typed prefix, then corrected ones, most probable edits first."""
-        settings, entry, tokens = self.settings, self._entry, self._loaded.token_trie
+        settings, entry, loaded = self.settings, self._entry, self._loaded
         typed_prefix = CorrectedPrefix(typed.spelled, 0, 1.0, 0.0)
-        corrected: Sequence[CorrectedPrefix] = ()
-        if settings.fuzzy:
-            corrected = corrected_prefixes(
-                tokens,
-                typed.spelled,
-                entry.log_probs[0],
-                settings.fuzzy,
-                limit=_MAX_CORRECTIONS - 1,
-                ignore_case=settings.ignore_case,
-            )
+        if not settings.fuzzy:
+            limited = _limited(settings, limit, settings.max_steps)
+            return [(typed_prefix, start_search(loaded, entry, typed.spelled, limited))]
+        corrected = corrected_prefixes(
+            loaded.token_trie,
+            typed.spelled,
+            entry.log_probs[0],
+            settings.fuzzy,
+            limit=_MAX_CORRECTIONS - 1,
+            ignore_case=settings.ignore_case,
+        )
         # none starts with the typed prefix or an earlier one
         variants: list[CorrectedPrefix] = []
         for variant in sorted(corrected, key=lambda one: (-one.penalty, len(one.spelled))):
@@ -471,10 +473,8 @@ class _OfModel:
         for prefix, max_steps in zip((typed_prefix, *variants), shares, strict=True):
             if searches:
                 yield None
-            search = start_search(
-                self._loaded, entry, prefix.spelled, settings, limit=limit, max_steps=max_steps
-            )
-            searches.append((prefix, search))
+            limited = _limited(settings, limit, max_steps)
+            searches.append((prefix, start_search(loaded, entry, prefix.spelled, limited)))
         return searches
 
 
@@ -523,7 +523,8 @@ def rank_completions(
         UnsupportedError: a model reads backward.
     """
     limits.check_characters(text, param="text")
-    blocked = yield from _blocked_words(blocklist)
+    words = yield from map_in_steps(blocklist, lambda one: tuple(_folded(one).split()), size=len)
+    blocked = dict.fromkeys(filter(None, words))
     splits, entries = [], []
     for loaded, _ in models:
         check_forward(loaded)
@@ -582,6 +583,11 @@ def interval_completer(
     return None if len(models) > 1 or _max_edits(settings, typed) else models[0].loaded.ngram_texts
 
 
+@lru_cache(maxsize=256)
+def _limited(settings: RankingSettings, limit: int, max_steps: int) -> RankingSettings:
+    return replace(settings, limit=limit, max_steps=max_steps)
+
+
 def _max_edits(settings: RankingSettings, typed: PrefixSplit) -> int:
     return min(settings.fuzzy, len(typed.prefix) // LETTERS_PER_EDIT)
 
@@ -615,14 +621,6 @@ def _merged(parts: Sequence[_OfModel]) -> Work[Any, dict[str, RankedCompletion]]
         masses = (part.weighted_mass(word, is_complete=one.is_complete) for part in parts)
         one.of_model = math.fsum(masses)
     return merged
-
-
-def _blocked_words(blocklist: Sequence[str]) -> Work[Any, Collection[tuple[str, ...]]]:
-    """Return the folded words of each entry of a blocklist, once."""
-    if not blocklist:
-        return ()
-    words = yield from map_in_steps(blocklist, lambda one: tuple(_folded(one).split()), size=len)
-    return dict.fromkeys(filter(None, words))
 
 
 def _dictionary_models(

@@ -9,7 +9,7 @@ are exact if nothing stays unexplored, else lower bounds.
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from heapq import heapify, heappop, heappush, heapreplace, merge, nlargest
 from itertools import count, islice
@@ -22,10 +22,9 @@ from models.arrays import Array, Float64s, FloatArray, TokenIds, to_numpy
 from models.calls import Read, Step, Work, materialize, view
 from models.completion.token_trie import TokenTrie, WordState, fold_case, restore_words, scan_words
 from models.completion.words import (
-    NextWords,
-    RowWords,
     ScoredCompletion,
     SearchResult,
+    WordsAfter,
     WordSearch,
     largest_indices,
 )
@@ -373,7 +372,7 @@ class CompletionSearch:
         self._num_requested = self._cut_at = 0
         self._first: Any = None
 
-    def update(self, state: Any, log_probs: Array | list[NextWords], first: int = 0) -> None:
+    def update(self, state: Any, log_probs: Array | list[WordsAfter], first: int = 0) -> None:
         """Expand nodes by their next-token distributions.
 
         Args:
@@ -382,14 +381,11 @@ class CompletionSearch:
                 distributions of words.
             first: row of the state after the first of these.
         """
+        rows: Sequence[Any] = log_probs if isinstance(log_probs, list) else to_numpy(log_probs)  # type: ignore[assignment]
         expand: Callable[[Node, Any], None] = self._expand
-        rows: Sequence[Any]
-        if isinstance(log_probs, list):
-            expand, rows = self._expand_words, log_probs
-        else:
-            rows = list(to_numpy(log_probs))
-            if self._tokens.whole_words:
-                expand, rows = self._expand_words, [RowWords(row) for row in rows]
+        if self._tokens.whole_words:
+            expand = self._expand_words
+            rows = rows if rows is log_probs else [WordsAfter.of_row(row) for row in rows]
         if self._first is None:
             self._first = rows[0]
             self._findings.open = 1.0
@@ -490,12 +486,12 @@ class CompletionSearch:
             return spelled[len(_SPACE) :]
         return spelled
 
-    def _expand_words(self, node: Node, words: NextWords) -> None:
+    def _expand_words(self, node: Node, words: WordsAfter) -> None:
         """Complete a phrase by each word, for tokenizers whose tokens are words."""
         findings, settings = self._findings, self._settings
         interval, ended = self._sorted.interval(b"" if node.num_words else self._spelled), node.num_words + 1
         most = self._capacity() if ended < settings.max_words else settings.limit
-        ids, log_probs, mass = words.complete(self._sorted.ids, *interval, most)
+        ids, log_probs, mass = words.best(self._sorted.ids, *interval, most)
         masses = np.exp(log_probs).astype(np.float64) * node.mass
         if ended == 1:
             findings.open, findings.completed = 0.0, mass
@@ -629,13 +625,7 @@ Search: TypeAlias = CompletionSearch | WordSearch
 
 
 def start_search(
-    loaded: "TextModel",
-    entry: NextTokenEntry,
-    spelled: bytes,
-    settings: CompletionSettings,
-    *,
-    limit: int,
-    max_steps: int,
+    loaded: "TextModel", entry: NextTokenEntry, spelled: bytes, settings: CompletionSettings
 ) -> Search:
     """Start a search for what continues `spelled` after a context; single words of a vocabulary are found at once.
 
@@ -643,19 +633,17 @@ def start_search(
         loaded: model.
         entry: state and distribution after the context; of an n-gram model of words, the state is enough.
         spelled: as for `CompletionSearch`.
-        settings: settings of the search, except
-        limit: its maximum number of words, and
-        max_steps: its maximum rows of model calls.
+        settings: limits of the search.
     """
     tokens = loaded.token_trie
-    words: NextWords | None = None
+    words: WordsAfter | None = None
     if loaded.ngram_texts is not None and not entry.log_probs.size:
-        words = loaded.ngram_texts.words_after(entry.state)
+        words = WordsAfter(*loaded.ngram_texts.after(entry.state))
     elif tokens.whole_words:
-        words = RowWords(entry.log_probs[0])
+        words = WordsAfter.of_row(entry.log_probs[0])
     if words is not None and settings.max_words == 1:
-        return WordSearch(words, tokens, spelled, limit, any_case=settings.ignore_case)
-    search = CompletionSearch(tokens, spelled, replace(settings, limit=limit, max_steps=max_steps))
+        return WordSearch(words, tokens, spelled, settings.limit, any_case=settings.ignore_case)
+    search = CompletionSearch(tokens, spelled, settings)
     search.update(view(entry.state), entry.log_probs if words is None else [words])
     return search
 
@@ -682,7 +670,7 @@ def run_searches(loaded: "TextModel", searches: Sequence[Search]) -> Work[Any, N
         else:  # no rows over the vocabulary
             result = yield from Read(model, before, tokens[:, None], np.ones_like(tokens), STATE)
             rows = materialize(result.state)
-            log_probs = [texts.words_after(rows.select([row])) for row in range(len(rows))]
+            log_probs = [WordsAfter(*texts.after(rows.select([row]))) for row in range(len(rows))]
             state = view(rows)
         begin = 0
         for search, _, own in active:

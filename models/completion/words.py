@@ -3,7 +3,9 @@
 All words with a prefix are one interval, so its probability is a sum and no search is needed.
 """
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -49,41 +51,32 @@ class SearchResult(NamedTuple):
     unexplored_mass: float
 
 
-class NextWords(Protocol):
-    """Distribution of the next word after a context."""
+class WordsAfter(NamedTuple):
+    """Words after a context.
 
-    def complete(self, order: TokenIds, first: int, past: int, count: int) -> IntervalWords:
-        """Find the `count` most probable words from `first` to before `past` in an order."""
-        ...
-
-    def log_prob(self, word: int) -> float:
-        """Return the natural-log probability of a word."""
-        ...
-
-
-class RowWords:
-    """Distribution of the next word given as a row.
-
-    Args:
-        row: natural-log probabilities [V].
+    Attributes:
+        best: finds the n most probable ones in [i, j) of an order, given order, i, j and n.
+        log_prob: returns a word's natural-log probability.
     """
 
-    def __init__(self, row: FloatArray) -> None:
-        self._row = row
+    best: Callable[[TokenIds, int, int, int], IntervalWords]
+    log_prob: Callable[[int], float]
 
-    def complete(self, order: TokenIds, first: int, past: int, count: int) -> IntervalWords:
-        """Find the `count` most probable words from `first` to before `past` in an order."""
-        ids = order[first:past]
-        log_probs = self._row.take(ids)
-        masses = np.exp(log_probs).astype(np.float64)
-        best = np.sort(largest_indices(masses, count))
-        best = best[np.argsort(-masses[best], kind="stable")]
-        best = best[masses[best] > 0]
-        return IntervalWords(ids[best], log_probs[best], float(masses.sum()))
+    @classmethod
+    def of_row(cls, row: FloatArray) -> Self:
+        """Return the words of a distribution [V]."""
+        return cls(partial(best_of_row, row), row.item)
 
-    def log_prob(self, word: int) -> float:
-        """Return the natural-log probability of a word."""
-        return float(self._row[word])
+
+def best_of_row(row: FloatArray, order: TokenIds, first: int, past: int, count: int) -> IntervalWords:
+    """Find the `count` most probable words from `first` to before `past` in an order, by a distribution [V]."""
+    ids = order[first:past]
+    log_probs = row.take(ids)
+    masses = np.exp(log_probs).astype(np.float64)
+    best = np.sort(largest_indices(masses, count))
+    best = best[np.argsort(-masses[best], kind="stable")]
+    best = best[masses[best] > 0]
+    return IntervalWords(ids[best], log_probs[best], float(masses.sum()))
 
 
 def largest_indices(values: Float64s | Float32s, count: int) -> TokenIds:
@@ -104,7 +97,7 @@ class WordSearch:
     """Search among the words with a prefix, complete at once.
 
     Args:
-        words: distribution of the next word.
+        after: finds the words after the context, and their log-probabilities.
         tokens: the model's token trie.
         spelled: bytes that the next word starts with.
         limit: maximum words in the result.
@@ -112,13 +105,13 @@ class WordSearch:
     """
 
     def __init__(
-        self, words: NextWords, tokens: TokenTrie, spelled: bytes, limit: int, *, any_case: bool
+        self, after: WordsAfter, tokens: TokenTrie, spelled: bytes, limit: int, *, any_case: bool
     ) -> None:
-        self._words, self._tokens = words, tokens
+        self._after, self._tokens = after, tokens
         self._key = fold_case if any_case else bytes
         self._prefix = self._key(spelled)
         order = tokens.folded if any_case else tokens.exact
-        self._found = words.complete(order.ids, *order.interval(self._prefix), limit)
+        self._found = after.best(order.ids, *order.interval(self._prefix), limit)
 
     def result(self) -> SearchResult:
         """Return the completions."""
@@ -136,4 +129,4 @@ class WordSearch:
         if not self._key(spelled).startswith(self._prefix):
             return 0.0
         same = self._tokens.exact.equal_to(spelled)
-        return sum(float(np.exp(self._words.log_prob(token))) for token in same)
+        return sum(float(np.exp(self._after.log_prob(token))) for token in same)

@@ -15,7 +15,8 @@ one does not reach the result are skipped.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numba
@@ -380,26 +381,6 @@ class ScoredLines(NamedTuple):
     offsets: list[int]
 
 
-class NGramWords(NamedTuple):
-    """Distribution of the next word in a state, as `models.completion.words.NextWords`.
-
-    Attributes:
-        texts: completer of the model's words.
-        state: the state, one row.
-    """
-
-    texts: "NGramTexts"
-    state: NGramState
-
-    def complete(self, order: TokenIds, first: int, past: int, count: int) -> IntervalWords:
-        """Find the `count` most probable words from `first` to before `past` in an order."""
-        return self.texts.complete(self.state, order, first, past, count)
-
-    def log_prob(self, word: int) -> float:
-        """Return the natural-log probability of a word."""
-        return self.texts.log_prob(self.state, word)
-
-
 class NGramTexts:
     """Scorer and completer of texts for an n-gram model whose tokens are words.
 
@@ -450,9 +431,9 @@ class NGramTexts:
         count = self._read_text(automaton, words.table, words.ids, text_bytes, automaton.initial, after)
         return count, NGramState(after)
 
-    def words_after(self, state: NGramState) -> NGramWords:
-        """Return the distribution of the next word in a state, one row."""
-        return NGramWords(self, state)
+    def after(self, state: NGramState) -> tuple[Callable[..., IntervalWords], Callable[[int], float]]:
+        """Return `complete` and `log_prob` in a state."""
+        return partial(self.complete, state), partial(self.log_prob, state)
 
     def log_prob(self, state: NGramState, word: int) -> float:
         """Return the natural-log probability of a word in a state."""

@@ -245,7 +245,7 @@ def autocomplete(
         cached=cached,
     )
     typed, weights = ranking.typed, ranking.weights
-    given_prefix = request.text[typed.start :]
+    size, given_prefix = len(request.text), request.text[typed.start :]
     # with a pattern, punctuation marks are words
     joins = request.max_words > 1 and any(getattr(loaded.tokenizer, "pattern", None) for loaded, _ in models)
     candidates = [
@@ -254,7 +254,7 @@ def autocomplete(
             " " * (typed.space and not found.begun and needs_space(request.text, text)) + text[len(given) :]
             if text.startswith(given)
             else None,  # typed characters change
-            len(request.text) - len(given),
+            size - len(given),
             found.probability,
             found.num_words,
             found.is_complete,

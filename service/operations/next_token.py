@@ -328,14 +328,10 @@ class _NextWords(_AfterContexts[list[NextWordResult]]):
             )
             entry = yield from predict_next(loaded, typed.context, limits, param=param)
             limits.check_length(entry.num_tokens, param)
-            search = start_search(
-                loaded,
-                entry,
-                typed.spelled,
-                CompletionSettings(open_vocabulary=True),
-                limit=request.top_k,
-                max_steps=MAX_SEARCH_STEPS,
+            settings = CompletionSettings(
+                limit=request.top_k, max_steps=MAX_SEARCH_STEPS, open_vocabulary=True
             )
+            search = start_search(loaded, entry, typed.spelled, settings)
             yield from run_searches(loaded, [search])
             found = search.result()
             words = [
