@@ -22,9 +22,9 @@ from models.arrays import Array, Float64s, FloatArray, TokenIds, to_numpy
 from models.calls import Read, Step, Work, materialize, view
 from models.completion.token_trie import TokenTrie, WordState, fold_case, restore_words, scan_words
 from models.completion.words import (
+    NextWords,
     ScoredCompletion,
     SearchResult,
-    WordsAfter,
     WordSearch,
     largest_indices,
 )
@@ -372,7 +372,7 @@ class CompletionSearch:
         self._num_requested = self._cut_at = 0
         self._first: Any = None
 
-    def update(self, state: Any, log_probs: Array | list[WordsAfter], first: int = 0) -> None:
+    def update(self, state: Any, log_probs: Array | list[NextWords], first: int = 0) -> None:
         """Expand nodes by their next-token distributions.
 
         Args:
@@ -381,11 +381,11 @@ class CompletionSearch:
                 distributions of words.
             first: row of the state after the first of these.
         """
-        rows: Sequence[Any] = log_probs if isinstance(log_probs, list) else to_numpy(log_probs)  # type: ignore[assignment]
+        rows: Sequence[Any] = log_probs if isinstance(log_probs, list) else list(to_numpy(log_probs))
         expand: Callable[[Node, Any], None] = self._expand
         if self._tokens.whole_words:
             expand = self._expand_words
-            rows = rows if rows is log_probs else [WordsAfter.of_row(row) for row in rows]
+            rows = [row if isinstance(row, NextWords) else NextWords.of_row(row) for row in rows]
         if self._first is None:
             self._first = rows[0]
             self._findings.open = 1.0
@@ -486,7 +486,7 @@ class CompletionSearch:
             return spelled[len(_SPACE) :]
         return spelled
 
-    def _expand_words(self, node: Node, words: WordsAfter) -> None:
+    def _expand_words(self, node: Node, words: NextWords) -> None:
         """Complete a phrase by each word, for tokenizers whose tokens are words."""
         findings, settings = self._findings, self._settings
         interval, ended = self._sorted.interval(b"" if node.num_words else self._spelled), node.num_words + 1
@@ -636,11 +636,11 @@ def start_search(
         settings: limits of the search.
     """
     tokens = loaded.token_trie
-    words: WordsAfter | None = None
+    words: NextWords | None = None
     if loaded.ngram_texts is not None and not entry.log_probs.size:
-        words = WordsAfter(*loaded.ngram_texts.after(entry.state))
+        words = NextWords(*loaded.ngram_texts.after(entry.state))
     elif tokens.whole_words:
-        words = WordsAfter.of_row(entry.log_probs[0])
+        words = NextWords.of_row(entry.log_probs[0])
     if words is not None and settings.max_words == 1:
         return WordSearch(words, tokens, spelled, settings.limit, any_case=settings.ignore_case)
     search = CompletionSearch(tokens, spelled, settings)
@@ -670,7 +670,7 @@ def run_searches(loaded: "TextModel", searches: Sequence[Search]) -> Work[Any, N
         else:  # no rows over the vocabulary
             result = yield from Read(model, before, tokens[:, None], np.ones_like(tokens), STATE)
             rows = materialize(result.state)
-            log_probs = [WordsAfter(*texts.after(rows.select([row]))) for row in range(len(rows))]
+            log_probs = [NextWords(*texts.after(rows.select([row]))) for row in range(len(rows))]
             state = view(rows)
         begin = 0
         for search, _, own in active:

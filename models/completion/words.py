@@ -51,7 +51,7 @@ class SearchResult(NamedTuple):
     unexplored_mass: float
 
 
-class WordsAfter(NamedTuple):
+class NextWords(NamedTuple):
     """Words after a context.
 
     Attributes:
@@ -105,7 +105,7 @@ class WordSearch:
     """
 
     def __init__(
-        self, after: WordsAfter, tokens: TokenTrie, spelled: bytes, limit: int, *, any_case: bool
+        self, after: NextWords, tokens: TokenTrie, spelled: bytes, limit: int, *, any_case: bool
     ) -> None:
         self._after, self._tokens = after, tokens
         self._key = fold_case if any_case else bytes
