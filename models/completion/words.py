@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from models.arrays import Float32s, Float64s, FloatArray, TokenIds
-from models.completion.token_trie import TokenTrie, fold_case
+from models.completion.token_trie import TokenTrie, fold_case, restore_words
 from models.language_model import IntervalWords
 
 _SPACE = b" "
@@ -116,11 +116,11 @@ class WordSearch:
     def result(self) -> SearchResult:
         """Return the completions."""
         ids, log_probs, mass = self._found
-        spellings = self._tokens.token_bytes
-        found = [
-            ScoredCompletion(spellings[word].decode().removeprefix(" "), mass, 1, is_complete=True)
-            for word, mass in zip(ids.tolist(), np.exp(log_probs).tolist(), strict=True)
-        ]
+        texts = [self._tokens.token_bytes[word].decode().removeprefix(" ") for word in ids.tolist()]
+        if self._tokens.has_members:
+            texts = [*map(restore_words, texts)]
+        masses = np.exp(log_probs).tolist()
+        found = [ScoredCompletion(*one, 1, is_complete=True) for one in zip(texts, masses, strict=True)]
         return SearchResult(tuple(found), mass, 0.0)
 
     def mass_of(self, word: str) -> float:
