@@ -272,20 +272,6 @@ class TopTokens(NamedTuple):
     log_probs: FloatArray
 
 
-class IntervalWords(NamedTuple):
-    """Best words of an interval of a sorted vocabulary.
-
-    Attributes:
-        ids: the words, most probable first [k].
-        log_probs: their natural-log probabilities [k].
-        mass: probability of the whole interval.
-    """
-
-    ids: TokenIds
-    log_probs: FloatArray
-    mass: float
-
-
 @runtime_checkable
 class TopKPredictor(Protocol[S_contra]):
     """Optional: find the most probable next tokens without full distributions."""

@@ -491,7 +491,7 @@ class CompletionSearch:
         findings, settings = self._findings, self._settings
         interval, ended = self._sorted.interval(b"" if node.num_words else self._spelled), node.num_words + 1
         most = self._capacity() if ended < settings.max_words else settings.limit
-        ids, log_probs, mass = words.best(self._sorted.ids, *interval, most)
+        (ids, log_probs), mass = words.best(self._sorted.ids, *interval, most)
         masses = np.exp(log_probs).astype(np.float64) * node.mass
         if ended == 1:
             findings.open, findings.completed = 0.0, mass

@@ -11,7 +11,7 @@ import numpy as np
 
 from models.arrays import Float32s, Float64s, FloatArray, TokenIds
 from models.completion.token_trie import TokenTrie, fold_case, restore_words
-from models.language_model import IntervalWords
+from models.language_model import TopTokens
 
 _SPACE = b" "
 _BLOCK = 128
@@ -55,11 +55,11 @@ class NextWords(NamedTuple):
     """Words after a context.
 
     Attributes:
-        best: finds the n most probable ones in [i, j) of an order, given order, i, j and n.
+        best: finds the n most probable ones in [i, j) of an order, and the mass of all, given order, i, j and n.
         log_prob: returns a word's natural-log probability.
     """
 
-    best: Callable[[TokenIds, int, int, int], IntervalWords]
+    best: Callable[[TokenIds, int, int, int], tuple[TopTokens, float]]
     log_prob: Callable[[int], float]
 
     @classmethod
@@ -68,7 +68,9 @@ class NextWords(NamedTuple):
         return cls(partial(best_of_row, row), row.item)
 
 
-def best_of_row(row: FloatArray, order: TokenIds, first: int, past: int, count: int) -> IntervalWords:
+def best_of_row(
+    row: FloatArray, order: TokenIds, first: int, past: int, count: int
+) -> tuple[TopTokens, float]:
     """Find the `count` most probable words from `first` to before `past` in an order, by a distribution [V]."""
     ids = order[first:past]
     log_probs = row.take(ids)
@@ -76,7 +78,7 @@ def best_of_row(row: FloatArray, order: TokenIds, first: int, past: int, count: 
     best = np.sort(largest_indices(masses, count))
     best = best[np.argsort(-masses[best], kind="stable")]
     best = best[masses[best] > 0]
-    return IntervalWords(ids[best], log_probs[best], float(masses.sum()))
+    return TopTokens(ids[best], log_probs[best]), float(masses.sum())
 
 
 def largest_indices(values: Float64s | Float32s, count: int) -> TokenIds:
@@ -115,7 +117,7 @@ class WordSearch:
 
     def result(self) -> SearchResult:
         """Return the completions."""
-        ids, log_probs, mass = self._found
+        (ids, log_probs), mass = self._found
         texts = [self._tokens.token_bytes[word].decode().removeprefix(" ") for word in ids.tolist()]
         if self._tokens.has_members:
             texts = [*map(restore_words, texts)]

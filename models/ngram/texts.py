@@ -26,7 +26,7 @@ from numba import types
 from models.arrays import Float32s, Float64s, Int32s, Int64s, TokenIds, UInt8s, UInt32s
 from models.kernels.compilation import tuple_type, version_for
 from models.kernels.math import exp
-from models.language_model import EOS, STATE, UNK, IntervalWords
+from models.language_model import EOS, STATE, UNK, TopTokens
 from models.ngram.automaton import LN_10, Automaton
 from models.ngram.model import NGramModel, NGramState
 from models.ngram.scoring import (
@@ -431,18 +431,15 @@ class NGramTexts:
         count = self._read_text(automaton, words.table, words.ids, text_bytes, automaton.initial, after)
         return count, NGramState(after)
 
-    def after(self, state: NGramState) -> tuple[Callable[..., IntervalWords], Callable[[int], float]]:
+    def after(
+        self, state: NGramState
+    ) -> tuple[Callable[..., tuple[TopTokens, float]], Callable[[int], float]]:
         """Return `complete` and `log_prob` in a state."""
         return partial(self.complete, state), partial(self.log_prob, state)
 
     def log_prob(self, state: NGramState, word: int) -> float:
         """Return the natural-log probability of a word in a state."""
         return float(self._model.score_ragged(state, np.array([word]), np.array([0, 1]))[0])
-
-    def warm_up(self, order: TokenIds) -> None:
-        """Build the map from words to ids and rank words by an order, which the first request would wait for."""
-        self.read("")
-        self.rank(order)
 
     def is_ranked(self, order: TokenIds) -> bool:
         """True if words are ranked by an order, so that completion does not wait for it."""
@@ -457,8 +454,8 @@ class NGramTexts:
 
     def complete(
         self, state: NGramState, order: TokenIds, first: int, past: int, count: int
-    ) -> IntervalWords:
-        """Find the `count` most probable words from `first` to before `past` in an order."""
+    ) -> tuple[TopTokens, float]:
+        """Find the `count` most probable words of an order's ranks [first, past), and the mass of all."""
         ranked, number = self.rank(order), int(state.ids[0])
         if (first, past) == (0, len(order)):
             return self._complete_all(state, ranked, count)
@@ -472,12 +469,12 @@ class NGramTexts:
         if words[-1] < 0:
             found = words >= 0
             words, log_probs = words[found], log_probs[found]
-        return IntervalWords(words, log_probs, mass)
+        return TopTokens(words, log_probs), mass
 
-    def _complete_all(self, state: NGramState, ranked: RankedWords, count: int) -> IntervalWords:
+    def _complete_all(self, state: NGramState, ranked: RankedWords, count: int) -> tuple[TopTokens, float]:
         """Find the best of all words: the most probable tokens without those that are no words."""
         others = len(ranked.ranks) - len(ranked.words)
         (ids,), (log_probs,) = self._model.top_k(state, min(count + others, len(ranked.ranks)))
         found = np.flatnonzero((ranked.ranks[ids] < len(ranked.words)) & (log_probs > -np.inf))[:count]
         mass = self._total_mass(self._automaton, ranked, int(state.ids[0]))
-        return IntervalWords(ids[found], log_probs[found], mass)
+        return TopTokens(ids[found], log_probs[found]), mass

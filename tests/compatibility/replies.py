@@ -152,6 +152,7 @@ _DERIVED = re.compile(
 """Figures computed with NumPy's exp and log, whose last digit differs between processors."""
 
 _PHRASE_TOLERANCE, _PHRASE_SHARE = 0.01, 0.1
+_TIE = 1e-6
 _LAST_DIGITS = 1e-14
 _EXPONENTIALS = "84ffffc9a0418509"
 """Hash of NumPy's exp and log on the recording machine."""
@@ -284,26 +285,48 @@ def same(expected: Stored, given: Stored, within: float = 0.0) -> bool:
     )
 
 
-def same_phrases(expected: Stored, given: Stored, *, ties: bool = False) -> bool:
-    """True if two replies with phrases have the same completions, with probabilities within 1 %.
-
-    With `ties`, half of them may differ: of equally probable words, a search may find others.
-    """
+def same_phrases(expected: Stored, given: Stored) -> bool:
+    """True if two replies with phrases have the same completions, with probabilities within 1 %."""
     found = [reply["json"].pop("completions") for reply in (expected, given)]
     shares = [reply["json"].pop("unexplored_mass") for reply in (expected, given)]
     probabilities = [[one.pop("probability") for one in completions] for completions in found]
-    by_phrase = [
-        {json.dumps(one): probability for one, probability in zip(ones, own, strict=True)}
-        for ones, own in zip(found, probabilities, strict=True)
-    ]
-    common = by_phrase[0].keys() & by_phrase[1].keys()
     return (
-        (2 * len(common) >= len(found[0]) == len(found[1]) if ties else found[0] == found[1])
+        found[0] == found[1]
         and expected == given
         and shares[1] <= shares[0] + _PHRASE_SHARE
         and all(
-            math.isclose(by_phrase[0][phrase], by_phrase[1][phrase], rel_tol=_PHRASE_TOLERANCE)
-            for phrase in common
+            math.isclose(one, other, rel_tol=_PHRASE_TOLERANCE)
+            for one, other in zip(*probabilities, strict=True)
+        )
+    )
+
+
+def is_best(reply: Stored, everything: Stored, limit: int) -> bool:
+    """True if a reply has the best completions by savings, of those that a search for each number of words keeps.
+
+    The search keeps the `limit` + 1 most probable ones, of equally probable ones any. `everything` is the reply to the
+    same question by probability with the greatest limit.
+    """
+    kept, certain = {}, []
+    every = {one["text"]: one for one in everything["json"]["completions"]}
+    for length in {one["num_words"] for one in every.values()}:
+        own = [one for one in every.values() if one["num_words"] == length]
+        least = own[min(limit, len(own) - 1)]["probability"] * (1 - _TIE)
+        kept |= {one["text"]: one for one in own if one["probability"] >= least}
+        certain += [one for one in own if one["probability"] > least * (1 + _TIE) ** 2]
+    found = [every.get(one["text"]) for one in reply["json"]["completions"]]
+    if len(found) != limit or not all(one and one["text"] in kept for one in found):
+        return False
+    worths = [one["probability"] * len(one["text"]) for one in found]
+    return (
+        worths == sorted(worths, reverse=True)
+        and all(
+            one in found or one["probability"] * len(one["text"]) <= worths[-1] * (1 + _TIE)
+            for one in certain
+        )
+        and all(
+            math.isclose(one["probability"], every[one["text"]]["probability"], rel_tol=_PHRASE_TOLERANCE)
+            for one in reply["json"]["completions"]
         )
     )
 

@@ -1,9 +1,8 @@
 """Simulated typist: types held-out lines letter by letter with the service's ranked completions.
 
-Completions are ranked before each character but spaces, in the case and form typed, and as the
-settings say with corrections of the typed prefix and with the words of the lines typed before.
-Calls of several lines are answered together. `gramophone evaluate --task autocomplete`
-evaluates one model, or compares two on the same lines.
+Completions are ranked before each character but spaces, in the case and form typed, and as the settings say with
+corrections of the typed prefix and with the words of the lines typed before. Calls of several lines are answered
+together. `gramophone evaluate --task autocomplete` evaluates one model, or compares two on the same lines.
 """
 
 import re

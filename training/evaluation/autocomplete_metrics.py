@@ -1,12 +1,11 @@
 """Metrics of the simulated typist, with bootstrap intervals.
 
-Keystroke savings = 1 − keys pressed / keys without completions (Trnka and McCoy 2008; Trnka et
-al. 2009) of the text as written, by one rule for all tokenizers. Every code point and line's
-end is a key. The typist reads the list before each character except a space. A completion is
-right if it spells the next characters, in their case, up to a word's end. It is selected as
-soon as it saves a key, the furthest-reaching first, by one key that also writes a space, as in
-`autocomplete.js`: closing punctuation replaces the space, any other character takes a key to
-delete it. All else is typed; no key is wrong.
+Keystroke savings = 1 − keys pressed / keys without completions (Trnka and McCoy 2008; Trnka et al. 2009)
+of the text as written, by one rule for all tokenizers. Every code point and line's end is a key. The
+typist reads the list before each character except a space. A completion is right if it spells the next
+characters, in their case, up to a word's end. It is selected as soon as it saves a key, the
+furthest-reaching first, by one key that also writes a space, as in `autocomplete.js`: closing punctuation
+replaces the space, any other character takes a key to delete it. All else is typed; no key is wrong.
 
 Word savings, for comparison: completions must equal the model's own words, in any
 case if it lower-cases; the key also ends the line, and writes only wanted spaces;

@@ -2,10 +2,9 @@
 
 Streams are cut into segments, one an update.
 
-Source: Hinton, Vinyals and Dean 2015. Before the training, the teachers read the text once. The
-most probable tokens of their mean distribution, and some drawn from the rest, are stored in a
-file that the trainer maps into memory. Without the latter, the network would learn that all
-others are improbable.
+Source: Hinton, Vinyals and Dean 2015. Before the training, the teachers read the text once. The most
+probable tokens of their mean distribution, and some drawn from the rest, are stored in a file that the
+trainer maps into memory. Without the latter, the network would learn that all others are improbable.
 """
 
 import io

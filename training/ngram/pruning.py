@@ -4,10 +4,9 @@ Estimators and files give n-grams order by order. Pruning or mixing finished
 models also needs probabilities after a *shorter* context, possibly several
 orders down: in place of an unlisted suffix, the next shorter one is used.
 
-A row lists some words; an unlisted word's probability is the back-off weight times its
-probability in the shorter context's row. So the mass of a row's unlisted words is that weight
-times their mass in the shorter context's row. Both follow from the listed words, even if a row
-does not sum to 1.
+A row lists some words; an unlisted word's probability is the back-off weight times its probability
+in the shorter context's row. So the mass of a row's unlisted words is that weight times their mass in
+the shorter context's row. Both follow from the listed words, even if a row does not sum to 1.
 
 Source: Stolcke (1998), "Entropy-based pruning of backoff language models", equations 3 to 8. Without
 the n-gram hw, the probability of w after h is α'(h) p(w|h'), and the unlisted words after h are scaled
