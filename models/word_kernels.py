@@ -214,7 +214,6 @@ class WordTable:
     """
 
     def __init__(self, words: Iterable[str] = ()) -> None:
-        # a lone surrogate, not a character, becomes its code point
         encoded = [word.encode("utf-8", "surrogatepass") for word in words]
         self.size = len(encoded)
         starts = np.zeros(self.size + 1, np.int64)

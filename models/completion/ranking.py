@@ -224,7 +224,7 @@ def _in_typed_case(
 ) -> Work[Any, list[RankedCompletion]]:
     """Give completions and members the typed case and beginning, and merge those of equal text."""
     if not (settings.ignore_case or members or any(one.begun for one in found)) and typed.prefix.isascii():
-        return list(found)  # none changes
+        return list(found)
     merged: dict[tuple[str, bool, str], RankedCompletion] = {}
     for number, one in enumerate((*found, *members), start=1):
         if not number % _COMPLETIONS_PER_STEP:
@@ -261,7 +261,7 @@ def _best_completions(
             yield None
         offer.of_model = (1 - weight) * offer.of_model / live
         offer.of_user = weight * offer.of_user / live
-        # as the property, whose call would take as long as the sums
+        # no property: faster
         if (worth := min(1.0, offer.of_model + offer.of_user)) < least:
             continue
         if settings.rank == "savings":

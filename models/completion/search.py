@@ -627,11 +627,11 @@ Search: TypeAlias = CompletionSearch | WordSearch
 def start_search(
     loaded: "TextModel", entry: NextTokenEntry, spelled: bytes, settings: CompletionSettings
 ) -> Search:
-    """Start a search for what continues `spelled` after a context; single words of a vocabulary are found at once.
+    """Start a search after a context; single words are found at once.
 
     Args:
         loaded: model.
-        entry: state and distribution after the context; of an n-gram model of words, the state is enough.
+        entry: what follows the context; the state is enough for n-grams of words.
         spelled: as for `CompletionSearch`.
         settings: limits of the search.
     """
@@ -667,7 +667,7 @@ def run_searches(loaded: "TextModel", searches: Sequence[Search]) -> Work[Any, N
         log_probs: Any
         if texts is None:
             state, log_probs = yield from Step(model, before, tokens)
-        else:  # no rows over the vocabulary
+        else:
             result = yield from Read(model, before, tokens[:, None], np.ones_like(tokens), STATE)
             rows = materialize(result.state)
             log_probs = [NextWords(*texts.after(rows.select([row]))) for row in range(len(rows))]

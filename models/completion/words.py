@@ -55,7 +55,7 @@ class NextWords(NamedTuple):
     """Words after a context.
 
     Attributes:
-        best: finds the n most probable ones in [i, j) of an order, and the mass of all, given order, i, j and n.
+        best: finds the n most probable in [i, j) of an order, and the mass of all, by (order, i, j, n).
         log_prob: returns a word's natural-log probability.
     """
 
@@ -71,7 +71,7 @@ class NextWords(NamedTuple):
 def best_of_row(
     row: FloatArray, order: TokenIds, first: int, past: int, count: int
 ) -> tuple[TopTokens, float]:
-    """Find the `count` most probable words from `first` to before `past` in an order, by a distribution [V]."""
+    """Find the best words of an order's ranks by a distribution [V], as `NextWords.best`."""
     ids = order[first:past]
     log_probs = row.take(ids)
     masses = np.exp(log_probs).astype(np.float64)

@@ -206,7 +206,7 @@ def total_mass(automaton: Automaton, ranked: RankedWords, state: int) -> float:
         if index >= 0 and ranked.totals[index] >= 0:
             total = ranked.totals[index]
             continue
-        if backoffs[level] == -np.inf:  # counts nothing, and has unknown weights
+        if backoffs[level] == -np.inf:  # counts nothing
             continue
         backs_off = backoffs[level + 1] > -np.inf
         listed = shorter = 0.0
@@ -455,7 +455,7 @@ class NGramTexts:
     def complete(
         self, state: NGramState, order: TokenIds, first: int, past: int, count: int
     ) -> tuple[TopTokens, float]:
-        """Find the `count` most probable words of an order's ranks [first, past), and the mass of all."""
+        """Find the best words of an order's ranks, as `models.completion.words.NextWords.best`."""
         ranked, number = self.rank(order), int(state.ids[0])
         if (first, past) == (0, len(order)):
             return self._complete_all(state, ranked, count)

@@ -344,7 +344,7 @@ class Loader:
         trie, any_case = loaded.token_trie, loaded.tokenizer.normaliser.changes_case
         orders = trie.exact, trie.folded  # now, not in the first autocomplete
         if (texts := loaded.ngram_texts) is not None:
-            texts.read("")  # makes the map from words to ids
+            texts.read("")  # indexes words
             texts.rank(orders[any_case].ids)
         ready_s = self.clock()
         load_s, warm_up_s = ready_s - started_s, ready_s - loaded_s

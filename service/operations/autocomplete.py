@@ -5,7 +5,6 @@ Users' words come from accepted completions, texts to learn from and imported ex
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import fields
 from functools import lru_cache, partial
 from operator import attrgetter, itemgetter
 from typing import Annotated, Any, Literal, TypeVar
@@ -25,7 +24,7 @@ from models.text_model import Limits
 from service.operations.operation import Call, Cost, ModelsOperation, ModelsRequest
 from service.schemas import with_examples
 from service.schemas.suggestions import AutocompleteReply, CompletionCandidate
-from service.schemas.wire import TextOrObject, WireModel, text_or_object
+from service.schemas.wire import TextOrObject, WireModel, shared_names, text_or_object
 
 NAME_PATTERN = r"^[A-Za-z0-9_@:+=-][A-Za-z0-9._@:+=-]{0,127}$"
 
@@ -213,13 +212,13 @@ class AutocompleteRequest(ModelsRequest):
     """Also offer words outside the training text, if tokens are pieces or characters."""
 
 
-_SETTINGS = [one.name for one in fields(RankingSettings) if one.name in AutocompleteRequest.model_fields]
+_SETTINGS = shared_names(AutocompleteRequest, RankingSettings)
 _values_of = attrgetter("casing", *_SETTINGS)
 
 
 @lru_cache(maxsize=256)
 def _settings(casing: str, *values: Any) -> RankingSettings:
-    """Return the settings of requests, which mostly have the same."""
+    """Return the settings of requests; most are equal."""
     return RankingSettings(ignore_case=casing == "ignore", **dict(zip(_SETTINGS, values, strict=True)))
 
 
@@ -245,7 +244,7 @@ def autocomplete(
         cached=cached,
     )
     typed, weights = ranking.typed, ranking.weights
-    size, given_prefix = len(request.text), request.text[typed.start :]
+    given_prefix = request.text[typed.start :]
     # with a pattern, punctuation marks are words
     joins = request.max_words > 1 and any(getattr(loaded.tokenizer, "pattern", None) for loaded, _ in models)
     candidates = [
@@ -254,7 +253,7 @@ def autocomplete(
             " " * (typed.space and not found.begun and needs_space(request.text, text)) + text[len(given) :]
             if text.startswith(given)
             else None,  # typed characters change
-            size - len(given),
+            len(request.text) - len(given),
             found.probability,
             found.num_words,
             found.is_complete,

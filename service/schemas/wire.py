@@ -192,7 +192,7 @@ class ModelRequest(TimedRequest):
 
 def shared_fields(wire: BaseModel, kind: Any) -> dict[str, Any]:
     """Return the fields shared with a dataclass, lists as tuples; null means the latter's default."""
-    values = {name: getattr(wire, name) for name in _shared_names(type(wire), kind)}
+    values = {name: getattr(wire, name) for name in shared_names(type(wire), kind)}
     return {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in values.items()
@@ -201,7 +201,8 @@ def shared_fields(wire: BaseModel, kind: Any) -> dict[str, Any]:
 
 
 @cache
-def _shared_names(wire: type[BaseModel], kind: Any) -> list[str]:
+def shared_names(wire: type[BaseModel], kind: Any) -> list[str]:
+    """Return the names of the fields shared with a dataclass."""
     return [field.name for field in fields(kind) if field.name in wire.model_fields]
 
 
