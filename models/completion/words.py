@@ -55,7 +55,7 @@ class NextWords(NamedTuple):
     """Words after a context.
 
     Attributes:
-        best: finds the n most probable in [i, j) of an order, and the mass of all, by (order, i, j, n).
+        best: finds the n best in [i, j) of an order, and the mass of all, by (order, i, j, n).
         log_prob: returns a word's natural-log probability.
     """
 

@@ -455,7 +455,7 @@ class NGramTexts:
     def complete(
         self, state: NGramState, order: TokenIds, first: int, past: int, count: int
     ) -> tuple[TopTokens, float]:
-        """Find the best words of an order's ranks, as `models.completion.words.NextWords.best`."""
+        """Find the best words of an order's ranks, and their mass."""
         ranked, number = self.rank(order), int(state.ids[0])
         if (first, past) == (0, len(order)):
             return self._complete_all(state, ranked, count)
