@@ -48,6 +48,9 @@ _COMPOSED = Normaliser("nfc", lowercase=False)
 _WITHOUT_HIDDEN = str.maketrans(dict.fromkeys(IGNORED.translate(dict.fromkeys(map(ord, _JOINTS)))))
 _WITHOUT_IGNORED = str.maketrans({"\u2019": "'"} | dict.fromkeys(IGNORED))
 
+_MANY_SIGNS = 2048
+"""ASCII characters without a space in between that no text has, but encoded data."""
+
 _RUN = r"[\w./\\+~%-]"
 """Character of a path, a domain or a qualified name."""
 
@@ -60,15 +63,19 @@ _UNITS = (
 
 _NO_WORD = re.compile(
     rf"""
-      (?<![A-Za-z0-9+.-]) (?: [A-Za-z][A-Za-z0-9+.-]*+:// | www\. | (?:mailto|tel|urn|doi|data):(?=\w) ) {_ADDRESS}*+
-    | (?<![\w.+-]) [\w.+-]*+ @ \w [\w.-]*+
-    | (?: (?<![\w./\\)\]}}\u2019\u201d]) (?: [A-Za-z]: | ~ | \.\.? )? [/\\] [/\\]? (?=[\w.~])
-        | (?<!{_RUN}) (?= {_RUN}*? (?: \w [.\\] \w | \w / [\w.-]++ / ) ) ) {_RUN}++ (?: [?:&=\#]++ {_RUN}++ )*+
-    | (?<!\w) (?= [^\W_]*+ _ ) \w++
-    | (?<!\w) \w++ (?: \(\) | (?: (?: :: | -> ) \w++ )++ )
-    | (?<![\w-]) -- \w [\w-]*+ (?: = \S*+ )?
-    | (?<!\w) [$&] \w++
-    | \d \s? (?: {_UNITS} ) \b (?: / \w\w?\w? \b )?
+    (?<! [!-~] ) [!-~]{{{_MANY_SIGNS},}}+ |
+    (?= [\w./\\+~%@$&-] ) (?:  # lookaheads that reject most characters at once
+      (?= [A-Za-z] ) (?<! [A-Za-z0-9+.-] )
+        (?: [A-Za-z][A-Za-z0-9+.-]*+:// | www\. | (?:mailto|tel|urn|doi|data):(?=\w) ) {_ADDRESS}*+
+    | (?<!\w) (?:
+        (?<![.+-]) [\w.+-]*+ @ \w [\w.-]*+
+      | (?: (?<![./\\)\]}}\u2019\u201d]) (?: [A-Za-z]: | ~ | \.\.? )? [/\\] [/\\]? (?=[\w.~])
+          | (?<!{_RUN}) (?= {_RUN}*? (?: \w [.\\] \w | \w / [\w.-]++ / ) ) ) {_RUN}++ (?: [?:&=\#]++ {_RUN}++ )*+
+      | (?=\w) (?: (?= [^\W_]*+ _ ) \w++ | \w++ (?: \(\) | (?: (?: :: | -> ) \w++ )++ ) )
+      | (?= [$&-] ) (?: (?<!-) -- \w [\w-]*+ (?: = \S*+ )? | [$&] \w++ )
+      )
+    | \d \s? (?= [^\W\d_] | ° ) (?: {_UNITS} ) \b (?: / \w\w?\w? \b )?
+    )
     """,
     re.VERBOSE,
 )
@@ -250,7 +257,10 @@ def surrounding_words(text: str, start: int, end: int) -> set[str]:
 
 
 def find_no_words(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the spans that are no words: addresses, paths, identifiers, options, numbers with units."""
+    """Yield the spans that are no words: addresses, paths, identifiers, options, numbers with units.
+
+    A run of `_MANY_SIGNS` ASCII characters or more is one such span, found in little time.
+    """
     return (found.span() for found in _NO_WORD.finditer(text))
 
 

@@ -111,6 +111,8 @@ class SourceLines:
             if raw is None:
                 yield self.bad(number, f"the line is longer than {limit:,} bytes")
                 continue
+            if not raw.strip():
+                continue
             try:
                 text = raw.decode("utf-8")
             except UnicodeDecodeError as error:
@@ -382,13 +384,16 @@ def raw_lines(blocks: Iterable[bytes], max_bytes: int) -> Iterator[bytes | None]
     """Yield lines as bytes; None for one that is too long, not kept in memory."""
     parts, size = list[bytes](), 0
     for block in blocks:
-        for index, piece in enumerate(block.split(b"\n")):
-            if index:
-                yield None if size > max_bytes else b"".join(parts)
-                parts, size = [], 0
-            size += len(piece)
-            parts.append(piece)
-            if size > max_bytes:
-                parts.clear()
+        first, *others = block.split(b"\n")
+        size += len(first)
+        parts.append(first)
+        if size > max_bytes:
+            parts.clear()
+        if others:
+            yield None if size > max_bytes else b"".join(parts)
+            *whole, last = others
+            for line in whole:
+                yield None if len(line) > max_bytes else line
+            parts, size = [last], len(last)
     if size:
         yield None if size > max_bytes else b"".join(parts)

@@ -102,6 +102,11 @@ def test_parts_of_a_listed_word_belong_to_it(whole, around):
             assert whole in surrounding_words(line, *part.span())
 
 
+def test_encoded_data_is_no_word():
+    data = "iVBORw0K/+GgoAAA" * 200
+    assert list(find_no_words(f"see {data} teh")) == [(4, 4 + len(data))]
+
+
 @pytest.mark.parametrize("pair", list(itertools.product("a.@/\\-_:5 B(", repeat=2)))
 def test_hostile_runs_take_as_many_steps_as_they_have_characters(pair):
     """A search that is not linear would take minutes and end at the test's time limit."""
