@@ -52,7 +52,7 @@ def train(folder):
 
 
 @contextlib.contextmanager
-def service(folder, log, leak_kib):
+def service(folder, log, leak_kib, minutes):
     """Run a service; yield its process and port. It leaks the given memory with every request."""
     port = free_port()
     settings = {
@@ -60,7 +60,7 @@ def service(folder, log, leak_kib):
         "GRAMOPHONE_PORT": str(port),
         "GRAMOPHONE_MODELS": MODELS,
         "GRAMOPHONE_STATE_TTL_S": str(STATE_TTL_S),
-        "GRAMOPHONE_PREFIX_CACHE_BYTES": str(16 << 20),  # full within the first minutes
+        "GRAMOPHONE_PREFIX_CACHE_BYTES": str(int(minutes * 2**20)),  # soon full
         "GRAMOPHONE_LOG_LEVEL": "warning",
     }
     program = LEAK.format(num_bytes=1024 * leak_kib) + SERVE if leak_kib else SERVE
@@ -172,7 +172,7 @@ def main():
         train(folder)
         swaps = Swaps(LocalRegistry(folder), "mixture", "ngram")
         log, file = out / "service.log", out / "requests.tsv"
-        with service(folder, log, given.leak_kib) as (process, port):
+        with service(folder, log, given.leak_kib, given.minutes) as (process, port):
             ramp_s = min(RAMP_S, 6 * given.minutes)
             rate = given.rate or SHARE * capacity_per_s(port, Path(name), ramp_s)
             before = at_rest(process.pid, port)
