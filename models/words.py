@@ -49,7 +49,7 @@ _WITHOUT_HIDDEN = str.maketrans(dict.fromkeys(IGNORED.translate(dict.fromkeys(ma
 _WITHOUT_IGNORED = str.maketrans({"\u2019": "'"} | dict.fromkeys(IGNORED))
 
 _MANY_SIGNS = 2048
-"""ASCII characters without a space in between that no text has, but encoded data."""
+"""ASCII characters without a space that only encoded data has."""
 
 _RUN = r"[\w./\\+~%-]"
 """Character of a path, a domain or a qualified name."""
@@ -64,7 +64,7 @@ _UNITS = (
 _NO_WORD = re.compile(
     rf"""
     (?<! [!-~] ) [!-~]{{{_MANY_SIGNS},}}+ |
-    (?= [\w./\\+~%@$&-] ) (?:  # lookaheads that reject most characters at once
+    (?= [\w./\\+~%@$&-] ) (?:  # rejects most characters at once
       (?= [A-Za-z] ) (?<! [A-Za-z0-9+.-] )
         (?: [A-Za-z][A-Za-z0-9+.-]*+:// | www\. | (?:mailto|tel|urn|doi|data):(?=\w) ) {_ADDRESS}*+
     | (?<!\w) (?:
@@ -257,10 +257,7 @@ def surrounding_words(text: str, start: int, end: int) -> set[str]:
 
 
 def find_no_words(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the spans that are no words: addresses, paths, identifiers, options, numbers with units.
-
-    A run of `_MANY_SIGNS` ASCII characters or more is one such span, found in little time.
-    """
+    """Yield the spans that are no words: addresses, paths, identifiers, numbers with units, data."""
     return (found.span() for found in _NO_WORD.finditer(text))
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import chain, pairwise
 from operator import mul
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from unicodedata import normalize
 
 import numpy as np
@@ -46,15 +46,11 @@ from models.errors import InputError
 from models.language_model import CONTROL_TOKENS, SCORES
 from models.phrases import PhraseAutomaton
 from models.prefix_cache import NextTokenEntry
-from models.scoring.constants import DICTIONARY_WORDS_PER_STEP
 from models.scoring.model_weights import WeightedModel, weights_after
 from models.scoring.sequences import predict_next
 from models.slots import MAX_MEMBER_WORDS
 from models.text_model import Limits, check_forward
 from models.words import JOINERS, match_beginning, plain_form
-
-if TYPE_CHECKING:
-    from models.ngram.texts import NGramTexts
 
 MAX_ENTRY_CHARS = 200
 """Maximum characters of an entry of a dictionary."""
@@ -69,8 +65,8 @@ _MAX_CORRECTIONS = 8
 _MAX_SPARE_COMPLETIONS = 256
 """Maximum extra completions to search for, in place of blocked ones."""
 
-_LOOK_UPS_PER_STEP, _COMPLETIONS_PER_STEP, _CHARS_PER_STEP = 32, 256, 2048
-"""Completions looked up, compared, and characters read before other requests run."""
+_LOOK_UPS_PER_STEP, _COMPLETIONS_PER_STEP, _CHARS_PER_STEP, _WORDS_PER_STEP = 32, 256, 2048, 2048
+"""Completions looked up, compared, characters and dictionary words read in a step."""
 
 _CONTROL_TOKENS = frozenset(CONTROL_TOKENS)
 """Placeholders in corpora; a vocabulary may have them as words, never offered."""
@@ -448,10 +444,11 @@ class _OfModel:
     def _create_searches(self, typed: PrefixSplit, limit: int) -> Work[Any, list[_PrefixSearch]]:
         """Create searches for the typed prefix, then corrected ones, most probable edits first."""
         settings, entry, loaded = self.settings, self._entry, self._loaded
+        start = partial(start_search, loaded, entry.state, entry.log_probs)
         typed_prefix = CorrectedPrefix(typed.spelled, 0, 1.0, 0.0)
         if not settings.fuzzy:
             limited = _limited(settings, limit, settings.max_steps)
-            return [(typed_prefix, start_search(loaded, entry, typed.spelled, limited))]
+            return [(typed_prefix, start(typed.spelled, limited))]
         corrected = corrected_prefixes(
             loaded.token_trie,
             typed.spelled,
@@ -474,7 +471,7 @@ class _OfModel:
             if searches:
                 yield None
             limited = _limited(settings, limit, max_steps)
-            searches.append((prefix, start_search(loaded, entry, prefix.spelled, limited)))
+            searches.append((prefix, start(prefix.spelled, limited)))
         return searches
 
 
@@ -530,8 +527,9 @@ def rank_completions(
         check_forward(loaded)
         split = split_prefix(loaded.tokenizer, text)
         entry = cached
-        if entry is None and (completer := interval_completer(models, settings, split)) is not None:
-            entry = NextTokenEntry(*completer.read(split.context))
+        texts = None if len(models) > 1 or _max_edits(settings, split) else loaded.ngram_texts
+        if entry is None and texts is not None:
+            entry = NextTokenEntry(*texts.read(split.context))
         if entry is None:
             entry = yield from predict_next(loaded, split.context, limits, param="text")
         limits.check_length(entry.num_tokens, param="text")
@@ -574,13 +572,6 @@ def rank_completions(
     best = yield from _best_completions(completions, settings, typed, blocked, share, live)
     unexplored = (1 - share) * math.fsum(part.weight * part.unexplored for part in parts) / live
     return Ranking(typed, best, unexplored, weights)
-
-
-def interval_completer(
-    models: Sequence[WeightedModel], settings: RankingSettings, typed: PrefixSplit
-) -> "NGramTexts | None":
-    """Return the completer of words by one n-gram model; None for other requests."""
-    return None if len(models) > 1 or _max_edits(settings, typed) else models[0].loaded.ngram_texts
 
 
 @lru_cache(maxsize=256)
@@ -645,7 +636,7 @@ def _dictionary_models(
                 f"has {count} words in its first {number} entries; at most "
                 f"{MAX_DICTIONARY_WORDS} are accepted in all entries",
             )
-        if count - num_read > DICTIONARY_WORDS_PER_STEP:
+        if count - num_read > _WORDS_PER_STEP:
             num_read = count
             yield
     return [UserModel(words, followers)] if words else []

@@ -29,7 +29,6 @@ from models.completion.words import (
     largest_indices,
 )
 from models.language_model import STATE
-from models.prefix_cache import NextTokenEntry
 from models.words import JOINERS
 
 if TYPE_CHECKING:
@@ -625,26 +624,27 @@ Search: TypeAlias = CompletionSearch | WordSearch
 
 
 def start_search(
-    loaded: "TextModel", entry: NextTokenEntry, spelled: bytes, settings: CompletionSettings
+    loaded: "TextModel", state: Any, log_probs: FloatArray, spelled: bytes, settings: CompletionSettings
 ) -> Search:
     """Start a search after a context; single words are found at once.
 
     Args:
         loaded: model.
-        entry: what follows the context; the state is enough for n-grams of words.
+        state: state after the context [1]; enough for n-grams of words.
+        log_probs: those of the next token [1, V], or empty.
         spelled: as for `CompletionSearch`.
         settings: limits of the search.
     """
     tokens = loaded.token_trie
     words: NextWords | None = None
-    if loaded.ngram_texts is not None and not entry.log_probs.size:
-        words = NextWords(*loaded.ngram_texts.after(entry.state))
+    if loaded.ngram_texts is not None and not log_probs.size:
+        words = NextWords(*loaded.ngram_texts.after(state))
     elif tokens.whole_words:
-        words = NextWords.of_row(entry.log_probs[0])
+        words = NextWords.of_row(log_probs[0])
     if words is not None and settings.max_words == 1:
         return WordSearch(words, tokens, spelled, settings.limit, any_case=settings.ignore_case)
     search = CompletionSearch(tokens, spelled, settings)
-    search.update(view(entry.state), entry.log_probs if words is None else [words])
+    search.update(view(state), log_probs if words is None else [words])
     return search
 
 

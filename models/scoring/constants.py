@@ -54,8 +54,3 @@ MAX_GROUP_TOKENS = 1 << 16
 
 MAX_CACHED_CONTEXTS = 8
 """Contexts of a request above which no state is cached: they would evict those of interactive users."""
-
-
-# bench_autocomplete
-DICTIONARY_WORDS_PER_STEP = 2048
-"""Words of a dictionary read per step."""

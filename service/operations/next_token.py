@@ -331,7 +331,7 @@ class _NextWords(_AfterContexts[list[NextWordResult]]):
             settings = CompletionSettings(
                 limit=request.top_k, max_steps=MAX_SEARCH_STEPS, open_vocabulary=True
             )
-            search = start_search(loaded, entry, typed.spelled, settings)
+            search = start_search(loaded, entry.state, entry.log_probs, typed.spelled, settings)
             yield from run_searches(loaded, [search])
             found = search.result()
             words = [
