@@ -1,10 +1,10 @@
-"""Ranked completions of the word being typed, by text models and by the words of their user.
+"""Ranked completions of the word being typed, by models and by the words of their user.
 
 P(W) = ((1-λ) · P_model(W) + λ · P_user(W)) / ((1-λ) · P_model(prefix) + λ · P_user(prefix)), where
 each probability is joint with the typed text, and λ is 0 if no word of the user matches.
 
 With spelling errors in the prefix, a word's mass is multiplied by the probability of the errors of
-the first `CorrectedPrefix` that it starts with. Words take the case of the typed prefix unless
+the first `CorrectedPrefix` that it starts with. Words take the typed prefix's case unless
 they have capitals of their own.
 """
 
