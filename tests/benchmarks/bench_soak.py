@@ -109,7 +109,7 @@ def soak(pid, port, swaps, given, rate, file):
     began_s = time.monotonic()
     while clients.poll() is None:
         samples.append(sample(pid, port))
-        if time.monotonic() - began_s > (len(swapped_s) + 1) * min(SWAP_S, seconds / 4):
+        if time.monotonic() - began_s > (len(swapped_s) + 1) * min(SWAP_S, seconds / 8):
             swapped_s.append(time.time())
             swaps.swap()
         due_s = began_s + len(samples) * min(SAMPLE_S, seconds / 20)
