@@ -66,7 +66,7 @@ _MAX_SPARE_COMPLETIONS = 256
 """Maximum extra completions to search for, in place of blocked ones."""
 
 _LOOK_UPS_PER_STEP, _COMPLETIONS_PER_STEP, _CHARS_PER_STEP, _WORDS_PER_STEP = 32, 256, 2048, 2048
-"""Completions looked up, compared, characters and dictionary words read in a step."""
+"""Completions looked up, compared, characters and words read in a step."""
 
 _CONTROL_TOKENS = frozenset(CONTROL_TOKENS)
 """Placeholders in corpora; a vocabulary may have them as words, never offered."""
@@ -257,7 +257,7 @@ def _best_completions(
             yield None
         offer.of_model = (1 - weight) * offer.of_model / live
         offer.of_user = weight * offer.of_user / live
-        # no property: faster
+        # properties are slower
         if (worth := min(1.0, offer.of_model + offer.of_user)) < least:
             continue
         if settings.rank == "savings":

@@ -626,12 +626,12 @@ Search: TypeAlias = CompletionSearch | WordSearch
 def start_search(
     loaded: "TextModel", state: Any, log_probs: FloatArray, spelled: bytes, settings: CompletionSettings
 ) -> Search:
-    """Start a search after a context; single words are found at once.
+    """Start a search after a context; it finds single words at once.
 
     Args:
         loaded: model.
         state: state after the context [1]; enough for n-grams of words.
-        log_probs: those of the next token [1, V], or empty.
+        log_probs: log-probabilities of the next token [1, V], or empty.
         spelled: as for `CompletionSearch`.
         settings: limits of the search.
     """

@@ -111,7 +111,7 @@ def pattern(line):
 
 WORDS = (*"abcdefgh", "the", "cat", "dog", "sat", "saw", "on", "near", "mat", "house", "and", "value", "list")
 NUM_LISTS = 40
-PATIENCE_S = 480
+PATIENCE_S = 240
 
 SLF = """VERSION=1.1
 UTTERANCE=one
