@@ -157,7 +157,7 @@ class MixturePart(WireModel):
     """Weight of the part, positive; the weights of all parts sum to 1."""
 
 
-Mixture = Annotated[list[MixturePart], Field(min_length=1), schema_only(maxItems=MAX_MODELS)]
+Mixture = Annotated[list[MixturePart], Field(min_length=1, max_length=MAX_MODELS)]
 
 
 def main_models(model: str | None, mixture: Sequence[MixturePart] | None) -> list[tuple[str | None, float]]:
@@ -194,7 +194,7 @@ class RerankSettings(ModelRequest):
 
     mixture: Mixture | None = None
     """Models whose probabilities are mixed at every token, instead of `model`."""
-    models: Annotated[list[FurtherModel], schema_only(maxItems=MAX_MODELS)] = Field(default_factory=list)
+    models: Annotated[list[FurtherModel], Field(max_length=MAX_MODELS)] = Field(default_factory=list)
     """Further models, each with its own features."""
     weights: dict[str, Weight] | None = None
     """Signed weights by feature: total = Σ weight · feature. `lm`, `words`, `tokens` and `unk` are computed; `rank`

@@ -130,7 +130,7 @@ class TuneSettings(TimedRequest):
     model: ModelAddress = None
     mixture: Mixture | None = None
     """Models whose probabilities are mixed at every token, instead of `model`."""
-    models: Annotated[list[TunedModel], schema_only(maxItems=MAX_MODELS)] = Field(default_factory=list)
+    models: Annotated[list[TunedModel], Field(max_length=MAX_MODELS)] = Field(default_factory=list)
     """Further models, each with its own features."""
     form: Writing = "asis"
     """Form in which pretrained models read the texts, as in /v1/rerank."""
