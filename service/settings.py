@@ -109,8 +109,7 @@ class Settings(BaseSettings):
     """Maximum memory of all models together, in bytes or with a unit such as `2GiB`; a model that does not fit is not
     loaded, and no other model is unloaded for it; unset means no limit"""
     watch_interval_s: float = Field(5.0, ge=0)
-    """Seconds between polls of the registry; new versions and moved aliases are loaded and served; 0 disables
-    polling"""
+    """Seconds between polls of the registry; new versions and moved aliases are loaded and served; 0 disables it"""
     num_threads: int | None = Field(None, ge=1)
     """Maximum number of threads of a network's computation; unset uses all cores, or the worker's share of them"""
     workers: int = Field(1, ge=1, le=256)

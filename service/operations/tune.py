@@ -125,8 +125,7 @@ class TuneSettings(TimedRequest):
     metric: Literal["wer", "cer", "bleu", "chrf"] = "wer"
     """Metric to optimise."""
     normaliser: Annotated[str, schema_only(enum=list(NORMALISERS))] = UNCHANGED
-    """Normalisation of texts before `wer` and `cer` compare words or characters: `none`, `lower` or
-    `lower-unpunctuated`."""
+    """Normalisation of texts before `wer` and `cer` compare them: `none`, `lower` or `lower-unpunctuated`."""
     model: ModelAddress = None
     mixture: Mixture | None = None
     """Models whose probabilities are mixed at every token, instead of `model`."""

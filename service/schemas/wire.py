@@ -36,7 +36,7 @@ from service.schemas import schema_objects
 from service.schemas.replies import to_json
 
 MAX_CONTAINERS = 1 << 18
-"""Maximum arrays and objects of a JSON body: each takes up to 300 bytes, 100 times its share."""
+"""Maximum arrays and objects of a JSON body: each takes up to 300 bytes."""
 
 MAX_VALUES = 1 << 20
 """Maximum values and names in a JSON body."""
@@ -45,13 +45,13 @@ _MAX_SHOWN_CHARS = 80
 _MAX_FORM_FIELDS = 100
 _MAX_FIELD_NAME_BYTES = 300
 _FORM_BYTES_AT_ONCE, _JSON_BYTES_AT_ONCE = 1 << 16, 1 << 18
-"""Bytes decoded, or counted, together: a form's decoder makes an object per escape."""
+"""Bytes decoded, or counted, together."""
 
 _SHORT_ITEMS = {("items_schema", "int"), ("items_schema", "float")}
 """Items of lists that take no time: numbers."""
 
 _MANY_ERRORS = 1000
-"""Limit above which errors are only counted: details take far more memory and time than the body."""
+"""Limit above which errors are only counted: details take much memory and time."""
 
 _CONTEXT_MESSAGE = "input should be a string or a list of token ids"
 S = TypeVar("S", bound=str)
@@ -69,7 +69,7 @@ ENTRIES_PER_PIECE = 512
 
 
 def schema_only(**keywords: Any) -> Any:
-    """Return a field with JSON Schema keywords checked by the operation, not pydantic."""
+    """Return a field with JSON Schema keywords that the operation checks."""
     return Field(json_schema_extra=keywords)
 
 
@@ -257,11 +257,11 @@ def check_json_size(body: bytes) -> None:
     Raises:
         InputError: the body has more.
     """
-    counted = body.count(b"[") + body.count(b"{"), body.count(b",") + body.count(b":")
-    if counted[0] <= MAX_CONTAINERS and counted[1] <= MAX_VALUES:  # those within texts included
+    num_containers = body.count(b"[") + body.count(b"{")
+    num_values = body.count(b",") + body.count(b":")
+    if num_containers <= MAX_CONTAINERS and num_values <= MAX_VALUES:  # also those in texts
         return
-    num_containers = num_values = begin = 0
-    in_text = False
+    num_containers = num_values = begin = in_text = 0
     while begin < len(body):
         end = begin + _JSON_BYTES_AT_ONCE
         while body[end - 1 : end] == b"\\":  # no piece ends within an escape
@@ -346,7 +346,7 @@ def _path(location: tuple[int | str, ...]) -> str:
 
 
 def _truncate(value: Any) -> Any:
-    """Truncate a value for display: formatting megabytes delays all other requests."""
+    """Truncate a value for display, as formatting megabytes takes long."""
     if isinstance(value, str):
         return value[: _MAX_SHOWN_CHARS + 1]
     if isinstance(value, list):
