@@ -48,6 +48,11 @@ class InputError(DomainError):
         super().__init__(message)
         self.param = param
 
+    @property
+    def problem(self) -> str:
+        """The message without the path of the field."""
+        return str(self).removeprefix(f"{self.param} ")
+
     @classmethod
     def of(cls, param: str, problem: str) -> Self:
         """Create the error of a field; the message begins with its path."""
@@ -107,6 +112,18 @@ class UserStoreError(DomainError):
     """The file of users' words is locked, damaged or full."""
 
     code = "users_unavailable"
+
+
+class UnknownWordListError(InputError):
+    """No stored word list of this name: none was stored, it was deleted, or it belongs to another client."""
+
+    code = "unknown_word_list"
+
+
+class WordListStoreError(DomainError):
+    """The file of a word list is damaged, or cannot be read or written."""
+
+    code = "word_list_unavailable"
 
 
 class StateElsewhereError(InputError):

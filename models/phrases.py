@@ -262,20 +262,24 @@ def _flatten(parts: _Parts) -> Found:
 class PhraseList:
     """Phrases of a request, checked.
 
+    Args:
+        phrases: the phrases.
+        places: index of each in the request, if not all of it are phrases.
+
     Raises:
         InputError: there are too many phrases or classes; or a phrase is too long, has no word, has a weight
             outside its limits, or has the words of another phrase.
     """
 
-    def __init__(self, phrases: Sequence[Phrase]) -> None:
+    def __init__(self, phrases: Sequence[Phrase], places: Sequence[int] = ()) -> None:
         if len(phrases) > MAX_PHRASES:
             raise InputError.of("phrases", f"has {len(phrases)} entries; at most {MAX_PHRASES} are accepted")
         numbers: dict[tuple[str, ...], int] = {}
-        for index, phrase in enumerate(phrases):
-            words = _checked_words(index, phrase)
-            if (earlier := numbers.setdefault(words, index)) != index:
+        for place, phrase in zip(places or range(len(phrases)), phrases, strict=True):
+            words = _checked_words(place, phrase)
+            if (earlier := numbers.setdefault(words, place)) != place:
                 raise InputError.of(
-                    f"phrases[{index}].text",
+                    f"phrases[{place}].text",
                     f"is {phrase.text!r}, which has the words of phrases[{earlier}].text",
                 )
         self.phrases = tuple(phrases)
@@ -289,6 +293,12 @@ class PhraseList:
 
     def __len__(self) -> int:
         return len(self.phrases)
+
+    def joined(self, others: "PhraseList") -> "PhraseList":
+        """Return these phrases and others, without those of equal words."""
+        own = set(self._words)
+        pairs = zip(others.phrases, others._words, strict=True)  # noqa: SLF001 - of the same class
+        return PhraseList([*self.phrases, *(phrase for phrase, words in pairs if words not in own)])
 
     @cached_property
     def automaton(self) -> PhraseAutomaton[str]:

@@ -32,6 +32,7 @@ Arrays: TypeAlias = dict[str, AnyArray]
 
 _DTYPES = {
     "I64": "<i8",
+    "F64": "<f8",
     "F32": "<f4",
     "U32": "<u4",
     "I32": "<i4",

@@ -228,6 +228,12 @@ def dictionary_key(word: str) -> str:
     return PLAIN(plain_form(word).lower())
 
 
+def matching_form(word: str, *, ignore_case: bool) -> str:
+    """Return a word with plain apostrophes, case-folded if case is ignored."""
+    plain = word.replace("\u2019", "'")
+    return plain.casefold() if ignore_case else plain
+
+
 def word_forms(word: str, *, cases: bool = True) -> tuple[str, ...]:
     """Return the forms in which a word may be known: as typed, composed, plain.
 

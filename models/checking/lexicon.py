@@ -17,7 +17,7 @@ import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
@@ -30,6 +30,7 @@ from models.arrays import Int64s, UInt8s, UInt64s
 from models.calls import Work
 from models.checking.sentences import SpellingModel, code_points, common_typo_corrections, one_edit_strings
 from models.errors import FormatError, require_package
+from models.word_list import WordList
 from models.words import (
     dictionary_key,
     is_alphabetic,
@@ -62,6 +63,8 @@ _WAIT_S, _QUEUE_WAIT_S = 0.001, 0.0001
 _MAX_WAITS = 2000
 """Maximum waits of a request; then its words count as right, without suggestions."""
 _MAX_NEARBY = 32
+_MAX_SUGGESTED = 100_000
+"""Words of a word list that are suggested: those with the largest weights."""
 _MAX_CACHED_WORDS = 1 << 14
 _SET = re.compile(rb"^(?:\xef\xbb\xbf)?[ \t]*SET[ \t]+(\S+)", re.MULTILINE)
 _OPTION = re.compile(r"^\ufeff?(FLAG|NOSUGGEST)[ \t]+(\S+)", re.MULTILINE)
@@ -342,16 +345,20 @@ class UserDictionary:
 
     Args:
         words: spelling of each word, by its `dictionary_key`.
-        word_lists: dictionaries of words that are right if unknown to the model.
+        lists: word lists of further ones.
+        hunspell: dictionaries of words that are right if unknown to the model.
 
     Attributes:
         waits_left: waits for look-ups that are left.
     """
 
     def __init__(
-        self, words: Mapping[str, str] = MappingProxyType({}), word_lists: Sequence[HunspellDictionary] = ()
+        self,
+        words: Mapping[str, str] = MappingProxyType({}),
+        hunspell: Sequence[HunspellDictionary] = (),
+        lists: Sequence[WordList] = (),
     ) -> None:
-        self._words, self._word_lists = words, word_lists
+        self._words, self._hunspell, self._lists = words, hunspell, lists
         self.waits_left = _MAX_WAITS
         self._looked_up, self._right = set[str](), set[str]()
 
@@ -364,11 +371,11 @@ class UserDictionary:
 
         Without time left, they count as right.
         """
-        if not self._word_lists:
+        if not self._hunspell:
             return
         forms = list({form for word in words for form in _forms(word)} - self._looked_up)
         self._looked_up.update(forms)
-        for one in self._word_lists:
+        for one in self._hunspell:
             missing = [form for form in forms if form not in self._right]
             self._right |= yield from one.look_up(missing, self)
         if self.waits_left <= 0:
@@ -377,32 +384,54 @@ class UserDictionary:
     def has(self, word: str, *, known: bool) -> bool:
         """True if a word, with or without punctuation, is right even if the model lacks it."""
         return any(
-            dictionary_key(form) in self._words or (not known and form in self._right)
+            dictionary_key(form) in self._words
+            or any(form in one for one in self._lists)
+            or (not known and form in self._right)
             for form in _forms(word)
         )
 
     def has_at(self, text: str, start: int, end: int, *, known: bool) -> bool:
         """Return `has` of a part of a text, or of the longer words around it."""
-        if not self._words and (known or not self._right):
+        if not self._words and not self._lists and (known or not self._right):
             return False
         return any(self.has(word, known=known) for word in surrounding_words(text, start, end))
 
     def has_near(self, word: str) -> bool:
         """True if one of the user's own words is at most two edits away."""
-        return bool(self._words and self._lexicon.nearby(dictionary_key(word), 2))
+        own = [self._lexicon] if self._words else []
+        own += [likely_words(one).lexicon for one in self._lists]
+        return any(one.nearby(dictionary_key(word), 2) for one in own)
 
     def fuzzy_matches(self, word: str, max_edits: int) -> Work[Any, list[tuple[str, int, float]]]:
         """Return words near an unknown one, as spelled, with edits and a dictionary's share."""
-        near = {}
-        if self._words:
-            for key, edits in self._lexicon.nearby(dictionary_key(word), max_edits):
-                text = self._words[key]
-                near[match_case(word, text) if text == text.lower() else text] = edits, 1 / len(self._words)
+        near: dict[str, tuple[int, float]] = {}
+        own: list[tuple[FuzzyLexicon, Mapping[str, str], float]] = []
+        own += [(self._lexicon, self._words, 1 / len(self._words))] if self._words else []
+        own += [likely_words(one) for one in self._lists]
+        for lexicon, spellings, share in own:
+            for key, edits in lexicon.nearby(dictionary_key(word), max_edits):
+                text = spellings[key]
+                near.setdefault(match_case(word, text) if text == text.lower() else text, (edits, share))
         if (parts := split_affixes(word)) is not None:
-            for one in self._word_lists:
+            for one in self._hunspell:
                 for text, edits in (yield from one.nearby(parts.core, max_edits, self)):
                     near.setdefault(text.join(parts.affixes), (edits, 1 / max(len(one), 1)))
         return [(text, edits, share) for text, (edits, share) in near.items()]
+
+
+class _LikelyWords(NamedTuple):
+    """Words of a list that are suggested, their spelling by key, and the share of each."""
+
+    lexicon: FuzzyLexicon
+    spellings: Mapping[str, str]
+    share: float
+
+
+@lru_cache(maxsize=16)
+def likely_words(words: WordList) -> _LikelyWords:
+    """Return the words of a list that are suggested, the heaviest; the first call takes up to a second."""
+    spellings = {dictionary_key(text): text for text, _ in words.heaviest(_MAX_SUGGESTED)}
+    return _LikelyWords(FuzzyLexicon(list(spellings)), spellings, 1 / max(words.info.entries, 1))
 
 
 def _forms(word: str) -> set[str]:

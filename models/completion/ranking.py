@@ -50,10 +50,11 @@ from models.scoring.model_weights import WeightedModel, weights_after
 from models.scoring.sequences import predict_next
 from models.slots import MAX_MEMBER_WORDS
 from models.text_model import Limits, check_forward
+from models.word_list import WordList
 from models.words import JOINERS, match_beginning, plain_form
 
-MAX_ENTRY_CHARS = 200
-"""Maximum characters of an entry of a dictionary."""
+MAX_RUN_CHARS = 200
+"""Characters of a run in which words may begin."""
 
 MAX_DICTIONARY_WORDS = 40_000
 """Maximum words of all dictionary entries together; entries may be phrases."""
@@ -131,7 +132,7 @@ def _add_user_completions(
     given: str,
     settings: RankingSettings,
     typed: PrefixSplit,
-    models: Sequence[UserModel],
+    models: Sequence[UserModel | WordList],
     limit: int,
     previous: str,
 ) -> Work[Any, float]:
@@ -145,10 +146,13 @@ def _add_user_completions(
     if not after:
         return 0.0
     yield None
-    edits, any_case = {}, settings.ignore_case
+    edits, any_case = dict[str, int](), settings.ignore_case
     if settings.fuzzy:
-        edits = yield from after.fuzzy_matches(typed.prefix, settings.fuzzy, ignore_case=any_case)
+        edits, others = yield from after.fuzzy_matches(
+            typed.prefix, settings.fuzzy, ignore_case=any_case, limit=limit
+        )
         mass, likeliest = yield from after.rate(edits, limit, lambda word: _penalty(word, edits[word], typed))
+        mass += others
     else:
         mass, likeliest = yield from after.words_with_prefix(
             typed.prefix, plain_form(typed.prefix), ignore_case=any_case, limit=limit
@@ -181,7 +185,7 @@ def _begun_words(
 
     Their masses are relative to the probability of the text before its last word.
     """
-    run = re.split(r"\s", text[-MAX_ENTRY_CHARS:])[-1]
+    run = re.split(r"\s", text[-MAX_RUN_CHARS:])[-1]
     size = len(text) - typed.start
     starts = {0, *(sign.end() for sign in re.finditer(rf"[^\w{JOINERS}]", run))}
     ends = [run[start:] for start in sorted(starts - {len(run), len(run) - size})]
@@ -245,7 +249,7 @@ def _best_completions(
     completions: list[RankedCompletion],
     settings: RankingSettings,
     typed: PrefixSplit,
-    blocked: Collection[Sequence[str]],
+    blocked: "_Blocked",
     weight: float,
     live: float,
 ) -> Work[Any, list[RankedCompletion]]:
@@ -265,9 +269,9 @@ def _best_completions(
         ranked.append((not offer.is_complete, -worth, offer.text, number))
     ranked.sort()
     phrases: PhraseAutomaton[str] | None = None
-    if blocked:
+    if blocked.phrases:
         phrases = PhraseAutomaton()
-        yield from phrases.build(blocked, [1.0] * len(blocked))
+        yield from phrases.build(blocked.phrases, [1.0] * len(blocked.phrases))
     best: list[RankedCompletion] = []
     num_read = 0
     for _, _, text, number in ranked:
@@ -280,6 +284,7 @@ def _best_completions(
         is_blocked = phrases is not None and any(
             map(phrases.find, (words, chain.from_iterable(sentence_words(folded))))
         )
+        is_blocked = is_blocked or any(one.has_part_in(text) for one in blocked.lists)
         if not is_blocked and _CONTROL_TOKENS.isdisjoint(words):
             best.append(completions[number])
             if len(best) == settings.limit:
@@ -289,6 +294,23 @@ def _best_completions(
 
 def _folded(text: str) -> str:
     return normalize("NFKC", text.casefold())
+
+
+class _Blocked(NamedTuple):
+    """Words and phrases, folded, and lists of them, that completions must not have."""
+
+    phrases: list[tuple[str, ...]]
+    lists: list[WordList]
+
+    def num_with_prefix(self, prefix: str) -> int:
+        """Return the number of those that begin with a case-folded prefix."""
+        return sum(words[0].startswith(prefix) for words in self.phrases) + sum(
+            one.num_with_prefix(prefix) for one in self.lists
+        )
+
+
+def _lists_in(entries: Iterable[Any]) -> list[WordList]:
+    return [one for one in entries if isinstance(one, WordList)]
 
 
 class _OfModel:
@@ -328,7 +350,7 @@ class _OfModel:
         self.members: Sequence[RankedCompletion] = ()
         self._searches: list[_PrefixSearch] = []
 
-    def find(self, first: int, blocked: Iterable[Sequence[str]], limits: Limits) -> Work[Any, int]:
+    def find(self, first: int, blocked: "_Blocked", limits: Limits) -> Work[Any, int]:
         """Find completions; return how many of each length at most.
 
         Some are blocked, some merge after recasing. `first` is the first beginning by any model.
@@ -336,7 +358,7 @@ class _OfModel:
         typed, given = self._typed, self._given
         tokenizer = self._loaded.tokenizer
         prefix = typed.prefix.casefold()
-        num_blocked = min(sum(words[0].startswith(prefix) for words in blocked), _MAX_SPARE_COMPLETIONS)
+        num_blocked = min(blocked.num_with_prefix(prefix), _MAX_SPARE_COMPLETIONS)
         limit = given.limit * (2 if given.ignore_case else 1) + 1 + num_blocked
         splits, plain = [typed], plain_form(typed.prefix)
         if plain != typed.prefix:
@@ -498,8 +520,8 @@ def rank_completions(
     limits: Limits,
     *,
     user: UserModel | None = None,
-    dictionary: Sequence[tuple[str, float]] = (),
-    blocklist: Sequence[str] = (),
+    dictionary: Sequence[tuple[str, float] | WordList] = (),
+    blocklist: Sequence[str | WordList] = (),
     cached: NextTokenEntry | None = None,
 ) -> Work[Any, Ranking]:
     """Rank the completions of the word at the end of a text.
@@ -510,8 +532,8 @@ def rank_completions(
         settings: limits and order.
         limits: of one request.
         user: model of the user's accepted words, if any.
-        dictionary: further words and phrases to offer, with weights.
-        blocklist: words and phrases that completions must not have.
+        dictionary: further words and phrases to offer, with weights, and lists of them.
+        blocklist: words and phrases that completions must not have, and lists of them.
         cached: state and distribution after the context, if any; only for one model.
 
     Raises:
@@ -520,8 +542,9 @@ def rank_completions(
         UnsupportedError: a model reads backward.
     """
     limits.check_characters(text, param="text")
-    words = yield from map_in_steps(blocklist, lambda one: tuple(_folded(one).split()), size=len)
-    blocked = dict.fromkeys(filter(None, words))
+    given = [one for one in blocklist if isinstance(one, str)]
+    words = yield from map_in_steps(given, lambda one: tuple(_folded(one).split()), size=len)
+    blocked = _Blocked([*dict.fromkeys(filter(None, words))], _lists_in(blocklist))
     splits, entries = [], []
     for loaded, _ in models:
         check_forward(loaded)
@@ -540,8 +563,11 @@ def rank_completions(
         weights = (yield from weights_after(models, splits, entries, text)).tolist()
     typed = min(splits, key=lambda one: one.start)
     compose = models[0].loaded.tokenizer.normaliser.compose
-    personal = [] if user is None else [user]
-    personal += yield from _dictionary_models(dictionary, compose)
+    personal: list[UserModel | WordList] = [] if user is None else [user]
+    personal += yield from _dictionary_models(
+        [one for one in dictionary if not isinstance(one, WordList)], compose
+    )
+    personal += _lists_in(dictionary)
     parts, limit = [], 0
     for (loaded, _), split, entry, weight in zip(models, splits, entries, weights, strict=True):
         part = _OfModel(WeightedModel(loaded, weight), text, settings, split, entry)

@@ -14,7 +14,7 @@ import heapq
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from itertools import chain, islice, pairwise
@@ -26,7 +26,8 @@ from rapidfuzz.distance import OSA
 from rapidfuzz.process import cdist
 
 from models.calls import Steps
-from models.words import MAX_WORD_RUN, visible_form, word_pattern
+from models.word_list import WordList
+from models.words import MAX_WORD_RUN, matching_form, visible_form, word_pattern
 
 SENTENCE_START = ""
 """Previous word of the first word of a sentence."""
@@ -124,6 +125,24 @@ class UserModel:
     def likeliest(self, limit: int) -> list[str]:
         """Return the words with the highest counts."""
         return heapq.nlargest(limit, self.words, key=self.words.__getitem__)
+
+    def with_prefix(
+        self, prefixes: Sequence[str], limit: int, *, ignore_case: bool
+    ) -> Steps[tuple[float, list[str]]]:
+        """Return 0 and all words with one of several beginnings; "" begins any, of which it finds the likeliest.
+
+        See `WordList.with_prefix`; the weight there is of words that may not be among those found.
+        """
+        yield
+        if "" in prefixes:
+            return 0.0, self.likeliest(limit)
+        beginnings, found = tuple(prefixes), list[str]()
+        for some in _divide(self.words):
+            found += [
+                word for word in some if matching_form(word, ignore_case=ignore_case).startswith(beginnings)
+            ]
+            yield
+        return 0.0, found
 
     def includes(self, other: "UserModel") -> bool:
         """True if another model's words and pairs are in this one."""
@@ -249,14 +268,14 @@ def _rank_key(one: ScoredPhrase) -> tuple[float, str]:
 
 
 class NextWordModel:
-    """Next-word distribution of several user models with summed counts, after one word.
+    """Next-word distribution of several user models and word lists with summed counts, after one word.
 
     Args:
         models: such as a user's model and a dictionary; without words every probability is 0.
         previous: the word before; `SENTENCE_START` at the start of a sentence.
     """
 
-    def __init__(self, models: Sequence[UserModel], previous: str) -> None:
+    def __init__(self, models: Sequence[UserModel | WordList], previous: str) -> None:
         self._models = [model for model in models if len(model)]
         self._total = sum(model.total for model in self._models)
         self._after = Counter[str]()
@@ -289,16 +308,24 @@ class NextWordModel:
         self, *prefixes: str, ignore_case: bool, limit: int
     ) -> Steps[tuple[float, list[ScoredPhrase]]]:
         """Return the mass of words with a prefix, itself included, and the likeliest; "" matches all."""
-        if "" in prefixes:
-            likeliest = [word for model in self._models for word in model.likeliest(limit)]
-            yield
-            return float(bool(self)), (yield from self.rate({*self._after, *likeliest}, limit))[1]
-        fold = partial(_fold, ignore_case=ignore_case)
-        beginnings, words = tuple(map(fold, prefixes)), set()
-        for some in self._some_words():
-            words.update([word for word in some if fold(word).startswith(beginnings)])
-            yield
-        return (yield from self.rate(words, limit))
+        fold = partial(matching_form, ignore_case=ignore_case)
+        beginnings = tuple(map(fold, prefixes))
+        words = {word for word in self._after if fold(word).startswith(beginnings)}
+        weights = []
+        for model in self._models:
+            weight, found = yield from model.with_prefix(beginnings, limit, ignore_case=ignore_case)
+            weights.append(weight)
+            words.update(found)
+        mass, likeliest = yield from self.rate(words, limit)
+        mass = float(bool(self)) if "" in prefixes else mass + self._mass_of_others(words, weights)
+        return mass, likeliest
+
+    def _mass_of_others(self, words: Collection[str], weights: Sequence[float]) -> float:
+        """Return the mass of words that have a part in each model's weight, without some of them."""
+        pairs = zip(self._models, weights, strict=True)
+        rest = sum(max(0.0, weight - sum(map(model.count, words))) for model, weight in pairs if weight)
+        share = self._novelty / (self._num_after + self._novelty) if self._novelty else 1.0
+        return share * rest / self._total if rest else 0.0
 
     def rate(
         self, words: Iterable[str], limit: int, penalty: Callable[[str], float] = lambda _: 1.0
@@ -314,12 +341,15 @@ class NextWordModel:
             best = heapq.nsmallest(limit, best + rated, key=_rank_key)
         return math.fsum(masses), best
 
-    def fuzzy_matches(self, prefix: str, edits: int, *, ignore_case: bool) -> Steps[dict[str, int]]:
+    def fuzzy_matches(
+        self, prefix: str, edits: int, *, ignore_case: bool, limit: int
+    ) -> Steps[tuple[dict[str, int], float]]:
         """Return the words that start with a prefix after at most `edits` edits, and their number.
 
-        Edits are insertions, deletions, substitutions, transpositions (optimal string alignment).
+        Also returns the mass of words of lists with this very prefix that are not among them, the `limit` heaviest
+        excepted. Edits are insertions, deletions, substitutions, transpositions (optimal string alignment).
         """
-        fold = partial(_fold, ignore_case=ignore_case)
+        fold = partial(matching_form, ignore_case=ignore_case)
         typed = fold(prefix)
         found: dict[str, int] = {}
         lengths = range(max(1, len(typed) - edits), len(typed) + edits + 1)
@@ -333,17 +363,21 @@ class NextWordModel:
             near = np.flatnonzero(least <= edits).tolist()
             found |= {words[index]: int(least[index]) for index in near}
             yield
-        return found
+        weights = []
+        for model in self._models:
+            weight, exact = 0.0, list[str]()
+            if isinstance(model, WordList):
+                weight, exact = yield from model.with_prefix([typed], limit, ignore_case=ignore_case)
+            weights.append(weight)
+            found |= dict.fromkeys(exact, 0)
+        of_prefix = [word for word, count in found.items() if not count]
+        return found, self._mass_of_others(of_prefix, weights)
 
     def _some_words(self) -> Iterator[list[str]]:
         """Iterate over the models' words, in lists of bounded length; a word may recur."""
-        return chain.from_iterable(_divide(model.words) for model in self._models)
-
-
-def _fold(word: str, *, ignore_case: bool) -> str:
-    """Return a word with plain apostrophes, case-folded if case is ignored."""
-    plain = word.replace("\u2019", "'")
-    return plain.casefold() if ignore_case else plain
+        return chain.from_iterable(
+            _divide(model.corrected if isinstance(model, WordList) else model.words) for model in self._models
+        )
 
 
 def _divide(words: Iterable[str]) -> Iterator[list[str]]:
@@ -355,7 +389,7 @@ NextWordModels: TypeAlias = Callable[[str], NextWordModel]
 """Next-word distributions of several user models by previous word."""
 
 
-def next_word_models(models: Sequence[UserModel]) -> NextWordModels:
+def next_word_models(models: Sequence[UserModel | WordList]) -> NextWordModels:
     """Return the next-word distribution by previous word; each is computed once."""
     return cache(partial(NextWordModel, models))
 
