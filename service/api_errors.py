@@ -39,7 +39,9 @@ from models.errors import (
     SupersededError,
     UnknownStateError,
     UnknownUserError,
+    UnknownWordListError,
     UserStoreError,
+    WordListStoreError,
 )
 from service.engine.metrics import Metrics
 from service.schemas.replies import ErrorBody
@@ -83,6 +85,8 @@ ERROR_STATUSES: dict[type[DomainError], ErrorStatus] = {
     UnknownStateError: ErrorStatus(404, "invalid_request_error"),
     UnknownUserError: ErrorStatus(404, "invalid_request_error"),
     UserStoreError: ErrorStatus(503, "service_unavailable_error"),
+    UnknownWordListError: ErrorStatus(404, "invalid_request_error"),
+    WordListStoreError: ErrorStatus(503, "service_unavailable_error"),
     StateElsewhereError: ErrorStatus(409, "invalid_request_error"),
     ModelNotFoundError: ErrorStatus(404, "invalid_request_error"),
     RegistryAccessError: ErrorStatus(409, "conflict_error"),

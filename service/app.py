@@ -35,12 +35,14 @@ from service import logs
 from service.api_errors import install_error_handlers
 from service.api_keys import KeyStore
 from service.engine.engine import Engine
+from service.engine.job import Shares
 from service.engine.metrics import Metrics
 from service.engine.scheduler import Scheduler, SchedulerLimits
 from service.hosting.loading import MEMINFO, Loader, system_memory
 from service.hosting.model_host import READY, ModelHost, ModelReloader, readiness
 from service.hosting.state_store import StateStore
 from service.hosting.user_store import IN_MEMORY, UserStore
+from service.hosting.word_list_store import WordListStore
 from service.http_server import DrainingServer, listen, tls_context, url_of
 from service.middleware.authentication import AccessTable, Authentication
 from service.middleware.cross_origin import CrossOriginGuard, CrossOriginReplies
@@ -48,7 +50,7 @@ from service.middleware.guard import Answer, Guard
 from service.middleware.guarded_request import BodyLimit, HeldBodies
 from service.middleware.tracing import Tracing, make_tracer_provider
 from service.operations.operation import Dictionaries
-from service.routes import endpoints, models, operations, playground
+from service.routes import endpoints, models, operations, playground, word_lists
 from service.routes.replies import answer
 from service.routes.request import AutocompleteSessions, Services
 from service.settings import Settings, otel_variables
@@ -74,6 +76,7 @@ _PREFIX_CACHE_GAUGES = {
 
 _ROUTERS = (
     operations.router,
+    word_lists.router,
     playground.router,
     models.router,
     endpoints.router,
@@ -367,6 +370,12 @@ def _compose(settings: Settings, pool: WorkerPool | None, copies: Copies | None)
             ttl_s=settings.user_ttl_s,
             bounds=UserModelLimits(max_words=settings.max_user_words),
         ),
+        word_lists=WordListStore(
+            settings.wordlists or folders.data_folder() / "wordlists",
+            max_lists=settings.max_wordlists,
+            max_bytes=settings.max_wordlist_bytes,
+        ),
+        uploads=Shares(word_lists.MAX_UPLOADS),
         sessions=AutocompleteSessions(),
         metrics=metrics,
         limits=limits,
@@ -395,6 +404,8 @@ def _add_gauges(services: Services, *, follows: bool) -> None:
         "ready": ("1 if the service is ready for requests, else 0", lambda: ready() == READY),
         "draining": ("1 during shutdown, else 0", lambda: scheduler.admission.draining),
         "autocomplete_users": ("Autocomplete users with a personal model", services.users.count),
+        "wordlists": ("Stored word lists of all keys", services.word_lists.count),
+        "wordlist_bytes": ("Bytes of the files of stored word lists", services.word_lists.num_bytes),
         "states": ("Model states stored for decoders", lambda: len(services.states)),
         "states_bytes": ("Bytes of model states stored for decoders", lambda: services.states.num_bytes),
     }

@@ -201,6 +201,14 @@ class Settings(BaseSettings):
     longest are deleted, never another key's. A user takes up to 2.4 MB of the file, most far less"""
     max_user_words: int = Field(1000, ge=1)
     """Maximum words stored per user, with four times as many pairs (1 to 4 MB by default); the rarest are dropped"""
+    wordlists: File = None
+    """Folder of the word lists stored through `/v1/wordlists`, shared by workers; default: `gramophone/wordlists` in
+    `$XDG_DATA_HOME` or `~/.local/share`"""
+    max_wordlists: int = Field(100, ge=1)
+    """Maximum word lists of one API key; further ones get 400"""
+    max_wordlist_bytes: ByteSize = Field(ByteSize(64 * 2**20), ge=1)
+    """Maximum bytes of a word list as it is sent, in bytes or with a unit such as `1GiB`; a larger one gets 413. Its
+    file takes about four times as much"""
     process_name: str | None = Field(None, pattern=r"^[A-Za-z0-9_-]{1,63}$")
     """Name of this process in state handles, which a proxy can use to route requests; unset generates one"""
     request_timeout_ms: int = Field(60_000, ge=1)

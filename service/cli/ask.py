@@ -280,8 +280,8 @@ def read_dictionary(path: Path) -> list[dict[str, Any]]:
 
 def split_dictionaries(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
     """Return the lists of words and the Hunspell dictionaries (`.dic`) among files."""
-    word_lists = [file for file in files if file.suffix == ".dic"]
-    return [file for file in files if file not in word_lists], word_lists
+    hunspell = [file for file in files if file.suffix == ".dic"]
+    return [file for file in files if file not in hunspell], hunspell
 
 
 @check_app.command()
@@ -326,7 +326,7 @@ def check(
     if threshold is not None and min_precision is not None:
         raise InputError("give either --threshold or --min-precision, not both", param="threshold")
     text = _read_source(source)
-    lists, word_lists = split_dictionaries(dictionary or ())
+    lists, hunspell = split_dictionaries(dictionary or ())
     request: dict[str, Any] = {
         "text": text,
         "threshold": threshold,
@@ -336,8 +336,8 @@ def check(
         "error_rate": error_rate,
         "max_edits": max_edits,
     }
-    read = tuple(map(HunspellDictionary, word_lists))
-    reply = ask(published.call(model, word_lists=read), "/v1/check", request)
+    read = tuple(map(HunspellDictionary, hunspell))
+    reply = ask(published.call(model, hunspell=read), "/v1/check", request)
     print_json(reply) if as_json else show_check(text, reply)
 
 

@@ -162,7 +162,7 @@ def lattice(
     from models.lattices.files import read_symbol_file, write_lattices
     from models.lattices.graph import PathWeights
     from models.lattices.lattice import Scales
-    from models.phrases import PhraseList
+    from models.phrases import Phrase, PhraseList
     from models.reranking.formats.reader import format_by_name
     from models.reranking.ranking import ProfileStore
     from service.local.ask import (
@@ -186,7 +186,8 @@ def lattice(
     saved = ProfileStore(published.registry).read(profile) if profile else None
     entries = saved.phrases if saved else []
     if phrases is not None:
-        entries = parse_phrases(json.dumps(read_dictionary(phrases)))
+        found = parse_phrases(json.dumps(read_dictionary(phrases)))
+        entries = [one for one in found if isinstance(one, Phrase)]
     listed = PhraseList(entries)
     if saved:
         path_weights = tuned_weights(saved.weights, saved.length_exponent, listed.features)

@@ -28,6 +28,7 @@ from service.cli.options import EXIT_BAD_INPUT, EXIT_FAILED, lists_app
 from service.cli.serve import keys_app, serve_app
 from service.cli.train import train_app
 from service.cli.tune import corrections_app, tune_app
+from service.cli.word_lists import wordlists_app
 
 _METAVARS = {"bool": "", "Path": "FILE", "str": "TEXT", "int": "NUMBER", "float": "NUMBER"}
 """Value type names in help texts; empty for flags."""
@@ -39,7 +40,7 @@ app = typer.Typer(
 )
 for commands in (train_app, evaluate_app, serve_app, ask_app, bench_app, check_app, complete_app):
     app.add_typer(commands)
-for commands in (lattice_app, tune_app, corrections_app, lists_app, models_app, keys_app):
+for commands in (lattice_app, tune_app, corrections_app, lists_app, wordlists_app, models_app, keys_app):
     app.add_typer(commands)
 
 

@@ -18,7 +18,7 @@ from service.local.streams import good_items, open_source, open_target
 if TYPE_CHECKING:
     from service.hosting.loaded_model import LoadedModel
     from service.local.ask import LocalCall
-    from service.operations.operation import WordLists
+    from service.operations.operation import HunspellDictionaries
 
 EXIT_BAD_INPUT, EXIT_FAILED = 2, 1
 DEFAULT_REGISTRY = "registry"
@@ -173,7 +173,7 @@ class PublishedModels(NamedTuple):
         loaded = load_published(self.registry, address, self.device, self.precision)
         return loaded.with_slots(self.members())
 
-    def call(self, *addresses: str, word_lists: "WordLists" = ()) -> "LocalCall":
+    def call(self, *addresses: str, hunspell: "HunspellDictionaries" = ()) -> "LocalCall":
         """Load published models for calls of operations in this process; the first is the default.
 
         Raises:
@@ -184,7 +184,7 @@ class PublishedModels(NamedTuple):
         resolve = model_loader(self.load, addresses[0])
         for address in addresses:
             resolve(address)
-        return LocalCall(self.registry, resolve, word_lists)
+        return LocalCall(self.registry, resolve, hunspell)
 
 
 def option_groups(command: Callable[..., None]) -> Callable[..., None]:

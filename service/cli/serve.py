@@ -102,6 +102,12 @@ def lsp(
             "with --url); may be repeated. Editors add words to the first list, which is created if missing."
         ),
     ] = None,
+    word_lists: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--wordlist", help="Word list of the service, with --url: further correct words; may be repeated."
+        ),
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum completions.")] = 10,
     max_words: Annotated[int, typer.Option(min=1, help="Maximum words of an inline completion.")] = 3,
     threshold: Annotated[float, typer.Option(help="Minimum error probability of reported words.")] = 0.5,
@@ -114,19 +120,23 @@ def lsp(
     from models.checking.lexicon import HunspellDictionary
     from service.local.language_server import ProseServer, ServerOptions, local_models, remote_models
 
-    lists, word_lists = split_dictionaries(dictionary or ())
-    if url is not None and word_lists:
-        problem = f"{word_lists[0]}: with --url, give no Hunspell dictionary; a model reads it, not a service"
+    lists, hunspell = split_dictionaries(dictionary or ())
+    if url is not None and hunspell:
+        problem = f"{hunspell[0]}: with --url, give no Hunspell dictionary; a model reads it, not a service"
         raise InputError(problem, param="dictionary")
+    if url is None and word_lists:
+        raise InputError.of("wordlist", f"is {word_lists[0]!r}; word lists are a service's, give its --url")
     if url is not None:
         query = remote_models(url, models or (), key)
     elif models:
-        read = tuple(map(HunspellDictionary, word_lists))
-        query = local_models(published.call(*models, word_lists=read), models)
+        read = tuple(map(HunspellDictionary, hunspell))
+        query = local_models(published.call(*models, hunspell=read), models)
     else:
         raise InputError("give a model, or the --url of a service", param="model")
     words = [word for file in lists if file != lists[0] or file.exists() for word in read_words(file)]
-    options = ServerOptions(limit, max_words, threshold, delay, words, next(iter(lists), None))
+    options = ServerOptions(
+        limit, max_words, threshold, delay, words, word_lists or (), next(iter(lists), None)
+    )
     ProseServer(query, options).start_io()
 
 

@@ -19,6 +19,7 @@ from typing_extensions import override
 from models.arrays import Int64s
 from models.calls import iter_outputs, run_to_completion
 from models.checking.error_model import CalibrationStore, ErrorTableStore
+from models.checkpoint.folders import data_folder
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import Address, open_registry
 from models.completion.user_model import UserModelLimits
@@ -50,6 +51,7 @@ from models.text_model import Limits, TextModel
 from service.hosting.loaded_model import LoadedModel
 from service.hosting.state_store import StateStore
 from service.hosting.user_store import UserStore
+from service.hosting.word_list_store import WordListStore
 from service.local.streams import good_items, open_target
 from service.operations.autocomplete import Autocomplete
 from service.operations.check import Check
@@ -57,9 +59,9 @@ from service.operations.generate import Generate
 from service.operations.next_token import NextToken
 from service.operations.operation import (
     Call,
+    HunspellDictionaries,
     Operation,
     Resources,
-    WordLists,
     answer_each,
     read_batch,
     write_reply,
@@ -119,13 +121,13 @@ class LocalCall(Call):
     Args:
         registry: folder or address of the registry.
         resolve: finds a model by its address, see `Call.resolve`.
-        word_lists: Hunspell dictionaries of checks.
+        hunspell: Hunspell dictionaries of checks.
     """
 
     owner, request_id, num_bytes = "", "", 0
 
     def __init__(
-        self, registry: Address, resolve: Callable[..., LoadedModel], word_lists: WordLists = ()
+        self, registry: Address, resolve: Callable[..., LoadedModel], hunspell: HunspellDictionaries = ()
     ) -> None:
         self.resources = Resources(
             limits=UNLIMITED,
@@ -134,16 +136,17 @@ class LocalCall(Call):
             errors=ErrorTableStore(registry),
             states=StateStore(process="", max_states=0, max_bytes=0, ttl_s=0),
             users=UserStore(None, max_users=0, ttl_s=0, bounds=UserModelLimits()),
+            word_lists=WordListStore(data_folder() / "wordlists", max_lists=0, max_bytes=0),
         )
-        self._resolve, self._word_lists = resolve, word_lists
+        self._resolve, self._hunspell = resolve, hunspell
 
     @override
     def resolve(self, address: str | None, *, any_version: bool = False) -> LoadedModel:
         return self._resolve(address, any_version=any_version)
 
     @override
-    def find_word_lists(self, names: Sequence[str]) -> WordLists:
-        return self._word_lists
+    def find_dictionaries(self, names: Sequence[str]) -> HunspellDictionaries:
+        return self._hunspell
 
 
 def ask(call: LocalCall, path: str, request: Mapping[str, Any]) -> Json:

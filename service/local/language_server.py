@@ -89,6 +89,7 @@ class ServerOptions(NamedTuple):
         threshold: minimum probability of an error.
         delay_s: time without changes after which a document is checked.
         words: correct words.
+        word_lists: names of word lists of the service, of further correct words.
         dictionary: correct words, one per line, to which editors add; None for none.
     """
 
@@ -97,6 +98,7 @@ class ServerOptions(NamedTuple):
     threshold: float = 0.5
     delay_s: float = 0.4
     words: Sequence[str] = ()
+    word_lists: Sequence[str] = ()
     dictionary: Path | None = None
 
 
@@ -428,7 +430,7 @@ class ProseServer(LanguageServer):
         if any(begin < end <= stop for begin, stop in document.hidden):
             return []
         line = document.prose[max(0, end - _MAX_CONTEXT_CHARS) : end].rpartition("\n")[2]
-        body = {"text": line, "dictionary": self.words[-_MAX_WORDS:], **options}
+        body = {"text": line, "dictionary": self._dictionary(_MAX_WORDS), **options}
         reply = await self.ask("/v1/autocomplete", body)
         found = reply["completions"] if reply is not None and document.version == version else []
         after = len([*takewhile(is_word_character, text[end : end + _MAX_WORD_CHARS])])
@@ -443,6 +445,11 @@ class ProseServer(LanguageServer):
             spans += (start, stop), (end, stop)
         ranges = iter(document.ranges(spans))
         return [one | {"range": next(ranges), "rest": next(ranges)} for one in found]
+
+    def _dictionary(self, most: int) -> list[str | Json]:
+        """Return the word lists and the newest words, as requests have them."""
+        lists = [{"wordlist": name} for name in self.options.word_lists]
+        return [*lists, *self.words[-most + len(lists) :]]
 
     def check_soon(self, uri: str) -> None:
         """Check a document after a pause without further changes."""
@@ -462,7 +469,7 @@ class ProseServer(LanguageServer):
             self._say(f"{uri:.200} has {length} characters; at most {_MAX_DOCUMENT_CHARS} are checked")
         else:
             prose = document.prose
-        options = {"threshold": self.options.threshold, "dictionary": self.words[-MAX_DICTIONARY:]}
+        options = {"threshold": self.options.threshold, "dictionary": self._dictionary(MAX_DICTIONARY)}
         for piece in _PIECE.finditer(prose):
             reply = await self.ask("/v1/check", {"text": piece[0], **options})
             if reply is None or document.version != version:

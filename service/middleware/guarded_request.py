@@ -16,7 +16,7 @@ import math
 import random
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, NamedTuple
 
 from starlette.exceptions import HTTPException
@@ -231,8 +231,8 @@ class GuardedRequest:
     """
 
     __slots__ = (
-        "_limit", "_models", "_parts", "_receive", "_send", "fields", "headers", "is_complete", "is_received",
-        "num_received", "owner", "request_id", "scope", "status",
+        "_limit", "_models", "_num_held", "_parts", "_receive", "_send", "fields", "headers", "is_complete",
+        "is_received", "num_received", "owner", "request_id", "scope", "status",
     )  # fmt: skip
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, limit: BodyLimit) -> None:
@@ -247,7 +247,7 @@ class GuardedRequest:
         self.owner = ""
         self.status = 0
         self.is_complete = self.is_received = False
-        self.num_received = 0
+        self.num_received = self._num_held = 0
         self._parts: list[bytes] = []
         self._limit, self._receive, self._send = limit, receive, send
         self._models: list[LoadedModel] = []
@@ -266,7 +266,8 @@ class GuardedRequest:
         message = await self._receive()
         if message["type"] == "http.request":
             body = message.get("body", b"")
-            self._limit.held.receive(self.owner, len(body), before=self.num_received)
+            self._limit.held.receive(self.owner, len(body), before=self._num_held)
+            self._num_held += len(body)
             if self._limit.log_bodies and body and not self.num_received:
                 self.annotate(body=body[:_SHOWN_BYTES].decode(errors="replace"))
             self._parts.append(body)
@@ -290,6 +291,25 @@ class GuardedRequest:
         if len(self._parts) != 1:
             self._parts = [b"".join(self._parts)]
         return self._parts[0]
+
+    async def body_parts(self, max_bytes: int) -> AsyncIterator[bytes]:
+        """Yield the parts of a body, of which only the current one is kept, as they arrive.
+
+        Args:
+            max_bytes: maximum size of all parts, instead of that of other bodies.
+
+        Raises:
+            ClientDisconnect: the client has disconnected before its end.
+            HTTPException: see `receive`.
+        """
+        self._limit = self._limit._replace(max_bytes=max_bytes)
+        while not self.is_received:
+            if (await self.receive())["type"] == "http.disconnect":
+                raise ClientDisconnect
+            part = b"".join(self._parts)
+            yield part
+            self._parts.clear()
+            self._release()
 
     async def send(self, message: Message) -> None:
         """Send a part of the reply, with the headers of all replies."""
@@ -331,8 +351,7 @@ class GuardedRequest:
 
     def end(self) -> None:
         """Release the body and the models of an answered or abandoned request, including streams."""
-        if self.num_received:
-            self._limit.held.add(self.owner, -self.num_received)
+        self._release()
         self._parts.clear()
         while self._models:
             self._models.pop().use.in_flight -= 1
@@ -340,6 +359,11 @@ class GuardedRequest:
         state = self.scope["state"]
         state.pop(_KEY, None)
         state.pop(WHOLE_REPLY, None)
+
+    def _release(self) -> None:
+        if self._num_held:
+            self._limit.held.add(self.owner, -self._num_held)
+            self._num_held = 0
 
 
 def guarded(scope: Scope) -> GuardedRequest:

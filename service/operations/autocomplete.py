@@ -21,10 +21,12 @@ from models.language_model import is_lookup
 from models.prefix_cache import NextTokenEntry
 from models.scoring.model_weights import WeightedModel, shares
 from models.text_model import Limits
+from models.word_list import WordList
 from service.operations.operation import Call, Cost, ModelsOperation, ModelsRequest
 from service.schemas import with_examples
 from service.schemas.suggestions import AutocompleteReply, CompletionCandidate
-from service.schemas.wire import TextOrObject, WireModel, shared_names, text_or_object
+from service.schemas.wire import WireModel, shared_names
+from service.schemas.word_lists import BlockedEntry, DictionaryEntry, WeightedEntry
 
 NAME_PATTERN = r"^[A-Za-z0-9_@:+=-][A-Za-z0-9._@:+=-]{0,127}$"
 
@@ -48,11 +50,6 @@ _COMPLETIONS_PER_ROW = 16
 
 MAX_LIST = 10_000
 """Maximum entries of a dictionary or a blocklist."""
-
-_MAX_ENTRY_CHARS = 200
-
-EntryText = Annotated[str, StringConstraints(min_length=1, max_length=_MAX_ENTRY_CHARS, pattern=r"\S")]
-"""A word, or several separated by spaces."""
 
 _TOKENS_PER_ROW = 6
 """Work of a search's row: a keystroke reads hundreds without being bulk, as a user waits."""
@@ -154,18 +151,6 @@ def _unique_counts(items: Iterable[tuple[K, float]], *, param: str) -> dict[K, f
     return counts
 
 
-class WeightedEntry(WireModel):
-    """A weighted entry of a dictionary."""
-
-    text: EntryText
-    """A word, or several separated by spaces."""
-    weight: float = Field(1.0, gt=0, le=1e9)
-    """Equivalent count: how often the entry is assumed to have been typed."""
-
-
-DictionaryEntry = Annotated[TextOrObject[EntryText, WeightedEntry], text_or_object("text and weight")]
-
-
 class AutocompleteRequest(ModelsRequest):
     """Complete the word being typed, or predict the next one."""
 
@@ -197,9 +182,11 @@ class AutocompleteRequest(ModelsRequest):
     fuzzy: int = Field(0, ge=0, le=MAX_EDITS)
     """Maximum typing errors in the prefix to correct; also limited to one per two letters of the prefix."""
     dictionary: list[DictionaryEntry] = Field(default_factory=list, max_length=MAX_LIST)
-    """Additional words and phrases to offer, known to the model or not."""
-    blocklist: list[EntryText] = Field(default_factory=list, max_length=MAX_LIST)
-    """Words and phrases that completions must not contain, in any case and Unicode form."""
+    """Additional words and phrases to offer, known to the model or not; an object with `wordlist` stands for the
+    entries of a stored list."""
+    blocklist: list[BlockedEntry] = Field(default_factory=list, max_length=MAX_LIST)
+    """Words and phrases that completions must not contain, in any case and Unicode form; an object with `wordlist`
+    stands for the entries of a stored list."""
     user: UserName | None = None
     """User whose accepted words are also offered; see `/v1/autocomplete/users/{user}/accepted`."""
     user_weight: float = Field(0.2, ge=0, le=1)
@@ -228,9 +215,16 @@ def autocomplete(
     limits: Limits,
     *,
     user: UserModel | None = None,
+    dictionary: Sequence[Any] | None = None,
+    blocklist: Sequence[Any] | None = None,
     cached: NextTokenEntry | None = None,
 ) -> Work[Any, AutocompleteReply]:
-    """Complete a text; see `rank_completions` for arguments and errors."""
+    """Complete a text; see `rank_completions` for arguments and errors.
+
+    The dictionary and the blocklist are the request's, if they are not given with word lists for references to them.
+    """
+    entries: Sequence[Any] = request.dictionary if dictionary is None else dictionary
+    blocked: Sequence[Any] = request.blocklist if blocklist is None else blocklist
     ranking = yield from rank_completions(
         models,
         request.text,
@@ -238,9 +232,14 @@ def autocomplete(
         limits,
         user=user,
         dictionary=[
-            (one, 1.0) if isinstance(one, str) else (one.text, one.weight) for one in request.dictionary
+            (one, 1.0)
+            if isinstance(one, str)
+            else (one.text, one.weight)
+            if isinstance(one, WeightedEntry)
+            else one
+            for one in entries
         ],
-        blocklist=request.blocklist,
+        blocklist=blocked,
         cached=cached,
     )
     typed, weights = ranking.typed, ranking.weights
@@ -281,6 +280,8 @@ class Autocomplete(ModelsOperation[AutocompleteReply]):
     def __init__(self, call: Call, given: AutocompleteRequest) -> None:
         super().__init__(call, given)
         self.session = given.session
+        self._dictionary = call.word_lists(given.dictionary, "dictionary")
+        self._blocklist = call.word_lists(given.blocklist, "blocklist")
         self._user: UserModel | None = None
         self._cached: NextTokenEntry | None = None
         if given.user is not None:
@@ -300,6 +301,8 @@ class Autocomplete(ModelsOperation[AutocompleteReply]):
             yield lambda: [loaded.token_trie for loaded in self.models]
         if len(self.models) > 1 and not all("checker" in vars(loaded) for loaded in self.models):
             yield lambda: [loaded.checker for loaded in self.models]  # the first use builds it
+        if self.given.fuzzy:
+            yield lambda: [one.corrected for one in self._dictionary if isinstance(one, WordList)]
 
     @override
     def cost(self) -> Cost:
@@ -326,4 +329,12 @@ class Autocomplete(ModelsOperation[AutocompleteReply]):
 
     @override
     def run(self) -> Work[Any, AutocompleteReply]:
-        return autocomplete(self.weighted, self.given, self.call.limits, user=self._user, cached=self._cached)
+        return autocomplete(
+            self.weighted,
+            self.given,
+            self.call.limits,
+            user=self._user,
+            dictionary=self._dictionary,
+            blocklist=self._blocklist,
+            cached=self._cached,
+        )

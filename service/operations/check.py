@@ -13,18 +13,28 @@ from typing_extensions import override
 from models.calls import Work, map_in_steps
 from models.checking.check import check_text
 from models.checking.error_model import Calibration, CheckSettings, ErrorTable, GivenSpan
-from models.checking.lexicon import UserDictionary
+from models.checking.lexicon import UserDictionary, likely_words
 from models.checking.sentences import Word
 from models.errors import DomainError, InputError, UnsupportedError
 from models.files import count_words
 from models.language_model import LOG_ZERO
 from models.scoring.model_weights import WeightedModel, shares
 from models.text_model import Limits
+from models.word_list import WordList
 from models.words import dictionary_key
-from service.operations.operation import Call, ModelsOperation, ModelsRequest, Operation, WordLists
+from service.operations.operation import Call, HunspellDictionaries, ModelsOperation, ModelsRequest, Operation
 from service.schemas import with_examples
 from service.schemas.suggestions import CheckReply, SuggestedText, TextIssue, WordSurprisal
-from service.schemas.wire import TextOrObject, WireModel, either, reply_pieces, text_or_object
+from service.schemas.wire import (
+    TextOrList,
+    TextOrObject,
+    WireModel,
+    by_content,
+    either,
+    reply_pieces,
+    text_or_object,
+)
+from service.schemas.word_lists import StoredWords
 
 DEFAULT_THRESHOLD = 0.5
 MAX_DICTIONARY = 10_000
@@ -36,6 +46,11 @@ OneLine = Annotated[str, StringConstraints(max_length=MAX_CHARS, pattern=r"^[^\n
 """A text without line breaks, because each line is a sentence."""
 
 DictionaryWord = Annotated[str, StringConstraints(min_length=1, max_length=MAX_CHARS)]
+
+AcceptedEntry = Annotated[
+    TextOrList[DictionaryWord, StoredWords],
+    by_content("a string, or an object with wordlist", "wordlist"),
+]
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -98,8 +113,9 @@ class CheckRequest(ModelsRequest):
     """Maximum number of suggestions per issue."""
     candidates: list[CandidateSpan] = Field(default_factory=list, max_length=_MAX_SPANS)
     """The client's own suggestions for spans of the text; spans must not overlap."""
-    dictionary: list[DictionaryWord] = Field(default_factory=list, max_length=MAX_DICTIONARY)
-    """Additional correct words, in any case and Unicode form; also used as suggestions."""
+    dictionary: list[AcceptedEntry] = Field(default_factory=list, max_length=MAX_DICTIONARY)
+    """Additional correct words, in any case and Unicode form; also used as suggestions. An object with `wordlist`
+    stands for the entries of a stored list."""
     dictionaries: list[DictionaryWord] = Field(default_factory=list, max_length=10)
     """Names of Hunspell dictionaries of the service (`GRAMOPHONE_DICTIONARIES`), such as `en_US`: their words, with
     affixes and in compounds, are correct if the model does not know them; also used as suggestions."""
@@ -171,7 +187,8 @@ def check(
     request: CheckRequest,
     calibration: Calibration | None,
     limits: Limits,
-    word_lists: WordLists = (),
+    dictionary: Sequence[Any] | None = None,
+    hunspell: HunspellDictionaries = (),
     errors: Mapping[str, ErrorTable | None] | None = None,
 ) -> Work[Any, tuple[CheckReply, list[int]]]:
     """Check a text, see `check_text`; return the reply, and the number of tokens scored by each model.
@@ -181,7 +198,8 @@ def check(
         request: the request.
         calibration: precision by threshold, if measured.
         limits: of one request.
-        word_lists: dictionaries that the request names.
+        dictionary: entries of the request's with word lists for references to them; None for the request's.
+        hunspell: dictionaries that the request names.
         errors: edits in misspellings, by model address.
 
     Raises:
@@ -189,9 +207,12 @@ def check(
         UnsupportedError: a precision is given for an uncalibrated model or for several.
     """
     threshold = request.threshold_for(models, calibration)
-    keys = yield from map_in_steps(request.dictionary, dictionary_key, size=len)
-    dictionary = UserDictionary(dict(zip(keys, request.dictionary, strict=True)), word_lists)
-    settings = request.settings(limits, dictionary)
+    given = request.dictionary if dictionary is None else dictionary
+    own = [one for one in given if isinstance(one, str)]
+    keys = yield from map_in_steps(own, dictionary_key, size=len)
+    lists = [one for one in given if isinstance(one, WordList)]
+    accepted = UserDictionary(dict(zip(keys, own, strict=True)), hunspell, lists)
+    settings = request.settings(limits, accepted)
     checked, weights, num_tokens = yield from check_text(
         models,
         request.text,
@@ -216,7 +237,7 @@ def check(
 
     def surprisal(one: tuple[Word, float]) -> WordSurprisal:
         word, bits = one
-        known = word.known or dictionary.has_at(request.text, word.start, word.end, known=False)
+        known = word.known or accepted.has_at(request.text, word.start, word.end, known=False)
         return WordSurprisal(word.start, word.end, word.text, bits, known)
 
     pairs = zip(checked.words, checked.surprisals.tolist(), strict=True)
@@ -237,6 +258,7 @@ class TextCheck(Operation[R]):
     """Operation that checks texts, with documents about its models."""
 
     needs_calibration = False
+    dictionary: Sequence[str | WordList] = ()
 
     @override
     def prepare(self) -> Iterator[Callable[[], Any]]:
@@ -250,6 +272,9 @@ class TextCheck(Operation[R]):
         logged and not used, unless it is a calibration that the request needs.
         """
         _ = [model.checker for model in self.models]  # the first use builds it
+        for one in self.dictionary:
+            if isinstance(one, WordList):
+                likely_words(one)
 
         def read(kind: str, find: Callable[[str], T | None], address: str) -> T | None:
             try:
@@ -281,12 +306,20 @@ class Check(ModelsOperation[tuple[CheckReply, list[int]]], TextCheck[tuple[Check
     def __init__(self, call: Call, given: CheckRequest) -> None:
         super().__init__(call, given)
         self.needs_calibration = given.precision is not None
-        self._word_lists = call.find_word_lists(given.dictionaries)
+        self._hunspell = call.find_dictionaries(given.dictionaries)
+        self.dictionary = call.word_lists(given.dictionary, "dictionary")
 
     @override
     def run(self) -> Work[Any, tuple[CheckReply, list[int]]]:
-        limits = self.call.limits
-        return check(self.weighted, self.given, self.calibration, limits, self._word_lists, self.errors)
+        settings = (
+            self.given,
+            self.calibration,
+            self.call.limits,
+            self.dictionary,
+            self._hunspell,
+            self.errors,
+        )
+        return check(self.weighted, *settings)
 
     @override
     def reply(self, result: tuple[CheckReply, list[int]]) -> Iterator[bytes]:

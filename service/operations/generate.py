@@ -17,7 +17,7 @@ from models.decoding.generate import continue_prompts
 from models.decoding.parameters import BEAM, SAMPLE, STRATEGIES, DecodingParameters
 from models.errors import InputError, UnsupportedError
 from models.language_model import TopTokens
-from models.phrases import MAX_TOKEN_PHRASES, Phrase
+from models.phrases import MAX_TOKEN_PHRASES
 from models.text_model import Limits
 from service.operations.operation import Call, Cost, EventsOperation, ModelOperation
 from service.operations.score import token_scores
@@ -46,6 +46,7 @@ from service.schemas.wire import (
     schema_only,
     shared_fields,
 )
+from service.schemas.word_lists import PhraseEntry
 
 MAX_ALTERNATIVES = 20
 FlagOrCount = Annotated[
@@ -124,9 +125,9 @@ class GenerateRequest(ModelRequest):
     """Amount subtracted from the log-probability of a token for each time it was generated."""
     logit_bias: Biases = Field(default_factory=dict)
     """Values from -100 to 100 added to log-probabilities, by token id as a string."""
-    phrases: list[Phrase] = Field(default_factory=list, max_length=MAX_TOKEN_PHRASES)
+    phrases: list[PhraseEntry] = Field(default_factory=list, max_length=MAX_TOKEN_PHRASES)
     """Texts to favour: the weight of each, a natural logarithm, is added in equal parts to the log-probabilities of its
-    tokens. The class does not count."""
+    tokens. The class does not count. An object with `wordlist` stands for the entries of a stored list."""
     bad_words: BadWords = Field(default_factory=list)
     """Texts that must not be generated."""
     n: NumChoices = 1
@@ -233,7 +234,8 @@ class Generate(ChoicesOperation):
 
     def __init__(self, call: Call, given: GenerateRequest) -> None:
         self.streams = given.stream
-        self._parameters = decoding_parameters(given, call.limits, stream=given.stream)
+        phrases = call.phrases(given.phrases, MAX_TOKEN_PHRASES).phrases if given.phrases else ()
+        self._parameters = decoding_parameters(given, call.limits, stream=given.stream, phrases=phrases)
         super().__init__(call, given)
 
     @override

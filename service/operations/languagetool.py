@@ -228,7 +228,7 @@ class LanguageToolCheck(TextCheck[LanguageToolReply]):
     """Find probable errors, with LanguageTool's API, for its existing clients: editors, browsers, LibreOffice.
 
     Positions count UTF-16 code units. The models of the languages are those of `GRAMOPHONE_LANGUAGES`, the dictionaries
-    those of `GRAMOPHONE_DICTIONARIES`. GET has the fields in the query string.
+    those of `GRAMOPHONE_DICTIONARIES`, and stored word lists of the language. GET has the fields in the query string.
     """
 
     request = LanguageToolRequest
@@ -252,6 +252,14 @@ class LanguageToolCheck(TextCheck[LanguageToolReply]):
         return parse_form(LanguageToolRequest, body)
 
     @override
+    def _read_documents(self) -> None:
+        codes = {code.lower().replace("_", "-") for code in (*self._codes, self.given.language)}
+        languages = codes | {code.partition("-")[0] for code in codes}
+        lists = (one.words for one in self.call.resources.word_lists.all(self.call.owner))
+        self.dictionary = [one for one in lists if (one.info.language or "").lower() in languages]
+        super()._read_documents()
+
+    @override
     def run(self) -> Work[Any, LanguageToolReply]:
         given, codes = self.given, [*self._codes, self.given.language]
         document = yield from given.document()
@@ -263,12 +271,13 @@ class LanguageToolCheck(TextCheck[LanguageToolReply]):
             by_address.setdefault(loaded.address, (code, loaded))
         models = [WeightedModel(loaded) for _, loaded in by_address.values()]
         wanted = {code.lower().replace("_", "-") for code in codes}  # such as en_US for en-US
-        word_lists = tuple(
+        hunspell = tuple(
             one
             for name, one in self.call.resources.dictionaries.items()
             if name.lower().replace("_", "-") in wanted and not isinstance(one, FormatError)
         )
-        reply, num_tokens = yield from check(models, wire, None, self.call.limits, word_lists, self.errors)
+        settings = None, self.call.limits, self.dictionary, hunspell, self.errors
+        reply, num_tokens = yield from check(models, wire, *settings)
         for weighted, number in zip(models, num_tokens, strict=True):
             self.call.count_scored(weighted.loaded, number)
         best, _ = by_address[reply.model]

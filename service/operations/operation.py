@@ -12,6 +12,8 @@ names its benchmark.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from operator import itemgetter
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 from pydantic import BaseModel, Field, model_validator
@@ -23,16 +25,21 @@ from models.checking.error_model import CalibrationStore, ErrorTableStore
 from models.checking.lexicon import HunspellDictionary
 from models.errors import DomainError, FormatError, InputError, StatesFullError
 from models.language_model import is_lookup
+from models.phrases import MAX_PHRASE_WEIGHT, MAX_PHRASES, Phrase, PhraseList
 from models.reranking.features import CANDIDATES_PER_STEP
 from models.reranking.ranking import ProfileStore
 from models.scoring.model_weights import WeightedModel
 from models.text_model import Limits, TextModel
+from models.word_list import WordList
+from models.words import fold_words
 from service.engine.job import RequestOptions
 from service.hosting.loaded_model import LoadedModel
 from service.hosting.state_store import OwnedStateStore, StateStore
 from service.hosting.user_store import UserStore
+from service.hosting.word_list_store import WordListStore
 from service.schemas.replies import to_json
 from service.schemas.wire import ModelRequest, WireModel, parse_json, parse_object
+from service.schemas.word_lists import StoredPhrases, StoredWords
 
 L = TypeVar("L")
 R = TypeVar("R")
@@ -79,7 +86,7 @@ LISTS_AT_ONCE = 64
 """Lists of candidates whose features are computed together."""
 
 _MAX_MODELS = 8
-WordLists = tuple[HunspellDictionary, ...]
+HunspellDictionaries = tuple[HunspellDictionary, ...]
 Dictionaries = Mapping[str, HunspellDictionary | FormatError]
 """Dictionaries by name; of a damaged one the error."""
 
@@ -223,6 +230,7 @@ class Resources:
         errors: tables of spelling errors.
         states: stored model states.
         users: accepted words of autocomplete users.
+        word_lists: stored word lists.
         languages: models of LanguageTool's languages.
         dictionaries: Hunspell dictionaries by name.
     """
@@ -233,8 +241,28 @@ class Resources:
     errors: ErrorTableStore
     states: StateStore
     users: UserStore
+    word_lists: WordListStore
     languages: Mapping[str, str | None] = field(default_factory=dict)
     dictionaries: Dictionaries = field(default_factory=dict)
+
+
+@lru_cache(maxsize=16)
+def _stored_phrases(words: WordList, class_name: str, most: int) -> PhraseList:
+    """Return a list's entries as phrases, the heaviest of those that differ in case only.
+
+    Raises:
+        InputError: there are too many, or one is no phrase.
+    """
+    if words.info.entries > most:
+        raise InputError(f"has {words.info.entries} entries; at most {most} can be phrases")
+    entries = sorted(words.entries(), key=itemgetter(1), reverse=True)
+    distinct = {tuple(fold_words(text)): (text, weight) for text, weight in reversed(entries)}
+    return PhraseList(
+        [
+            Phrase.model_construct(text=text, weight=min(weight, MAX_PHRASE_WEIGHT), class_name=class_name)
+            for text, weight in distinct.values()
+        ]
+    )
 
 
 class Call:
@@ -286,7 +314,7 @@ class Call:
         """
         raise error
 
-    def find_word_lists(self, names: Sequence[str]) -> WordLists:
+    def find_dictionaries(self, names: Sequence[str]) -> HunspellDictionaries:
         """Return the Hunspell dictionaries that a request names.
 
         Raises:
@@ -303,6 +331,47 @@ class Call:
                 raise one.with_traceback(None)  # it would grow
             found.append(one)
         return tuple(found)
+
+    def word_lists(self, entries: Sequence[Any], param: str) -> list[Any]:
+        """Return entries of a request, with the stored word lists that some of them name.
+
+        Raises:
+            UnknownWordListError: the owner has no list of a name.
+            WordListStoreError: a list is damaged.
+        """
+        found = list[Any]()
+        for index, one in enumerate(entries):
+            if isinstance(one, StoredWords):
+                stored = self.resources.word_lists
+                param_of = f"{param}[{index}].wordlist"
+                found.append(stored.find(self.owner, one.wordlist, param=param_of).words)
+            else:
+                found.append(one)
+        return found
+
+    def phrases(self, entries: Sequence[Phrase | StoredPhrases], most: int = MAX_PHRASES) -> PhraseList:
+        """Return the phrases of a request, with those of the stored word lists that it names.
+
+        Raises:
+            InputError: there are too many, or one is invalid, see `PhraseList`.
+            UnknownWordListError: the owner has no list of a name.
+            WordListStoreError: a list is damaged.
+        """
+        given = {index: one for index, one in enumerate(entries) if isinstance(one, Phrase)}
+        phrases = PhraseList([*given.values()], [*given])
+        found = self.word_lists(entries, "phrases")
+        for index, one in enumerate(entries):
+            if not isinstance(one, StoredPhrases):
+                continue
+            try:
+                stored = _stored_phrases(found[index], one.class_name, most)
+            except InputError as error:
+                problem = str(error) if error.param is None else f"has an entry that {error.problem}"
+                raise InputError.of(f"phrases[{index}].wordlist", problem) from None
+            phrases = phrases.joined(stored) if phrases else stored
+        if len(phrases) > most:
+            raise InputError.of("phrases", f"have {len(phrases)} entries; at most {most} are accepted")
+        return phrases
 
     @property
     def limits(self) -> Limits:

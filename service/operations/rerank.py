@@ -398,7 +398,7 @@ class Rerank(LinesOperation[RerankItem, RankedList]):
             yield lambda: importlib.import_module("models.reranking.metrics.ngram_overlap")
 
     def _find_job(self, profile: Profile | None) -> None:
-        self.job = self.given.job(profile, self._resolve)
+        self.job = self.given.job(profile, self._resolve, self.call.phrases)
         self.models = tuple(self.job.models.all)
         if self.job.models.parts:
             self.call.annotate(model=self.job.models.parts[0].address)
@@ -410,7 +410,7 @@ class Rerank(LinesOperation[RerankItem, RankedList]):
         def resolve(*asked: Any, **options: Any) -> LoadedModel:
             return self._resolve(*asked, **options).with_slots(self.given.slots)
 
-        self.job = self.given.job(self.job.profile, resolve)
+        self.job = self.given.job(self.job.profile, resolve, self.call.phrases)
         self.models = tuple(self.job.models.all)
 
     @override

@@ -45,6 +45,7 @@ from service.schemas.wire import (
     schema_only,
     text_or_object,
 )
+from service.schemas.word_lists import PhraseEntry, StoredPhrases
 
 _MAX_SESSION = 2048
 """Maximum characters of a session, which consists of one handle per model."""
@@ -200,10 +201,11 @@ class RerankSettings(ModelRequest):
     """Signed weights by feature: total = Σ weight · feature. `lm`, `words`, `tokens` and `unk` are computed; `rank`
     and others are derived; all other features come with the candidates. Features without a weight do not count.
     Default: `lm` with weight 1, and the features of phrases with weight 10."""
-    phrases: Annotated[list[Phrase], schema_only(maxItems=MAX_PHRASES)] | None = None
+    phrases: Annotated[list[PhraseEntry], schema_only(maxItems=MAX_PHRASES)] | None = None
     """Phrases, such as names unknown to the model. The feature `phrases` is the sum of the weights of those in a
     candidate; phrases of a class have the feature `phrases:CLASS` instead. In a phrase, words unknown to a model share
-    the probability of `<unk>` in proportion to the phrases' weights, and do not count in `unk`."""
+    the probability of `<unk>` in proportion to the phrases' weights, and do not count in `unk`. An object with
+    `wordlist` stands for the entries of a stored list, at most 10,000."""
     profile: Name | None = None
     """Name of stored tuned settings: weights, length exponent, posterior scale, models, phrases and corrections. Values
     in the request take precedence. If a version that it was tuned on is not served, the served version of that model
@@ -237,19 +239,25 @@ class RerankSettings(ModelRequest):
     commit_eos: bool = False
     """True to read `</s>` after the committed text of a session, as models of running text expect between sentences."""
 
-    def job(self, profile: Profile | None, resolve: Callable[..., LoadedModel]) -> "RerankJob":
+    def job(
+        self,
+        profile: Profile | None,
+        resolve: Callable[..., LoadedModel],
+        find_phrases: Callable[[Sequence[Phrase | StoredPhrases]], PhraseList],
+    ) -> "RerankJob":
         """Find the scoring models, and fill in omitted settings.
 
         Args:
             profile: profile named in the settings, if any; its models are the default.
             resolve: finds a model by address; with `any_version`, else the served version.
+            find_phrases: returns phrases, with those of stored word lists.
 
         Raises:
             InputError: a weight, exponent or scale is outside its limits, a mixture is invalid or given
                 with a model, there are too many models, or a phrase is invalid.
         """
         given = self.phrases if self.phrases is not None or profile is None else profile.phrases
-        phrases = PhraseList(given or ())
+        phrases = find_phrases(given) if given else NO_PHRASES
         defaults = LogLinearModel(weights={LM: 1.0, **dict.fromkeys(phrases.features, DEFAULT_WEIGHT)})
         if profile is not None:
             defaults = profile.weighting()
@@ -428,10 +436,10 @@ def parse_models(query: Mapping[str, Any]) -> dict[str, Any]:
 class _PhrasesIn(WireModel):
     """Phrases alone."""
 
-    phrases: list[Phrase]
+    phrases: list[PhraseEntry]
 
 
-def parse_phrases(text: str) -> list[Phrase]:
+def parse_phrases(text: str) -> list[Phrase | StoredPhrases]:
     """Parse phrases like `[{"text": "Jaan Tamm", "weight": 2}]`.
 
     Raises:

@@ -18,7 +18,7 @@ from models.calls import Predict, Read, Work, join_states, map_in_steps, materia
 from models.decoding.generate import phrase_automaton
 from models.errors import InputError
 from models.language_model import EOS, SCORES, STATE, UNK, LanguageModel, Want, is_lookup, pad_sequences
-from models.phrases import MAX_TOKEN_PHRASES, Phrase, PhraseList
+from models.phrases import MAX_TOKEN_PHRASES, NO_PHRASES
 from models.scoring.constants import MAX_CALL_TOKENS, MAX_GROUP_TOKENS, MAX_STATE_ENTRIES
 from models.scoring.sequences import chunks_by_length, prefill
 from models.text_model import TextModel, TextOrIds, check_forward, encode_each, ids_after
@@ -50,6 +50,7 @@ from service.schemas.wire import (
     either,
     named_contexts,
 )
+from service.schemas.word_lists import PhraseEntry
 
 _STATES_PER_STEP = 512
 _NO_LOG_PROBS = np.zeros(0, np.float32)
@@ -197,9 +198,10 @@ class OpenStatesRequest(TimedRequest):
     model: ModelAddress = None
     bos: bool = True
     """True to put `<s>` before each context."""
-    phrases: list[Phrase] = Field(default_factory=list, max_length=MAX_TOKEN_PHRASES)
+    phrases: list[PhraseEntry] = Field(default_factory=list, max_length=MAX_TOKEN_PHRASES)
     """Texts to favour, up to 1,000. Advancing the states reports the value that the continuation adds: the weight of
-    each text, in equal parts for its tokens. The class does not count."""
+    each text, in equal parts for its tokens. The class does not count. An object with `wordlist` stands for the entries
+    of a stored list."""
 
     @cached_property
     def contexts(self) -> tuple[tuple[str, TextOrIds], ...]:
@@ -315,6 +317,7 @@ class OpenStates(ModelOperation[list[OpenedState]]):
     def __init__(self, call: Call, given: OpenStatesRequest) -> None:
         call.limits.check_count(len(given.contexts), "context")
         super().__init__(call, given)
+        self._phrases = call.phrases(given.phrases, MAX_TOKEN_PHRASES) if given.phrases else NO_PHRASES
 
     @override
     def cost(self) -> Cost:
@@ -324,7 +327,7 @@ class OpenStates(ModelOperation[list[OpenedState]]):
     def run(self) -> Work[Any, list[OpenedState]]:
         loaded, given, states = self.models[0], self.given, self.call.states
         check_forward(loaded)
-        phrases = yield from phrase_automaton(loaded, PhraseList(given.phrases).phrases)
+        phrases = yield from phrase_automaton(loaded, self._phrases.phrases)
         states.store.check_capacity(states.owner, len(given.contexts), phrases.num_bytes)
         contexts = yield from encode_each(loaded, given.contexts, self.call.limits)
         handles: list[str] = []

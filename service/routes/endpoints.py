@@ -52,6 +52,7 @@ TAGS: Mapping[str, str] = {
     "Generate": "Continuations of texts.",
     "Complete": "Autocomplete, and the words that users have accepted.",
     "Check": "Probable errors in texts, and quality of texts.",
+    "Word lists": "Stored words and phrases, for completion, checking and re-ranking.",
     "States": "Stored model states, for decoders with their own search.",
     "OpenAI": "OpenAI's completions API, for existing clients.",
     "Tokenise": "Conversion between text and tokens.",
@@ -288,8 +289,11 @@ def _request(
     request: Json = {"security": keys if scope is KeyScope.ADMIN or not keys else [{}, *keys]}
     content: Json = {}
     if bodies := _alternatives(body):
-        examples = enumerate((example for kind in bodies for example in _examples_of(kind)), 1)
+        found = [example for kind in bodies for example in _examples_of(kind)]
+        examples = enumerate([_json_lines(found)] if body_type == LINES_TYPE else found, 1)
         schemas = [{"$ref": _SCHEMAS + kind.__name__} for kind in bodies]
+        if body_type == LINES_TYPE:
+            schemas.insert(0, {"type": "string"})
         content[body_type] = {
             "schema": {"anyOf": schemas} if len(schemas) > 1 else schemas[0],
             "examples": {
@@ -299,7 +303,7 @@ def _request(
         }
         request["requestBody"] = {"required": True, "content": content}
     if lines is not None:
-        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in _examples_of(lines.request))
+        text = _json_lines(_examples_of(lines.request))
         content[LINES_TYPE] = {
             "schema": {"$ref": _SCHEMAS + lines.request.__name__, "description": "Each line."},
             "examples": {"example": {"value": text}},
@@ -313,6 +317,10 @@ def _request(
                 "examples": {"example": {"value": text}},
             }
     return request
+
+
+def _json_lines(values: Iterable[Any]) -> str:
+    return "".join(json.dumps(value, ensure_ascii=False) + "\n" for value in values)
 
 
 def _examples_of(kind: type[BaseModel]) -> list[Any]:
@@ -334,13 +342,16 @@ def _replies(
             schema = _one_of(reply, "Data of each event except the last, which is `[DONE]`.")
         elif media_type == BINARY_TYPE:
             schema = _BINARY_SCHEMA
+        elif media_type == LINES_TYPE:
+            (kind,) = _alternatives(reply)
+            schema = {"$ref": _SCHEMAS + kind.__name__, "description": "Each line."}
         content[media_type] = {"schema": schema}
     if lines is not None:
         content[LINES_TYPE] = {"schema": _one_of(lines.reply, "Each line.")}
     success: Json = {"description": "The file.", "content": content}
     if reply is not None:
         description = str(inspect.getdoc(_alternatives(reply)[0])).partition("\n")[0]
-        success |= {"model": reply, "description": description}
+        success |= {"description": description} | ({} if LINES_TYPE in media_types else {"model": reply})
     if BINARY_TYPE in content:
         success["headers"] = _BINARY_HEADERS
     replies: dict[int | str, Json] = {200: success}

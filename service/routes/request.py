@@ -21,7 +21,7 @@ from starlette.types import Receive, Send
 
 from models.errors import SupersededError
 from service.engine.engine import Engine
-from service.engine.job import RequestOptions
+from service.engine.job import RequestOptions, Shares
 from service.engine.metrics import Metrics
 from service.hosting.loaded_model import LoadedModel
 from service.hosting.model_host import ModelHost, ModelReloader
@@ -86,6 +86,7 @@ class Services(Resources):
         engine: model thread.
         metrics: counters and durations.
         sessions: newest requests of autocomplete sessions.
+        uploads: word lists being received, by API key.
         parsing: locks by API key, held while a long body is parsed, that of None by the one parsed now;
             so keys take turns.
     """
@@ -95,6 +96,7 @@ class Services(Resources):
     engine: Engine
     metrics: Metrics
     sessions: AutocompleteSessions
+    uploads: Shares[str]
     parsing: Mapping[str | None, asyncio.Lock]
 
 

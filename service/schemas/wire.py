@@ -64,6 +64,7 @@ ModelAddress = Annotated[
 ]
 
 TextOrObject = Annotated[S, Tag("<text>")] | Annotated[T, Tag("<object>")]
+TextOrList = Annotated[S, Tag("<text>")] | Annotated[T, Tag("<list>")]
 ENTRIES_PER_PIECE = 512
 """Reply entries per chunk; other requests run between chunks."""
 
@@ -174,10 +175,21 @@ Slots = Annotated[
 """Members by the name of their class; JSON in a query string."""
 
 
+def by_content(expected: str, name: str = "") -> Discriminator:
+    """Return the choice between a text, an object, and one with a field of this name; `expected` tells of them."""
+
+    def tag(value: Any) -> str | None:
+        if isinstance(value, str):
+            return "<text>"
+        has_name = name and (name in value if isinstance(value, dict) else hasattr(value, name))
+        return "<list>" if has_name else "<object>" if isinstance(value, dict | BaseModel) else None
+
+    return Discriminator(tag, "by_type", f"input should be {expected}")
+
+
 def text_or_object(names: str) -> Discriminator:
-    """Return the choice of a `TextOrObject` by a value's type; `names` are the object's fields."""
-    message = f"input should be a string, or an object with {names}"
-    return by_type(message, {str: "<text>", dict: "<object>"})
+    """Return the choice of a `TextOrObject`; `names` are the object's fields."""
+    return by_content(f"a string, or an object with {names}")
 
 
 class ModelRequest(TimedRequest):

@@ -65,7 +65,11 @@ LEFT_OUT = {
         "dictionary[].weight": "a word a line is enough",
         "models": "the page has one model",
     },
-    "/v1/check": {"candidates": "a caller's own error model is for programs", "models": "likewise"},
+    "/v1/check": {
+        "candidates": "a caller's own error model is for programs",
+        "models": "likewise",
+        "dictionary[].wordlist": "words typed into the page are enough",
+    },
 }
 """What the playground does not offer, with all inside it, and why; /v1/quality filters corpora and has no page."""
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import sys
 
+import httpx
 import pytest
 from lsprotocol import types
 from pytest_lsp import LanguageClient, client_capabilities, make_test_lsp_client
@@ -108,6 +109,22 @@ def test_a_misspelling_is_marked_and_corrected(source):
         assert actions[-1].title == f"Add “{wrong}” to the dictionary"
 
     edit(script, *arguments)
+
+
+def test_words_of_a_list_of_the_service_are_right_and_offered(server):
+    list_url = f"{server.url}/v1/wordlists/editor"
+    httpx.put(list_url, content='"hosue"\n').raise_for_status()
+
+    async def script(editor):
+        editor.open("a hosue huose")
+        issues = await editor.diagnostics()
+        assert [issue.range.start.character for issue in issues] == [8]
+        assert "hosue" in [item.label for item in await editor.complete(0, 4)]
+
+    try:
+        edit(script, "--url", server.url, "--wordlist", "editor")
+    finally:
+        httpx.delete(list_url).raise_for_status()
 
 
 def test_the_word_at_the_caret_is_completed(source):
@@ -231,6 +248,7 @@ def test_a_service_that_is_away_is_said_once():
             "a.dic: with --url, give no Hunspell dictionary",
         ),
         (("small", "--dictionary", "a.dic"), "a.dic: cannot be read: No such file or directory"),
+        (("small", "--wordlist", "terms"), "word lists are a service's, give its --url"),
     ],
 )
 def test_missing_or_contradictory_options_exit_with_a_message(

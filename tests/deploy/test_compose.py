@@ -118,7 +118,7 @@ NOT_PASSED = {
 }
 """Settings that are not taken from the environment, and why."""
 
-SET_HERE = {"registry_cache", "users"}
+SET_HERE = {"registry_cache", "users", "wordlists"}
 
 
 def test_every_other_setting_is_taken_from_the_environment():

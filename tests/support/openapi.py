@@ -6,6 +6,7 @@ records a service's replies with the models in `registry`.
 """
 
 import json
+import re
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -34,6 +35,7 @@ TYPES = {
     "null": type(None),
 }
 BOUNDS = {
+    "pattern": lambda value, bound: re.search(bound, value) is not None,
     "minimum": lambda value, bound: value >= bound,
     "maximum": lambda value, bound: value <= bound,
     "exclusiveMinimum": lambda value, bound: value > bound,

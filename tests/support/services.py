@@ -87,6 +87,7 @@ def running_process(registry, log, *, program=PROGRAM, **settings):
     ours |= {"GRAMOPHONE_REGISTRY_CACHE": str(log.parent / "cache"), **settings}
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GRAMOPHONE_")}  # noqa: TID251
     environment["GRAMOPHONE_USERS"] = ":memory:"
+    environment["GRAMOPHONE_WORDLISTS"] = str(log.parent / "wordlists")
     with log.open("wb") as file:
         child = subprocess.Popen(
             [sys.executable, "-c", program], cwd=ROOT, env={**environment, **ours}, stderr=file

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from models.errors import InputError
+from models.phrases import PhraseList
 from service.operations.autocomplete import AutocompleteRequest
 from service.operations.check import CheckRequest
 from service.operations.completions import CompletionRequest
@@ -88,7 +89,7 @@ def test_figures_are_finite_numbers(metrics, told):
 @pytest.mark.parametrize("scale", [-0.1, math.nan, math.inf, 2e6])
 def test_a_scale_of_posteriors_has_limits(scale):
     with pytest.raises(InputError, match="posterior_scale"):
-        RerankSettings().model_copy(update={"posterior_scale": scale}).job(None, lambda _: None)
+        RerankSettings().model_copy(update={"posterior_scale": scale}).job(None, lambda _: None, PhraseList)
 
 
 JSON = st.recursive(
