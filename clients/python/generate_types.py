@@ -23,6 +23,8 @@ TYPES = CLIENT / "types.py"
 HEADER = '"""Replies of the service, generated from its OpenAPI document by `make client-types`."""'
 EMPTY: dict[str, Any] = {"array": [], "object": {}}
 """Default of an optional field by its type."""
+LEFT_OUT = {"title", "pattern", "minLength", "maxLength", "exclusiveMinimum", "maximum"}
+"""Keywords without a use in replies: titles repeat names, the others are limits of requests."""
 
 
 def generate_types() -> str:
@@ -72,13 +74,16 @@ def _with_parts(names: Iterable[str], schemas: dict[str, Any]) -> Iterator[str]:
 
 
 def _simplified(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema whose fields have no titles, which repeat their names, and whose optional lists are empty."""
-    fields = {name: {**field} for name, field in schema["properties"].items()}
+    """Return a schema that allows other fields, without keywords that replies do not use; optional lists are empty."""
+    fields = {
+        name: {key: value for key, value in field.items() if key not in LEFT_OUT}
+        for name, field in schema["properties"].items()
+    }
     for name, field in fields.items():
-        field.pop("title", None)
         if name not in schema["required"] and field.get("type") in EMPTY:
             field["default"] = EMPTY[field["type"]]
-    return {**schema, "properties": fields}
+    others = {key: value for key, value in schema.items() if key != "additionalProperties"}
+    return {**others, "properties": fields}
 
 
 if __name__ == "__main__":

@@ -16,7 +16,9 @@ from gramophone_client import (
     UnreachableError,
 )
 from gramophone_client.types import ErrorBody
+from service.settings import Settings
 from tests.support.fake_models import FakeModel, fake_vocabulary
+from tests.support.services import running
 
 MODEL = FakeModel(fake_vocabulary())
 GENERATE = {"prompt": "the", "model": "slow", "seed": 3, "max_tokens": 5, "logprobs": True}
@@ -73,6 +75,93 @@ def test_both_clients_score_lines_in_order(server, client):
     assert outcomes == in_async(server, lambda c: gathered(c.score_lines(LINES, eos=False)))
     assert isinstance(outcomes[1], ErrorBody)
     assert outcomes[2] == client.score([LINES[2]["text"]], eos=False).results[0]
+
+
+@pytest.fixture(scope="module")
+def listing(registry, tmp_path_factory):
+    """A service with word lists of its own."""
+    folder = tmp_path_factory.mktemp("lists")
+    settings = Settings(registry=registry.root, models=("mixture",), wordlists=folder)
+    with running(settings) as server:
+        yield server
+
+
+ENTRIES = ["Jaan Tamm", ("Ülle\u2028Kask", 2), {"text": "zoë"}, {"text": "zoë", "weight": 3}]
+
+
+def test_a_word_list_is_stored_described_exported_copied_and_deleted(listing):
+    with Client(listing.url) as client:
+        stored = client.wordlists.put("names", iter(ENTRIES), casing="exact", language="et")
+        assert (stored.name, stored.version, stored.casing, stored.language) == ("names", 1, "exact", "et")
+        assert client.wordlists.get("names") == stored
+        exported = list(client.wordlists.entries("names"))
+        assert {one.text: one.weight for one in exported} == {"Jaan Tamm": 1, "Ülle Kask": 2, "zoë": 4}
+        copied = client.wordlists.put("copy", client.wordlists.entries("names"))
+        assert (copied.entries, copied.casing, copied.language) == (3, "ignore", None)
+        assert client.wordlists.list().wordlists == [copied, stored]
+        assert client.wordlists.put("copy", ["a"]).version == 2
+        assert [client.wordlists.delete(name) for name in ("names", "copy", "copy")] == [True, True, False]
+        assert client.wordlists.list().wordlists == []
+
+
+def test_both_clients_store_and_export_the_same_list(listing):
+    async def use(client):
+        stored = await client.wordlists.put("both", ENTRIES)
+        entries = await gathered(client.wordlists.entries("both"))
+        listed = (await client.wordlists.list()).wordlists
+        assert await client.wordlists.get("both") == stored == listed[0]
+        assert await client.wordlists.delete("both")
+        return stored, entries
+
+    with Client(listing.url) as client:
+        stored = client.wordlists.put("both", ENTRIES)
+        entries = list(client.wordlists.entries("both"))
+        assert client.wordlists.delete("both")
+    assert (stored, entries) == in_async(listing, use)
+
+
+def test_requests_name_a_word_list(listing):
+    phrases = [{"wordlist": "animals", "class": "animal"}]
+    candidates = [{"text": "the cat"}, {"text": "the zebra"}]
+    with Client(listing.url) as client:
+        client.wordlists.put("animals", [("zebra", 2)])
+        offered = client.autocomplete("the ze", dictionary=["zest", {"wordlist": "animals"}]).completions
+        assert {one.text for one in offered} == {"zebra", "zest"}
+        blocked = client.autocomplete("the ze", dictionary=["zebra"], blocklist=[{"wordlist": "animals"}])
+        assert blocked.completions == []
+        assert client.check("the zebra", dictionary=[{"wordlist": "animals"}]).words
+        whole = client.rerank([{"candidates": candidates}], phrases=phrases).lists[0]
+        further = [{"name": "b", "model": "mixture", "weight": 1.0}]
+        (line,) = client.rerank_lines([{"candidates": candidates}], phrases=phrases, models=further)
+        assert {one.features["phrases:animal"] for one in whole.ranking} == {0.0, 2.0}
+        assert {one.features["phrases:animal"] for one in line.ranking} == {0.0, 2.0}
+        assert client.generate("the", phrases=phrases, max_tokens=2).choices
+        (opened,) = client.states.open("the", phrases=phrases).states
+        client.states.free([opened.state])
+        client.wordlists.delete("animals")
+        with pytest.raises(NotFoundError) as caught:
+            client.autocomplete("the ze", blocklist=[{"wordlist": "animals"}])
+    assert (caught.value.code, caught.value.param) == ("unknown_word_list", "blocklist[0].wordlist")
+
+
+@pytest.mark.parametrize(
+    ("entries", "options", "param", "told"),
+    [
+        (["a", ("b", 0)], {}, "body", "line 2: weight is 0"),
+        (["a", ("b", math.nan)], {}, "body", "line 2: weight is nan"),
+        (["a", "\ud800"], {}, "body", "line 2: not JSON in UTF-8"),
+        ([], {}, "body", "has no entries"),
+        (["a"], {"casing": "lower"}, "casing", "'exact' or 'ignore'"),
+        (["a"], {"language": "?"}, "language", "pattern"),
+    ],
+)
+def test_a_wrong_word_list_is_an_error_that_says_where(listing, entries, options, param, told):
+    with Client(listing.url) as client:
+        with pytest.raises(BadRequestError, match=told) as caught:
+            client.wordlists.put("wrong", entries, **options)
+        assert caught.value.param == param
+        with pytest.raises(NotFoundError):
+            list(client.wordlists.entries("wrong"))
 
 
 def test_whole_distributions_are_floats_by_row(client):

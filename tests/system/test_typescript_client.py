@@ -54,8 +54,10 @@ def test_the_types_are_those_of_the_openapi_document(package, tmp_path):
     )
 
 
-def test_its_own_tests_pass(package, registry):
-    settings = Settings(registry=registry.root, models=("mixture",), api_keys=(KEY.key.line,))
+def test_its_own_tests_pass(package, registry, tmp_path):
+    settings = Settings(
+        registry=registry.root, models=("mixture",), api_keys=(KEY.key.line,), wordlists=tmp_path / "lists"
+    )
     with running(settings) as server:
         run(package, "npm", "test", SERVICE=server.url, API_KEY=KEY.secret)
 

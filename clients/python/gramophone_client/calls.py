@@ -5,7 +5,7 @@ Errors raised by the client:
 GramophoneError
 ├ BadRequestError      400, 408, 413: the request is invalid; `param` names the field
 ├ AccessError          401, 403: the key is missing, unknown, or lacks the scope
-├ NotFoundError        404: no such model, state or user
+├ NotFoundError        404: no such model, state, user or word list
 ├ StateElsewhereError  409: another process has the state; the message names it
 ├ SupersededError      409: a newer request of the same session replaced this one
 ├ OverloadedError      429, after all retries
@@ -31,7 +31,7 @@ import httpx
 from pydantic import TypeAdapter, ValidationError
 from typing_extensions import NotRequired, TypedDict
 
-from gramophone_client.types import ErrorBody, ErrorReply, GenerateReply
+from gramophone_client.types import ErrorBody, ErrorReply, GenerateReply, WeightedEntry
 
 __version__ = "0.1.0"
 """Version of the client; its first number is that of the services it can use."""
@@ -61,11 +61,26 @@ Phrase = TypedDict(
 )  # `class` cannot be a field of a class
 """Phrase, such as a name that the model does not know."""
 
+StoredPhrases = TypedDict("StoredPhrases", {"wordlist": str, "class": NotRequired[str]})
+"""Stored word list, whose entries count as phrases."""
+
+PhraseEntry: TypeAlias = Phrase | StoredPhrases
+"""Phrase, or stored phrases."""
+
 NamedText: TypeAlias = str | Mapping[str, Any]
 """A string, or a mapping with `text` and `id`."""
 
 DictionaryEntry: TypeAlias = str | Mapping[str, Any]
-"""A string, or a mapping with `text` and `weight`."""
+"""A string, or a mapping with `text` and `weight`, or with `wordlist`, the name of a stored list."""
+
+WordListEntry: TypeAlias = str | tuple[str, float] | Mapping[str, Any] | WeightedEntry
+"""A string, a string and its weight, or a mapping or an exported entry with `text` and `weight`."""
+
+
+class StoredWords(TypedDict):
+    """Stored word list, whose entries count as if they were given."""
+
+    wordlist: str
 
 
 class GramophoneError(Exception):
@@ -97,7 +112,7 @@ class AccessError(GramophoneError):
 
 
 class NotFoundError(GramophoneError):
-    """Unknown model, state or user."""
+    """Unknown model, state, user or word list."""
 
 
 class StateElsewhereError(GramophoneError):
@@ -401,7 +416,7 @@ class GenerateOptions(_ModelOptions, total=False):
     presence_penalty: float
     frequency_penalty: float
     logit_bias: Mapping[int, float]
-    phrases: Sequence[Phrase]
+    phrases: Sequence[PhraseEntry]
     bad_words: Sequence[str]
     n: int
     best_of: int
@@ -430,7 +445,7 @@ class CheckOptions(_ModelOptions, total=False):
     precision: float
     max_suggestions: int
     candidates: Sequence[_Span]
-    dictionary: Sequence[str]
+    dictionary: Sequence[str | StoredWords]
     dictionaries: Sequence[str]
     error_rate: float
     max_edits: int
@@ -465,7 +480,7 @@ class RerankOptions(_ModelOptions, total=False):
     mixture: Sequence[MixturePart]
     models: Sequence[FurtherModel]
     weights: Mapping[str, float]
-    phrases: Sequence[Phrase]
+    phrases: Sequence[PhraseEntry]
     profile: str
     length_exponent: float
     posterior_scale: float
@@ -524,7 +539,7 @@ class AutocompleteOptions(_ModelOptions, total=False):
     casing: Literal["exact", "ignore"]
     fuzzy: int
     dictionary: Sequence[DictionaryEntry]
-    blocklist: Sequence[str]
+    blocklist: Sequence[str | StoredWords]
     user: str
     user_weight: float
     session: str

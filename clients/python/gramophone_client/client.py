@@ -6,13 +6,14 @@ that returns the parsed reply.
 
 import asyncio
 import functools
+import io
 import itertools
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, closing, contextmanager
 from types import MethodType
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
 from urllib.parse import quote
 
 import httpx
@@ -28,13 +29,14 @@ from gramophone_client.calls import (
     ContinuationOptions,
     GenerateOptions,
     NamedText,
-    Phrase,
+    PhraseEntry,
     QualityOptions,
     ReplyReader,
     RerankOptions,
     ScoreOptions,
     Slots,
     TuneOptions,
+    WordListEntry,
     check_version,
     invalid_request,
     json_reply,
@@ -48,6 +50,7 @@ from gramophone_client.types import (
     AdvanceReply,
     AutocompleteReply,
     CheckReply,
+    DeletedReply,
     ErrorBody,
     ForgottenReply,
     FreeReply,
@@ -69,6 +72,9 @@ from gramophone_client.types import (
     UserReply,
     UserWord,
     UserWords,
+    WeightedEntry,
+    WordListReply,
+    WordListsReply,
 )
 
 P = ParamSpec("P")
@@ -77,6 +83,7 @@ H = TypeVar("H", httpx.Client, httpx.AsyncClient)
 T = TypeVar("T")
 C_co = TypeVar("C_co", covariant=True)
 _BINARY = {"accept": "application/octet-stream"}
+_LINES = {"content-type": "application/x-ndjson"}
 
 
 class MethodGroup(Generic[C_co]):
@@ -114,9 +121,11 @@ class LinesMethod(Generic[P, R]):
         self._call = call
 
     @overload
-    def __get__(self, caller: "Client", owner: type) -> Callable[P, Iterator[R]]: ...
+    def __get__(self, caller: "Client | MethodGroup[Client]", owner: type) -> Callable[P, Iterator[R]]: ...
     @overload
-    def __get__(self, caller: "AsyncClient", owner: type) -> Callable[P, AsyncIterator[R]]: ...
+    def __get__(
+        self, caller: "AsyncClient | MethodGroup[AsyncClient]", owner: type
+    ) -> Callable[P, AsyncIterator[R]]: ...
     def __get__(self, caller: Any, owner: type) -> Any:
         """Bind to a client."""
         return _bound(self._call, caller, "fetch_lines")
@@ -138,6 +147,10 @@ def _bound(call: Callable[..., Any], caller: Any, fetch: str) -> Callable[..., A
 
 def _user_path(user: str) -> str:
     return f"/v1/autocomplete/users/{quote(user, safe='')}"
+
+
+def _list_path(name: str) -> str:
+    return f"/v1/wordlists/{quote(name, safe='')}"
 
 
 def _count(context: Contexts) -> int:
@@ -162,7 +175,16 @@ def _lines(
 ) -> Call[R]:
     """Send one line per item, with the options in the query string."""
     body = "\n".join(map(json.dumps, items)).encode()
-    return Call("POST", path, read, body, {"content-type": "application/x-ndjson"}, query, last_line=b"")
+    return Call("POST", path, read, body, _LINES, query, last_line=b"")
+
+
+def _entry_line(entry: WordListEntry) -> bytes:
+    if isinstance(entry, tuple):
+        text, weight = entry
+        entry = {"text": text, "weight": weight}
+    value = entry.model_dump() if isinstance(entry, WeightedEntry) else entry
+    # shorter than with escapes; the service refuses surrogates
+    return json.dumps(value, ensure_ascii=False).encode(errors="surrogatepass") + b"\n"
 
 
 def _query_options(options: RerankOptions) -> dict[str, Any]:
@@ -200,7 +222,7 @@ class States(MethodGroup[C_co]):
         *,
         model: str | None = None,
         bos: bool = True,
-        phrases: Sequence[Phrase] = (),
+        phrases: Sequence[PhraseEntry] = (),
     ) -> Call[OpenStatesReply]:
         """Store the state after each context; `advance` reports the value of the phrases."""
         favoured = {"phrases": phrases} if phrases else {}
@@ -268,6 +290,45 @@ class Users(MethodGroup[C_co]):
     def forget(self, user: str) -> Call[bool]:
         """Delete a user's words; return True if any were stored."""
         return Call("DELETE", _user_path(user), _field(ForgottenReply, "forgotten"))
+
+
+class WordLists(MethodGroup[C_co]):
+    """Requests for stored word lists, which other requests name. Every method raises GramophoneError."""
+
+    @Method
+    def put(
+        self,
+        name: str,
+        entries: Iterable[WordListEntry],
+        *,
+        casing: Literal["exact", "ignore"] = "ignore",
+        language: str | None = None,
+    ) -> Call[WordListReply]:
+        """Store a list, in place of one of this name; the weights of equal entries are added up."""
+        body = io.BytesIO()
+        body.writelines(map(_entry_line, entries))
+        query = {"casing": casing} if language is None else {"casing": casing, "language": language}
+        return Call("PUT", _list_path(name), json_reply(WordListReply), body.getvalue(), _LINES, query)
+
+    @Method
+    def list(self) -> Call[WordListsReply]:
+        """Describe the lists, sorted by name."""
+        return Call("GET", "/v1/wordlists", json_reply(WordListsReply))
+
+    @Method
+    def get(self, name: str) -> Call[WordListReply]:
+        """Describe a list."""
+        return Call("GET", _list_path(name), json_reply(WordListReply))
+
+    @LinesMethod
+    def entries(self, name: str) -> Call[WeightedEntry]:
+        """Yield the entries of a list, which `put` accepts."""
+        return Call("GET", f"{_list_path(name)}/entries", json_reply(WeightedEntry), last_line=b"")
+
+    @Method
+    def delete(self, name: str) -> Call[bool]:
+        """Delete a list; return True if it was stored."""
+        return Call("DELETE", _list_path(name), _field(DeletedReply, "deleted"))
 
 
 class _HttpClient(Generic[H, T]):
@@ -434,6 +495,11 @@ class _HttpClient(Generic[H, T]):
     def users(self) -> Users[Self]:
         """Methods for the users of autocomplete and their accepted words."""
         return Users(self)
+
+    @property
+    def wordlists(self) -> WordLists[Self]:
+        """Methods for stored word lists."""
+        return WordLists(self)
 
     @property
     def url(self) -> str:

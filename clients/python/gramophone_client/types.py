@@ -171,6 +171,16 @@ class CompletionCandidate(Reply):
     """larger contributor to the probability: `model`, or `user` for the user's words and the dictionary."""
 
 
+class DeletedReply(Reply):
+    """Confirmation of a deleted word list."""
+
+    name: str
+    """name of the list."""
+
+    deleted: bool
+    """false if there was none."""
+
+
 class DetokenizeReply(Reply):
     """Text of token ids."""
 
@@ -732,6 +742,16 @@ class UserWords(Reply):
     """stored word pairs."""
 
 
+class WeightedEntry(Reply):
+    """An entry with a weight."""
+
+    text: str
+    """A word, or several separated by spaces."""
+
+    weight: float = 1.0
+    """Equivalent count: how often the entry is assumed to have been typed."""
+
+
 class WordCandidate(Reply):
     """A possible next word, of one or several tokens."""
 
@@ -756,6 +776,38 @@ class WordConfidence(Reply):
 
     confidence: float
     """posterior mass of the candidates that have the word at this position."""
+
+
+class WordListReply(Reply):
+    """A stored word list."""
+
+    name: str
+    """its name."""
+
+    version: int
+    """1, or one more than that of the list which it replaced."""
+
+    casing: Literal["exact", "ignore"]
+    """whether its entries are compared in their case, or in any."""
+
+    language: str | None
+    """language of the texts that it serves, or null for any."""
+
+    entries: int
+    """number of distinct entries."""
+
+    words: int
+    """number of distinct words in the entries."""
+
+    bytes: int
+    """size of its file."""
+
+
+class WordListsReply(Reply):
+    """The word lists of an API key."""
+
+    wordlists: list[WordListReply]
+    """the lists, sorted by name."""
 
 
 class WordScore(Reply):

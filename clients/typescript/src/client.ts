@@ -2,7 +2,7 @@
  * Client of Gramophone's HTTP API, over `fetch`, for Node 18 or later and browsers.
  *
  * `types.ts` is generated from the service's OpenAPI document; `CALLS` names the operations. Everything else follows
- * from the two.
+ * from the two, except for replies and requests in lines.
  */
 
 import type { components, paths } from "./types.js";
@@ -50,6 +50,12 @@ const CALLS = {
   nextOfStates: ["post", "/v1/states/next"],
   /** Deletion of stored states. */
   freeStates: ["post", "/v1/states/free"],
+  /** Stored word lists; `storeWordList` stores one, and `wordListEntries` yields its entries. */
+  wordLists: ["get", "/v1/wordlists"],
+  /** Description of one word list. */
+  wordList: ["get", "/v1/wordlists/{name}"],
+  /** Deletion of a word list. */
+  deleteWordList: ["delete", "/v1/wordlists/{name}"],
   /** Models of the service. */
   models: ["get", "/v1/models"],
   /** Description of one model. */
@@ -70,6 +76,14 @@ export type Request<K extends keyof typeof CALLS> = Body<Operation<K>> & Paramet
 
 /** Reply of a call. */
 export type Reply<K extends keyof typeof CALLS> = Operation<K> extends { responses: { 200: infer R } } ? Json<R> : never;
+
+/** Word or phrase, with weight 1 if it is only a text. */
+export type WordListEntry = string | readonly [text: string, weight: number] | Schemas["WeightedEntry"];
+
+/** Name and properties of a word list, and its entries, such as a map from texts to weights. */
+export type WordListRequest = { name: string; entries: Iterable<WordListEntry> } & NonNullable<
+  paths["/v1/wordlists/{name}"]["put"]["parameters"]["query"]
+>;
 
 /** Options of one call. */
 export interface CallOptions {
@@ -109,7 +123,7 @@ export class GramophoneError extends Error {
   }
 }
 
-/** Client of one service: a method for each call, and `stream`. */
+/** Client of one service: a method for each call, and those with lines. */
 export type Client = {
   [K in keyof typeof CALLS]: (
     ...given: Record<never, never> extends Request<K>
@@ -119,6 +133,13 @@ export type Client = {
 } & {
   /** Continuations of a prompt, token by token; leaving the loop ends the generation. */
   stream(request: Omit<Request<"generate">, "stream">, options?: CallOptions): AsyncGenerator<Reply<"generate">, void>;
+  /** Store a word list, in place of one of this name; the weights of equal entries are added up. */
+  storeWordList(request: WordListRequest, options?: CallOptions): Promise<Schemas["WordListReply"]>;
+  /** Entries of a word list, in the service's order. */
+  wordListEntries(
+    request: Request<"wordList">,
+    options?: CallOptions,
+  ): AsyncGenerator<Required<Schemas["WeightedEntry"]>, void>;
 };
 
 const RETRIED = [429, 503];
@@ -135,11 +156,21 @@ export function createClient(baseUrl: string, options: ClientOptions = {}): Clie
   const { apiKey, maxRetries = 2 } = options;
   const headers = { ...options.headers, ...(apiKey === undefined ? {} : { authorization: `Bearer ${apiKey}` }) };
 
-  /** Return a successful response. */
-  async function send(method: string, path: string, request: object, signal?: AbortSignal): Promise<Response> {
-    const { url, rest } = locate(baseUrl, path, request);
+  /** Return a successful response; with lines, the fields of the request are in the URL. */
+  async function send(
+    method: string,
+    path: string,
+    request: object,
+    signal?: AbortSignal,
+    lines?: string,
+  ): Promise<Response> {
+    const { url: place, rest } = locate(baseUrl, path, request);
+    const url = lines === undefined ? place : `${place}?${queryOf(rest)}`;
     const init: RequestInit = { method: method.toUpperCase(), headers, signal: signal ?? null };
-    if (method === "post" || method === "put") {
+    if (lines !== undefined) {
+      init.headers = { "content-type": "application/x-ndjson", ...headers };
+      init.body = lines;
+    } else if (method === "post" || method === "put") {
       init.headers = { "content-type": "application/json", ...headers };
       init.body = JSON.stringify(rest);
     }
@@ -159,32 +190,54 @@ export function createClient(baseUrl: string, options: ClientOptions = {}): Clie
     const [method, path] = CALLS.generate;
     const response = await send(method, path, { ...request, stream: true }, signal);
     for await (const data of eventsOf(response, signal)) {
-      const event = parseEvent(data, response);
+      const event = parseLine(data, response);
       if (event.error) throw new GramophoneError(event.error.message, response.status, event.error.code, event.error.param);
       yield event;
     }
   }
 
-  const call =
-    ([method, path]: readonly [string, string]) =>
-    async (request: object = {}, { signal }: CallOptions = {}) => {
-      const response = await send(method, path, request, signal);
-      return response.json().catch((cause: unknown) => {
-        if (signal?.aborted) throw signal.reason;
-        throw new GramophoneError(`the reply of ${path} cannot be read`, response.status, null, null, null, { cause });
-      });
-    };
-  const calls = Object.entries(CALLS).map(([name, operation]) => [name, call(operation)]);
-  return { ...Object.fromEntries(calls), stream } as Client;
+  async function* wordListEntries(request: object, { signal }: CallOptions = {}): AsyncGenerator<any, void> {
+    const response = await send("get", "/v1/wordlists/{name}/entries", request, signal);
+    for await (const line of linesOf(response, signal)) yield parseLine(line, response);
+  }
+
+  /** Send a request and parse its reply. */
+  async function fetchReply(method: string, path: string, request: object, { signal }: CallOptions, lines?: string) {
+    const response = await send(method, path, request, signal, lines);
+    return response.json().catch((cause: unknown) => {
+      if (signal?.aborted) throw signal.reason;
+      throw new GramophoneError(`the reply of ${path} cannot be read`, response.status, null, null, null, { cause });
+    });
+  }
+
+  const storeWordList = async ({ entries, ...request }: WordListRequest, options: CallOptions = {}) =>
+    fetchReply("put", "/v1/wordlists/{name}", request, options, Array.from(entries, lineOf).join(""));
+
+  const calls = Object.entries(CALLS).map(([name, [method, path]]) => [
+    name,
+    (request: object = {}, options: CallOptions = {}) => fetchReply(method, path, request, options),
+  ]);
+  return { ...Object.fromEntries(calls), stream, storeWordList, wordListEntries } as Client;
 }
 
-/** Parse the data of an event. */
-function parseEvent(data: string, { status }: Response): any {
+/** Return the line of an entry of a word list. */
+function lineOf(entry: WordListEntry): string {
+  return `${JSON.stringify(Array.isArray(entry) ? { text: entry[0], weight: entry[1] } : entry)}\n`;
+}
+
+/** Parse a line, or the data of an event. */
+function parseLine(line: string, { status }: Response): any {
   try {
-    return Object(JSON.parse(data));
+    return Object(JSON.parse(line));
   } catch (cause) {
-    throw new GramophoneError("an event of the stream cannot be parsed", status, null, null, null, { cause });
+    throw new GramophoneError("a line of the stream cannot be parsed", status, null, null, null, { cause });
   }
+}
+
+/** Return a query string of the fields that have values. */
+function queryOf(fields: Record<string, unknown>): string {
+  const given = Object.entries(fields).filter(([, value]) => value !== undefined && value !== null);
+  return new URLSearchParams(given.map(([name, value]) => [name, String(value)])).toString();
 }
 
 /** Put fields of a request that the path names into the URL; return the URL and the other fields. */
@@ -235,6 +288,15 @@ function sleep(seconds: number, signal?: AbortSignal): Promise<void> {
 
 /** Yield the data of each server-sent event up to `[DONE]`. */
 async function* eventsOf(response: Response, signal?: AbortSignal): AsyncGenerator<string, void> {
+  for await (const line of linesOf(response, signal)) {
+    if (line === "data: [DONE]") return;
+    if (line.startsWith("data: ")) yield line.slice(6); // other lines are comments that keep the connection open
+  }
+  throw new GramophoneError("the stream ended early", response.status);
+}
+
+/** Yield the lines of a response, each of which has a line break. */
+async function* linesOf(response: Response, signal?: AbortSignal): AsyncGenerator<string, void> {
   if (response.body === null) throw new GramophoneError("the stream has no body", response.status);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let pieces: string[] = []; // of the line that has not ended
@@ -245,12 +307,13 @@ async function* eventsOf(response: Response, signal?: AbortSignal): AsyncGenerat
         if (signal?.aborted) throw signal.reason;
         throw new GramophoneError("the connection was lost", 0, null, null, null, { cause });
       });
-      if (done) throw new GramophoneError("the stream ended early", response.status);
+      if (done) {
+        if (length === 0) return;
+        throw new GramophoneError("the stream ended early", response.status);
+      }
       for (const [number, piece] of value.split("\n").entries()) {
         if (number > 0) {
-          const line = pieces.join("");
-          if (line === "data: [DONE]") return;
-          if (line.startsWith("data: ")) yield line.slice(6); // other lines are comments that keep the connection open
+          yield pieces.join("");
           [pieces, length] = [[], 0];
         }
         pieces.push(piece);

@@ -351,7 +351,7 @@ export interface paths {
          * @description Find probable errors, with LanguageTool's API, for its existing clients: editors, browsers, LibreOffice.
          *
          *     Positions count UTF-16 code units. The models of the languages are those of `GRAMOPHONE_LANGUAGES`, the dictionaries
-         *     those of `GRAMOPHONE_DICTIONARIES`. GET has the fields in the query string.
+         *     those of `GRAMOPHONE_DICTIONARIES`, and stored word lists of the language. GET has the fields in the query string.
          */
         get: operations["languagetool_check_v2_check_get"];
         put?: never;
@@ -360,7 +360,7 @@ export interface paths {
          * @description Find probable errors, with LanguageTool's API, for its existing clients: editors, browsers, LibreOffice.
          *
          *     Positions count UTF-16 code units. The models of the languages are those of `GRAMOPHONE_LANGUAGES`, the dictionaries
-         *     those of `GRAMOPHONE_DICTIONARIES`. GET has the fields in the query string.
+         *     those of `GRAMOPHONE_DICTIONARIES`, and stored word lists of the language. GET has the fields in the query string.
          */
         post: operations["languagetool_check_v2_check_post"];
         delete?: never;
@@ -472,6 +472,77 @@ export interface paths {
          * @description Free states; unknown handles are ignored.
          */
         post: operations["free_v1_states_free_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/wordlists": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List the word lists of the API key
+         * @description List the word lists of the API key.
+         */
+        get: operations["list_word_lists_v1_wordlists_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/wordlists/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Describe a word list
+         * @description Describe a word list.
+         */
+        get: operations["read_word_list_v1_wordlists__name__get"];
+        /**
+         * Store a word list
+         * @description Store a word list: a line per entry, a string or an object with text and weight.
+         *
+         *     It replaces one of this name; the weights of equal entries are added up. The body may be longer than others. An
+         *     invalid line leaves everything as it was.
+         */
+        put: operations["write_word_list_v1_wordlists__name__put"];
+        post?: never;
+        /**
+         * Delete a word list
+         * @description Delete a word list; later requests that name it are rejected.
+         */
+        delete: operations["delete_word_list_v1_wordlists__name__delete"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/wordlists/{name}/entries": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Export the entries of a word list with their weights, as JSON lines that can be stored again
+         * @description Export the entries of a word list with their weights, as JSON lines that can be stored again.
+         */
+        get: operations["export_word_list_v1_wordlists__name__entries_get"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -1293,6 +1364,22 @@ export interface components {
              * @description number of candidates that repeat an earlier text of their list.
              */
             duplicates: number;
+        };
+        /**
+         * DeletedReply
+         * @description Confirmation of a deleted word list.
+         */
+        DeletedReply: {
+            /**
+             * Name
+             * @description name of the list.
+             */
+            name: string;
+            /**
+             * Deleted
+             * @description false if there was none.
+             */
+            deleted: boolean;
         };
         /**
          * DetokenizeReply
@@ -2934,6 +3021,59 @@ export interface components {
             confidence: number;
         };
         /**
+         * WordListReply
+         * @description A stored word list.
+         */
+        WordListReply: {
+            /**
+             * Name
+             * @description its name.
+             */
+            name: string;
+            /**
+             * Version
+             * @description 1, or one more than that of the list which it replaced.
+             */
+            version: number;
+            /**
+             * Casing
+             * @description whether its entries are compared in their case, or in any.
+             * @enum {string}
+             */
+            casing: "exact" | "ignore";
+            /**
+             * Language
+             * @description language of the texts that it serves, or null for any.
+             */
+            language: string | null;
+            /**
+             * Entries
+             * @description number of distinct entries.
+             */
+            entries: number;
+            /**
+             * Words
+             * @description number of distinct words in the entries.
+             */
+            words: number;
+            /**
+             * Bytes
+             * @description size of its file.
+             */
+            bytes: number;
+        };
+        /**
+         * WordListsReply
+         * @description The word lists of an API key.
+         */
+        WordListsReply: {
+            /**
+             * Wordlists
+             * @description the lists, sorted by name.
+             */
+            wordlists: components["schemas"]["WordListReply"][];
+        };
+        /**
          * WordScore
          * @description Score of a word, the tokens up to the next white space.
          */
@@ -3187,14 +3327,16 @@ export interface components {
             fuzzy?: number;
             /**
              * Dictionary
-             * @description Additional words and phrases to offer, known to the model or not.
+             * @description Additional words and phrases to offer, known to the model or not; an object with `wordlist` stands for the
+             *     entries of a stored list.
              */
-            dictionary?: (string | components["schemas"]["WeightedEntry"])[];
+            dictionary?: (string | components["schemas"]["WeightedEntry"] | components["schemas"]["StoredWords"])[];
             /**
              * Blocklist
-             * @description Words and phrases that completions must not contain, in any case and Unicode form.
+             * @description Words and phrases that completions must not contain, in any case and Unicode form; an object with `wordlist`
+             *     stands for the entries of a stored list.
              */
-            blocklist?: string[];
+            blocklist?: (string | components["schemas"]["StoredWords"])[];
             /**
              * User
              * @description User whose accepted words are also offered; see `/v1/autocomplete/users/{user}/accepted`.
@@ -3438,9 +3580,10 @@ export interface components {
             candidates?: components["schemas"]["CandidateSpan"][];
             /**
              * Dictionary
-             * @description Additional correct words, in any case and Unicode form; also used as suggestions.
+             * @description Additional correct words, in any case and Unicode form; also used as suggestions. An object with `wordlist`
+             *     stands for the entries of a stored list.
              */
-            dictionary?: string[];
+            dictionary?: (string | components["schemas"]["StoredWords"])[];
             /**
              * Dictionaries
              * @description Names of Hunspell dictionaries of the service (`GRAMOPHONE_DICTIONARIES`), such as `en_US`: their words, with
@@ -3966,9 +4109,9 @@ export interface components {
             /**
              * Phrases
              * @description Texts to favour: the weight of each, a natural logarithm, is added in equal parts to the log-probabilities of its
-             *     tokens. The class does not count.
+             *     tokens. The class does not count. An object with `wordlist` stands for the entries of a stored list.
              */
-            phrases?: components["schemas"]["Phrase"][];
+            phrases?: (components["schemas"]["Phrase"] | components["schemas"]["StoredPhrases"])[];
             /**
              * Bad Words
              * @description Texts that must not be generated.
@@ -4384,9 +4527,10 @@ export interface components {
             /**
              * Phrases
              * @description Texts to favour, up to 1,000. Advancing the states reports the value that the continuation adds: the weight of
-             *     each text, in equal parts for its tokens. The class does not count.
+             *     each text, in equal parts for its tokens. The class does not count. An object with `wordlist` stands for the entries
+             *     of a stored list.
              */
-            phrases?: components["schemas"]["Phrase"][];
+            phrases?: (components["schemas"]["Phrase"] | components["schemas"]["StoredPhrases"])[];
         };
         /**
          * PairIn
@@ -4721,10 +4865,11 @@ export interface components {
              * Phrases
              * @description Phrases, such as names unknown to the model. The feature `phrases` is the sum of the weights of those in a
              *     candidate; phrases of a class have the feature `phrases:CLASS` instead. In a phrase, words unknown to a model share
-             *     the probability of `<unk>` in proportion to the phrases' weights, and do not count in `unk`.
+             *     the probability of `<unk>` in proportion to the phrases' weights, and do not count in `unk`. An object with
+             *     `wordlist` stands for the entries of a stored list, at most 10,000.
              * @default null
              */
-            phrases?: components["schemas"]["Phrase"][] | null;
+            phrases?: (components["schemas"]["Phrase"] | components["schemas"]["StoredPhrases"])[] | null;
             /**
              * Profile
              * @description Name of stored tuned settings: weights, length exponent, posterior scale, models, phrases and corrections. Values
@@ -4931,6 +5076,34 @@ export interface components {
             context?: string | number[];
         };
         /**
+         * StoredPhrases
+         * @description A stored word list, whose entries count as phrases with their weights.
+         */
+        StoredPhrases: {
+            /**
+             * Wordlist
+             * @description Name of the list, see `PUT /v1/wordlists/{name}`.
+             */
+            wordlist: string;
+            /**
+             * Class
+             * @description Class `NAME` of all its phrases, with a feature of its own, `phrases:NAME`; empty for the feature `phrases`.
+             * @default
+             */
+            class?: string;
+        };
+        /**
+         * StoredWords
+         * @description A stored word list, whose entries count as if they were given.
+         */
+        StoredWords: {
+            /**
+             * Wordlist
+             * @description Name of the list, see `PUT /v1/wordlists/{name}`.
+             */
+            wordlist: string;
+        };
+        /**
          * StreamOptions
          * @description Options of a stream.
          */
@@ -5071,8 +5244,7 @@ export interface components {
             metric?: "wer" | "cer" | "bleu" | "chrf";
             /**
              * Normaliser
-             * @description Normalisation of texts before `wer` and `cer` compare words or characters: `none`, `lower` or
-             *     `lower-unpunctuated`.
+             * @description Normalisation of texts before `wer` and `cer` compare them: `none`, `lower` or `lower-unpunctuated`.
              * @default none
              * @enum {string}
              */
@@ -5206,7 +5378,14 @@ export interface components {
         };
         /**
          * WeightedEntry
-         * @description A weighted entry of a dictionary.
+         * @description An entry with a weight.
+         * @example {
+         *       "text": "setlist",
+         *       "weight": 3
+         *     }
+         * @example {
+         *       "text": "New York"
+         *     }
          */
         WeightedEntry: {
             /**
@@ -5455,9 +5634,10 @@ export interface operations {
                 /**
                  * @description For JSON lines. Phrases, such as names unknown to the model. The feature `phrases` is the sum of the weights of those in a
                  *     candidate; phrases of a class have the feature `phrases:CLASS` instead. In a phrase, words unknown to a model share
-                 *     the probability of `<unk>` in proportion to the phrases' weights, and do not count in `unk`.
+                 *     the probability of `<unk>` in proportion to the phrases' weights, and do not count in `unk`. An object with
+                 *     `wordlist` stands for the entries of a stored list, at most 10,000.
                  */
-                phrases?: components["schemas"]["Phrase"][] | null;
+                phrases?: (components["schemas"]["Phrase"] | components["schemas"]["StoredPhrases"])[] | null;
                 /**
                  * @description For JSON lines. Name of stored tuned settings: weights, length exponent, posterior scale, models, phrases and corrections. Values
                  *     in the request take precedence. If a version that it was tuned on is not served, the served version of that model
@@ -6356,6 +6536,217 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["FreeReply"];
+                };
+            };
+            /** @description invalid or rejected request */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorReply"];
+                };
+            };
+            /** @description the service cannot process the request now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorReply"];
+                };
+            };
+        };
+    };
+    list_word_lists_v1_wordlists_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The word lists of an API key. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WordListsReply"];
+                };
+            };
+            /** @description invalid or rejected request */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorReply"];
+                };
+            };
+            /** @description the service cannot process the request now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorReply"];
+                };
+            };
+        };
+    };
+    read_word_list_v1_wordlists__name__get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of a word list; it belongs to the API key that stored it. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A stored word list. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WordListReply"];
+                };
+            };
+            /** @description invalid or rejected request */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorReply"];
+                };
+            };
+            /** @description the service cannot process the request now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorReply"];
+                };
+            };
+        };
+    };
+    write_word_list_v1_wordlists__name__put: {
+        parameters: {
+            query?: {
+                /** @description `exact` compares entries in their case, `ignore` in any. */
+                casing?: "exact" | "ignore";
+                /** @description Language such as `en-US` or `en`: `/v2/check` accepts the words in texts of this language. */
+                language?: string | null;
+            };
+            header?: never;
+            path: {
+                /** @description Name of a word list; it belongs to the API key that stored it. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/x-ndjson": components["schemas"]["WeightedEntry"];
+            };
+        };
+        responses: {
+            /** @description A stored word list. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WordListReply"];
+                };
+            };
+            /** @description invalid or rejected request */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorReply"];
+                };
+            };
+            /** @description the service cannot process the request now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorReply"];
+                };
+            };
+        };
+    };
+    delete_word_list_v1_wordlists__name__delete: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of a word list; it belongs to the API key that stored it. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Confirmation of a deleted word list. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DeletedReply"];
+                };
+            };
+            /** @description invalid or rejected request */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorReply"];
+                };
+            };
+            /** @description the service cannot process the request now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorReply"];
+                };
+            };
+        };
+    };
+    export_word_list_v1_wordlists__name__entries_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of a word list; it belongs to the API key that stored it. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description An entry with a weight. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/x-ndjson": components["schemas"]["WeightedEntry"] | components["schemas"]["ErrorReply"];
                 };
             };
             /** @description invalid or rejected request */

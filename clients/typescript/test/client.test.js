@@ -15,8 +15,10 @@ async function answering(...replies) {
   const requests = [];
   const server = createServer((request, response) => {
     requests.push(request);
+    request.text = "";
+    request.setEncoding("utf8").on("data", (part) => (request.text += part));
     const { status = 200, headers = {}, body = "{}" } = replies[requests.length - 1];
-    response.writeHead(status, headers).end(body);
+    request.on("end", () => response.writeHead(status, headers).end(body));
   });
   await new Promise((listening) => server.listen(0, "127.0.0.1", listening));
   after(() => server.close());
@@ -60,6 +62,75 @@ test("a user's words are learnt, exported, replaced and deleted", async () => {
   assert.equal((await client.restoreUser({ user, words, pairs })).num_words, words.length);
   assert.equal((await client.forgetUser({ user })).forgotten, true);
 });
+
+/** Return the entries of a word list. */
+async function entriesOf(name) {
+  const entries = [];
+  for await (const entry of client.wordListEntries({ name })) entries.push(entry);
+  return entries;
+}
+
+test("a word list is stored, listed, exported, replaced and deleted", async () => {
+  const name = "names";
+  await client.deleteWordList({ name });
+  const entries = ["Jaan Tamm", ["Ülle\u2028Kask", 2], { text: "zoë" }, { text: "zoë", weight: 3 }];
+  const stored = await client.storeWordList({ name, entries, casing: "exact", language: "et" });
+  assert.deepEqual([stored.version, stored.casing, stored.language, stored.entries], [1, "exact", "et", 3]);
+  assert.deepEqual(await client.wordList({ name }), stored);
+  const { wordlists } = await client.wordLists();
+  assert.deepEqual(wordlists.find((one) => one.name === name), stored);
+  const exported = await entriesOf(name);
+  const weights = new Map(exported.map(({ text, weight }) => [text, weight]));
+  assert.deepEqual([weights.get("Jaan Tamm"), weights.get("Ülle Kask"), weights.get("zoë")], [1, 2, 4]);
+  const replaced = await client.storeWordList({ name, entries: weights, language: null });
+  assert.deepEqual([replaced.version, replaced.casing, replaced.language], [2, "ignore", null]);
+  assert.equal((await entriesOf(name)).length, 3);
+  assert.equal((await client.deleteWordList({ name })).deleted, true);
+  assert.equal((await client.deleteWordList({ name })).deleted, false);
+  await assert.rejects(entriesOf(name), { status: 404, code: "unknown_word_list", param: "name" });
+});
+
+test("requests name a word list", async () => {
+  const wordlist = "animals";
+  await client.storeWordList({ name: wordlist, entries: ["zebraffe"] });
+  const offered = await client.autocomplete({ text: "the zebraf", dictionary: ["zebrafish", { wordlist }] });
+  assert.deepEqual(offered.completions.map(({ text }) => text).sort(), ["zebraffe", "zebrafish"]);
+  const blocked = await client.autocomplete({ text: "the zebraf", dictionary: ["zebraffe"], blocklist: [{ wordlist }] });
+  assert.deepEqual(blocked.completions, []);
+  const lists = [{ candidates: [{ text: "the zebraffe" }] }];
+  const { weights } = await client.rerank({ lists, phrases: [{ wordlist, class: "animal" }] });
+  assert.deepEqual(weights, { lm: 1, "phrases:animal": 10 });
+  await client.deleteWordList({ name: wordlist });
+  await assert.rejects(client.check({ text: "the", dictionary: [{ wordlist }] }), { param: "dictionary[0].wordlist" });
+});
+
+test("a wrong entry of a word list is an error with its line", async () => {
+  const storing = client.storeWordList({ name: "wrong", entries: ["a", ["b", 0]] });
+  await assert.rejects(storing, { status: 400, param: "body", message: /^line 2: weight is 0/ });
+  await assert.rejects(client.storeWordList({ name: "a b", entries: ["a"] }), { status: 400, param: "name" });
+});
+
+test("a word list is sent again after 429", async () => {
+  const { url, requests } = await answering({ status: 429, headers: { "retry-after": "0" } }, {});
+  const entries = ["a", ["b", 2]].values();
+  await createClient(url).storeWordList({ name: "a b", entries, casing: "exact", language: undefined });
+  assert.equal(requests[1].url, "/v1/wordlists/a%20b?casing=exact");
+  assert.equal(requests[1].headers["content-type"], "application/x-ndjson");
+  assert.deepEqual(requests.map(({ text }) => text), Array(2).fill('"a"\n{"text":"b","weight":2}\n'));
+});
+
+for (const [body, message] of [
+  ['{"text": "a", "weight": 1}\n{"text"', /ended early/],
+  ["<html>\n", /cannot be parsed/],
+]) {
+  test(`entries ${JSON.stringify(body)} are an error`, async () => {
+    const { url } = await answering({ body });
+    const read = async () => {
+      for await (const entry of createClient(url).wordListEntries({ name: "a" })) assert.equal(entry.text, "a");
+    };
+    await assert.rejects(read, { name: "GramophoneError", message });
+  });
+}
 
 test("a stream yields what one reply contains", async () => {
   const request = { prompt: "the", max_tokens: 8, seed: 3 };

@@ -12,7 +12,13 @@ export async function use(): Promise<void> {
   const learnt: Schemas["UserReply"] = await client.accept({ user: "ann", text: "the cat" });
   const models = await client.models();
   for await (const event of client.stream({ prompt: "the" })) console.log(event.choices[0]?.text);
-  console.log(perplexity, suffix, learnt.num_words, models.data[0]?.id);
+  const entries = new Map([["zebra", 2]]);
+  const stored = await client.storeWordList({ name: "animals", entries, casing: "exact" });
+  for await (const { text, weight } of client.wordListEntries({ name: "animals" })) console.log(text.length, weight + 1);
+  await client.storeWordList({ name: "animals", entries: ["zoo", ["zebra", 2], { text: "zest" }], language: null });
+  await client.autocomplete({ text: "the ze", dictionary: ["zoo", { wordlist: "animals" }] });
+  await client.openStates({ context: "the", phrases: [{ text: "zoo" }, { wordlist: "animals", class: "a" }] });
+  console.log(perplexity, suffix, learnt.num_words, models.data[0]?.id, stored.version);
 
   // @ts-expect-error: a text is required
   await client.autocomplete({});
@@ -22,4 +28,8 @@ export async function use(): Promise<void> {
   await client.score({ texts: [""], smoothing: true });
   // @ts-expect-error: a path needs its parameter
   await client.accept({ text: "the cat" });
+  // @ts-expect-error: no such casing
+  await client.storeWordList({ name: "animals", entries, casing: "lower" });
+  // @ts-expect-error: an entry has a text
+  await client.storeWordList({ name: "animals", entries: [{ weight: 2 }] });
 }

@@ -16,6 +16,7 @@ from gramophone_client import (
     __version__,
 )
 from gramophone_client.calls import retry_delay_s
+from gramophone_client.types import WeightedEntry
 
 MAJOR = __version__.partition(".")[0]
 OURS = {"X-Gramophone-Session": "user-17"}
@@ -71,6 +72,31 @@ def test_an_address_is_one_part_of_the_path():
             with pytest.raises(NotFoundError):
                 client.model(address)
     assert asked == [b"/v1/models/..%2F..%2Fadmin%2Fmodels", b"/v1/models/m@1"]
+
+
+def test_a_word_list_is_sent_in_lines_again_after_429(monkeypatch):
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    stored = {"name": "w", "version": 1, "casing": "exact", "language": None, "entries": 4, "words": 4}
+    asked = []
+
+    def answer(request):
+        asked.append((str(request.url), request.headers["content-type"], request.content.decode()))
+        return httpx.Response(200 if len(asked) > 1 else 429, json={**stored, "bytes": 9})
+
+    given = ["a", ("\u00fc", 2), {"text": "c\u2028d"}, WeightedEntry(text="e", weight=3)]
+    with Client("http://x", transport=httpx.MockTransport(answer)) as client:
+        assert client.wordlists.put("a/b", iter(given), casing="exact").bytes == 9
+    lines = '"a"\n{"text": "\u00fc", "weight": 2}\n{"text": "c\u2028d"}\n{"text": "e", "weight": 3.0}\n'
+    assert asked == [("http://x/v1/wordlists/a%2Fb?casing=exact", "application/x-ndjson", lines)] * 2
+
+
+def test_entries_that_end_early_are_an_error():
+    line = b'{"text": "a", "weight": 2000000000, "invented_later": 1}\n'
+    with Client("http://x", transport=streaming(line + line[:-1])) as client:
+        entries = client.wordlists.entries("w")
+        assert next(entries) == WeightedEntry(text="a", weight=2e9)
+        with pytest.raises(UnreachableError, match="the reply ended early"):
+            next(entries)
 
 
 @pytest.mark.parametrize(

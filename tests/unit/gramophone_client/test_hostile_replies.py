@@ -42,6 +42,11 @@ METHODS = {
     "users.export": lambda client: client.users.export("u"),
     "users.restore": lambda client: client.users.restore("u", []),
     "users.forget": lambda client: client.users.forget("u"),
+    "wordlists.put": lambda client: client.wordlists.put("w", ["a"]),
+    "wordlists.list": lambda client: client.wordlists.list(),
+    "wordlists.get": lambda client: client.wordlists.get("w"),
+    "wordlists.entries": lambda client: client.wordlists.entries("w"),
+    "wordlists.delete": lambda client: client.wordlists.delete("w"),
 }
 ERROR = b'{"error": {"message": "m", "type": "t", "param": null, "code": null}}'
 SCORE = {"logprob": -1.0, "num_tokens": 1, "num_oov": 0, "perplexity": None, "bits_per_byte": None}
@@ -63,6 +68,8 @@ FIELDS = st.sampled_from(
         "logprob",
         "states",
         "words",
+        "wordlists",
+        "text",
         "usage",
     ]
 )
@@ -164,7 +171,10 @@ def test_the_table_has_every_method():
     listed = {name.partition(".")[2] or name for name in METHODS}
     defined = {
         name
-        for group in (Client, type(Client.states.fget(None)), type(Client.users.fget(None)))
+        for group in (
+            Client,
+            *(type(made.fget(None)) for made in (Client.states, Client.users, Client.wordlists)),
+        )
         for kind in group.__mro__
         for name, value in vars(kind).items()
         if type(value).__name__ in {"Method", "LinesMethod"}
