@@ -17,10 +17,10 @@ export const urlOf = (path) => new URL(path.replace(/^\//, ""), document.baseURI
 
 /** Return a successful response; retry with an API key after a 401, and once after a 503 of a ready service. */
 export async function send(path, options = {}) {
-  const { method = "POST", body, signal, accept, again = true } = options;
+  const { method = "POST", body, type = "application/json", signal, accept, again = true } = options;
   const headers = {};
   const key = kept("key");
-  if (body !== undefined) headers["content-type"] = "application/json";
+  if (body !== undefined) headers["content-type"] = type;
   if (accept) headers.accept = accept;
   if (key) headers.authorization = `Bearer ${key}`;
   let response;

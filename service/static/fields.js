@@ -155,7 +155,8 @@ class Field {
   }
 }
 
-const asNumber = (raw) => (Number.isFinite(Number(raw)) ? Number(raw) : raw); // the service rejects other text by name
+/** Convert a text to a number; other text stays, and the service rejects it by name. */
+export const asNumber = (raw) => (Number.isFinite(Number(raw)) ? Number(raw) : raw);
 const asPair = (pair) => {
   const [, name, value] = /^(.*?)=?([^=]*)$/.exec(pair.trim());
   return [name.trim(), asNumber(value)];

@@ -12,6 +12,7 @@ import { TEXTS, WRITTEN } from "./samples.js";
 import { events, keep, kept, model } from "./state.js";
 import { milliseconds, percent } from "./text.js";
 import { bars, nextTokens } from "./tokens.js";
+import { WordList } from "./word_list.js";
 
 const GROUPS = [
   ["", ["limit", "max_words", "rank", "casing", "fuzzy", "min_probability"]],
@@ -43,7 +44,15 @@ const heat = new Heat(editor);
 const kinds = new Map();
 let caret = -1;
 let completions = null;
-let asked = { path: "/v1/autocomplete", fields: { text: typed() ?? "", ...form.values() } };
+const list = new WordList(() => completions?.refresh());
+let asked = { path: "/v1/autocomplete", fields: { text: typed() ?? "", ...options() } };
+
+/** Return the options of completions; the words of a stored list are among those of the dictionary. */
+function options() {
+  const { dictionary = [], ...values } = form.values();
+  const words = list.chosen ? [...dictionary, { wordlist: list.chosen }] : dictionary;
+  return words.length ? { ...values, dictionary: words } : values;
+}
 
 /** Return the line up to the caret; null with a selection. */
 function typed() {
@@ -161,7 +170,7 @@ export function start(panel) {
   );
   const told = ["Tab", " accepts · ", "↑", " ", "↓", " choose · ", "Esc", " hides the list, then Tab moves on"];
   const forgetting = button("Delete this user's words", forget, { class: "quiet" });
-  const options = details("settings", "Options", form.element, forgetting);
+  const settings = details("settings", "Options", form.element, forgetting);
   const writing = h(
     "div",
     {},
@@ -184,16 +193,19 @@ export function start(panel) {
     expected.list,
     details("settings", "Options", nextForm.element, copyButtons(() => expected.asked)),
   );
-  fill(panel, div("columns", h("div", {}, writing, foot, options), side));
+  fill(panel, div("columns", h("div", {}, writing, foot, settings, list.element), side));
   completions = attachAutocomplete(editor.area, {
     delay: 0,
     eager: true,
     get fields() {
-      return { ...form.values(), model: model() };
+      return { ...options(), model: model() };
     },
     fetch: complete,
     render,
-    onError: (error) => tell(error.away ? null : error),
+    onError: (error) => {
+      if (error.code === "unknown_word_list") list.read(); // another page has deleted it
+      else tell(error.away ? null : error);
+    },
   });
   editor.area.addEventListener("input", refresh);
   editor.area.addEventListener("keydown", learn);

@@ -162,7 +162,10 @@ def serving_files(folder, headers=None):
 
 @pytest.fixture(scope="session")
 def url(registry):
-    with serving_at(Settings(registry=registry.root, default_model="words", port=0)) as address:
+    settings = Settings(
+        registry=registry.root, default_model="words", port=0, wordlists=registry.root.with_name("wordlists")
+    )
+    with serving_at(settings) as address:
         yield address
 
 
