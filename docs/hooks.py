@@ -288,17 +288,8 @@ def operation_section(method: str, path: str, operation: Json, schemas: Json, re
     lines = [f"### {method} {path}\n", operation.get("description") or described(name, ""), ""]
     if scopes:
         lines.append(f"Key scope: `{scopes[0]}`{' (a key is always required)' if always else ''}.\n")
-    for param in operation.get("parameters", []):
-        if param["in"] == "path":
-            what = param.get("description") or "Part of the path."
-            lines.append(f"- `{{{param['name']}}}`: {what}")
     body = operation.get("requestBody", {}).get("content", {})
-    if json_body := body.get("application/json"):
-        for number, schema in enumerate(json_body["schema"].get("anyOf", [json_body["schema"]])):
-            lines.append("\n**Or**\n" if number else "\n**Request**\n")
-            lines.append(field_table(name, schema, schemas, defaults=True))
-    if others := [f"`{kind}`" for kind in body if kind != "application/json"]:
-        lines.append(f"Also accepts {', '.join(others)}.\n")
+    lines += [*parameter_lines(name, operation, body), *request_lines(name, body, schemas)]
     content = operation["responses"]["200"].get("content", {})
     if json_reply := content.get("application/json"):
         for number, schema in enumerate(json_reply["schema"].get("anyOf", [json_reply["schema"]])):
@@ -306,7 +297,33 @@ def operation_section(method: str, path: str, operation: Json, schemas: Json, re
             lines.append(field_table(f"reply of {name}", schema, schemas, defaults=False))
     if others := [f"`{kind}`" for kind in content if kind != "application/json"]:
         lines.append(f"\n{'Also replies' if json_reply else 'Replies'} {', '.join(others)}.\n")
-    return "\n".join(lines) + example(name, path, json_body, replies)
+    return "\n".join(lines) + example(name, path, body.get("application/json"), replies)
+
+
+def parameter_lines(name: str, operation: Json, body: Json) -> Iterator[str]:
+    """Yield an item for each parameter in the path, and in the query string if they are not fields of a JSON body."""
+    for param in operation.get("parameters", []):
+        if param["in"] == "path":
+            yield f"- `{{{param['name']}}}`: {param.get('description') or 'Part of the path.'}"
+        elif "application/json" not in body:
+            what = described(f"{name}: {param['name']}", param.get("description"))
+            default = param["schema"].get("default")
+            yield f"- `?{param['name']}=`: {what}" + (f" Default: `{default}`." if default else "")
+
+
+def request_lines(name: str, body: Json, schemas: Json) -> Iterator[str]:
+    """Yield the tables of a request's fields, as JSON if it can be JSON."""
+    is_json = "application/json" in body
+    shown = ["application/json"] if is_json else list(body)
+    for kind in shown:
+        for number, schema in enumerate(body[kind]["schema"].get("anyOf", [body[kind]["schema"]])):
+            if number and is_json:
+                yield "\n**Or**\n"
+            elif not number:
+                yield "\n**Request**\n" if is_json else f"\n**Request** (`{kind}`)\n"
+            yield field_table(name, schema, schemas, defaults=True)
+    if others := [f"`{kind}`" for kind in body if kind not in shown]:
+        yield f"Also accepts {', '.join(others)}.\n"
 
 
 def example(name: str, path: str, body: Json | None, replies: Json) -> str:
