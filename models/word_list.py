@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from models.arrays import AnyArray, Int64s, UInt8s
+from models.arrays import AnyArray, Int64s, UInt8s, UInt64s
 from models.calls import Steps
 from models.completion.words import largest_indices
 from models.errors import BAD_DATA_ERRORS, ManifestError
@@ -239,6 +239,29 @@ class WordList:
     def corrected(self) -> list[str]:
         """The heaviest words, which typing errors are corrected to."""
         return [_text(self._exact[at]) for at in self._exact.heaviest(0, len(self._exact), MAX_CORRECTED)]
+
+    def corrected_to(self, typed: str, edits: int) -> list[str]:
+        """Return the words that typed letters may be corrected to: those with all but `edits` of them, and others."""
+        if not typed.isascii():  # without case it may have more letters
+            return self.corrected
+        missing = np.bitwise_count(letter_sets([typed.lower()]) & ~self._letters)
+        return [self.corrected[index] for index in np.flatnonzero(missing <= edits)]
+
+    @cached_property
+    def _letters(self) -> UInt64s:
+        """Letters of each corrected word without case, as by `letter_sets`."""
+        return letter_sets([matching_form(word, ignore_case=True) for word in self.corrected])
+
+
+def letter_sets(words: Sequence[str]) -> UInt64s:
+    """Encode each word's letter set in 64 bits [N]; letters may share a bit."""
+    codes = np.frombuffer("".join(words).encode("utf-32-le", "surrogatepass"), np.uint32)
+    lengths = np.fromiter(map(len, words), np.int64, len(words))
+    bits = np.left_shift(np.uint64(1), (codes % 64).astype(np.uint64))
+    sets = np.zeros(len(words), np.uint64)
+    filled = np.flatnonzero(lengths)
+    sets[filled] = np.bitwise_or.reduceat(bits, (np.cumsum(lengths) - lengths)[filled])
+    return sets
 
 
 class WordListBuilder:

@@ -26,11 +26,11 @@ import numpy as np
 from rapidfuzz.distance import OSA
 from rapidfuzz.process import cdist
 
-from models.arrays import Int64s, UInt8s, UInt64s
+from models.arrays import Int64s, UInt8s
 from models.calls import Work
-from models.checking.sentences import SpellingModel, code_points, common_typo_corrections, one_edit_strings
+from models.checking.sentences import SpellingModel, common_typo_corrections, one_edit_strings
 from models.errors import FormatError, require_package
-from models.word_list import WordList
+from models.word_list import WordList, letter_sets
 from models.words import (
     dictionary_key,
     is_alphabetic,
@@ -111,7 +111,7 @@ class FuzzyLexicon:
         self._words = [words[i] for i in self._order.tolist()]
         self._lengths = lengths[self._order]
         self._longest = int(lengths.max(initial=0))
-        self._letters = _letter_sets(self._words)
+        self._letters = letter_sets(self._words)
         self._cached: OrderedDict[tuple[str, int], FuzzyMatches] = OrderedDict()
         self._num_cached_matches = 0
 
@@ -139,7 +139,7 @@ class FuzzyLexicon:
 
     def _search(self, word: str, max_edits: int) -> FuzzyMatches:
         first, last = np.searchsorted(self._lengths, [len(word) - max_edits, len(word) + max_edits + 1])
-        differing = np.bitwise_count(self._letters[first:last] ^ _letter_sets([word]))
+        differing = np.bitwise_count(self._letters[first:last] ^ letter_sets([word]))
         close = np.flatnonzero(differing <= 2 * max_edits) + first
         if not close.size:
             return NO_FUZZY_MATCHES
@@ -147,17 +147,6 @@ class FuzzyLexicon:
         edits = cdist([word], compared, scorer=OSA.distance, score_cutoff=max_edits, dtype=np.uint8)[0]
         within = np.flatnonzero((edits > 0) & (edits <= max_edits))
         return FuzzyMatches(self._order[close[within]], edits[within])
-
-
-def _letter_sets(words: Sequence[str]) -> UInt64s:
-    """Encode each word's letter set in 64 bits [N]; letters may share a bit."""
-    codes, lengths = code_points(words)
-    bits = np.left_shift(np.uint64(1), (codes % 64).astype(np.uint64))
-    sets = np.zeros(len(words), np.uint64)
-    filled = np.flatnonzero(lengths)
-    begins = (np.cumsum(lengths) - lengths)[filled]
-    sets[filled] = np.bitwise_or.reduceat(bits, begins)
-    return sets
 
 
 class HunspellDictionary:

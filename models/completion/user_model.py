@@ -353,7 +353,7 @@ class NextWordModel:
         typed = fold(prefix)
         found: dict[str, int] = {}
         lengths = range(max(1, len(typed) - edits), len(typed) + edits + 1)
-        for words in self._some_words():
+        for words in self._may_match(typed, edits):
             texts = [fold(word)[: lengths[-1]] for word in words]
             distances = [
                 cdist([typed], [text[:length] for text in texts], scorer=OSA.distance, score_cutoff=edits)[0]
@@ -373,10 +373,11 @@ class NextWordModel:
         of_prefix = [word for word, count in found.items() if not count]
         return found, self._mass_of_others(of_prefix, weights)
 
-    def _some_words(self) -> Iterator[list[str]]:
-        """Iterate over the models' words, in lists of bounded length; a word may recur."""
+    def _may_match(self, typed: str, edits: int) -> Iterator[list[str]]:
+        """Iterate over words that may begin with edited letters, in lists of bounded length; a word may recur."""
         return chain.from_iterable(
-            _divide(model.corrected if isinstance(model, WordList) else model.words) for model in self._models
+            _divide(model.corrected_to(typed, edits) if isinstance(model, WordList) else model.words)
+            for model in self._models
         )
 
 
