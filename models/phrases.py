@@ -294,11 +294,13 @@ class PhraseList:
     def __len__(self) -> int:
         return len(self.phrases)
 
-    def joined(self, others: "PhraseList") -> "PhraseList":
-        """Return these phrases and others, without those of equal words."""
-        own = set(self._words)
-        pairs = zip(others.phrases, others._words, strict=True)  # noqa: SLF001 - of the same class
-        return PhraseList([*self.phrases, *(phrase for phrase, words in pairs if words not in own)])
+    def joined(self, others: Iterable["PhraseList"]) -> "PhraseList":
+        """Return these phrases and others; of those of equal words, the first."""
+        distinct = dict(zip(self._words, self.phrases, strict=True))
+        for one in others:
+            for words, phrase in zip(one._words, one.phrases, strict=True):  # noqa: SLF001 - of the same class
+                distinct.setdefault(words, phrase)
+        return PhraseList([*distinct.values()])
 
     @cached_property
     def automaton(self) -> PhraseAutomaton[str]:

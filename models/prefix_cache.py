@@ -64,6 +64,11 @@ class LimitedCache(Generic[K, V]):
             while self.num_bytes > self._max_bytes:
                 self.num_bytes -= self._entries.popitem(last=False)[1][1]
 
+    def remove(self, key: K) -> None:
+        """Forget a key's value, if it is cached."""
+        with self._lock:
+            self.num_bytes -= self._entries.pop(key, (None, 0))[1]
+
 
 class PrefixCache(LimitedCache[int, tuple[TokenIds, Any]]):
     """LRU cache of states after token prefixes, of one model version.

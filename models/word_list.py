@@ -1,7 +1,7 @@
 """Word lists: up to a million words and phrases with weights, compiled to sorted arrays in a file.
 
 A list is written once and mapped by all processes. Its texts are sorted by their bytes, so those that
-begin alike follow each other: a prefix is found by bisection, its weight is a difference of sums.
+begin alike follow each other: a prefix is found by bisection, its weight is a sum.
 
     entries     the texts, by the form in which they are compared, which they follow if they differ from it
     exact       their words, for completion by prefix
@@ -25,10 +25,10 @@ from models.calls import Steps
 from models.completion.words import largest_indices
 from models.errors import BAD_DATA_ERRORS, ManifestError
 from models.tensor_files import map_tensors, write_tensors
-from models.words import dictionary_key, matching_form, plain_form, word_pattern
+from models.words import PLAIN, matching_form, plain_form, word_pattern
 
 MAX_ENTRIES = 1_000_000
-"""Maximum distinct entries of a list."""
+"""Maximum entries of a list, equal ones included."""
 
 MAX_CORRECTED = 20_000
 """Words that typing errors are corrected to: those with the largest weights."""
@@ -39,6 +39,8 @@ MAX_WEIGHT = 1e9
 Casing = Literal["exact", "ignore"]
 
 _MAX_FOLLOWERS = 256
+"""Maximum words that extend a phrase by one word."""
+
 _FORMAT = 1
 _BEFORE_TEXT = b"\n"
 """Separator of a key and its text, which have no line breaks."""
@@ -81,16 +83,12 @@ class _SortedTexts:
 
     def __init__(self, arrays: dict[str, AnyArray], name: str) -> None:
         self._spelling = arrays[f"{name}.spelling"].data
-        starts, sums = arrays[f"{name}.starts"], arrays[f"{name}.sums"]
+        starts = arrays[f"{name}.starts"]
         self.weights = arrays[f"{name}.weights"]
-        sizes = len(starts), len(sums), len(self._spelling)
-        if (
-            sizes != (len(self.weights) + 1,) * 2 + (starts[-1],)
-            or starts[0]
-            or np.diff(starts).min(initial=0) < 0
-        ):
+        sizes = len(starts), len(self._spelling)
+        if sizes != (len(self.weights) + 1, starts[-1]) or starts[0] or np.diff(starts).min(initial=0) < 0:
             raise ValueError(f"{name} has arrays of other lengths")
-        self._starts, self._sums = starts.data, sums.data
+        self._starts = starts.data
 
     def __len__(self) -> int:
         return len(self.weights)
@@ -114,7 +112,7 @@ class _SortedTexts:
 
     def sum(self, first: int, past: int) -> float:
         """Return the weight of all texts of an interval."""
-        return self._sums[past] - self._sums[first]
+        return float(self.weights[first:past].sum())
 
     def heaviest(self, first: int, past: int, count: int) -> list[int]:
         """Return the texts of an interval with the largest weights, heaviest first."""
@@ -132,6 +130,7 @@ class WordList:
     Attributes:
         info: its name, version and properties.
         total: sum of the weights of all words.
+        derived: what users of the list keep as long as it is mapped.
 
     Raises:
         ManifestError: the file is missing or damaged, or of a later release.
@@ -150,6 +149,7 @@ class WordList:
         except (*BAD_DATA_ERRORS, IndexError) as error:
             raise ManifestError(f"{path} is not a word list: {error}") from None
         self.total = self._exact.sum(0, len(self._exact))
+        self.derived: dict[str, Any] = {}
 
     def __len__(self) -> int:
         """Number of distinct words in all entries."""
@@ -204,13 +204,9 @@ class WordList:
         """Return the weight of a word; 0 if no entry has it."""
         return self._exact.weight(_word_key(word, ignore_case=False))
 
-    def followers(self, previous: str) -> dict[str, float]:
-        """Return the weights of words after another word, the heaviest; no entry tells what begins a sentence."""
-        if not previous:
-            return {}
-        prefix = f"{previous} ".encode()
-        found = self._pairs.heaviest(*self._pairs.interval(prefix), _MAX_FOLLOWERS)
-        return {self._pairs[at][len(prefix) :].decode(): float(self._pairs.weights[at]) for at in found}
+    def pairs_after(self, previous: str) -> "FollowingWords":
+        """Return the words after another word; no entry tells what begins a sentence."""
+        return FollowingWords(self._pairs, f"{previous} ".encode() if previous else None)
 
     def with_prefix(
         self, prefixes: Sequence[str], limit: int, *, ignore_case: bool
@@ -264,6 +260,40 @@ def letter_sets(words: Sequence[str]) -> UInt64s:
     return sets
 
 
+class FollowingWords:
+    """Words after another word, in the phrases of a list.
+
+    Args:
+        pairs: all pairs.
+        before: the bytes of the word before and a space; None if no word is before.
+
+    Attributes:
+        total: sum of their weights.
+        novelty: sum of their weights, of each at most 1.
+    """
+
+    def __init__(self, pairs: _SortedTexts, before: bytes | None) -> None:
+        self._pairs, self._before = pairs, before or b""
+        first, past = (0, 0) if before is None else pairs.interval(before)
+        weights = pairs.weights[first:past]
+        self._is_empty = first == past
+        self.total, self.novelty = float(weights.sum()), float(np.minimum(weights, 1).sum())
+
+    def count(self, word: str) -> float:
+        """Return the weight of a word after the other; 0 if it is not there."""
+        return 0.0 if self._is_empty else self._pairs.weight(self._before + word.encode())
+
+    def with_prefix(self, prefix: str = "", limit: int = _MAX_FOLLOWERS) -> tuple[float, list[str]]:
+        """Return the weight of all words with a beginning, in its case, and the heaviest words."""
+        if self._is_empty:
+            return 0.0, []
+        first, past = self._pairs.interval(self._before + prefix.encode())
+        found = self._pairs.heaviest(first, past, limit)
+        return self._pairs.sum(first, past), [
+            self._pairs[index][len(self._before) :].decode() for index in found
+        ]
+
+
 class WordListBuilder:
     """Compiler of one list.
 
@@ -285,12 +315,13 @@ class WordListBuilder:
         for given, weight in entries:
             parts = given.split()
             text = " ".join(parts)
-            rows["entries"].append((_keyed(_entry_key(text, self._info.casing), text), weight))
+            key = _entry_key(text, self._info.casing)
+            rows["entries"].append((_keyed(key, text), weight))
             for word in parts:
                 rows["exact"].append((_word_key(word, ignore_case=False), weight))
                 rows["folded"].append((_word_key(word, ignore_case=True), weight))
             rows["pairs"] += [(f"{one} {word}".encode(), weight) for one, word in pairwise(parts)]
-            self._longest = max(self._longest, len(parts))
+            self._longest = max(self._longest, key.count(" ") + 1)
         self.num_added += len(rows["entries"])
         for name, some in rows.items():
             self._tables[name].add(some)
@@ -306,6 +337,8 @@ class WordListBuilder:
             for name in _TABLES
             for part, array in self._tables.pop(name).sorted().items()
         }
+        # an export can be stored again
+        arrays["entries.weights"] = np.minimum(arrays["entries.weights"], MAX_WEIGHT)
         info = self._info._replace(
             version=version,
             entries=len(arrays["entries.weights"]),
@@ -338,7 +371,7 @@ class _UnsortedTexts:
         order = np.argsort(ranks, kind="stable")
         firsts = np.flatnonzero(np.diff(ranks[order], prepend=-1))
         if len(firsts):
-            weights = np.minimum(np.add.reduceat(weights[order], firsts), MAX_WEIGHT)
+            weights = np.add.reduceat(weights[order], firsts)
         distinct = order[firsts]
         ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths[distinct])])
         sorted_spelling = np.empty(ends[-1], np.uint8)
@@ -347,8 +380,7 @@ class _UnsortedTexts:
             begins = ends[first : first + len(some)]
             within = np.arange(begins[0], ends[first + len(some)])
             sorted_spelling[within] = spelling[within + np.repeat(starts[some] - begins, lengths[some])]
-        sums = np.concatenate([np.zeros(1), np.cumsum(weights)])
-        return {"spelling": sorted_spelling, "starts": ends, "weights": weights, "sums": sums}
+        return {"spelling": sorted_spelling, "starts": ends, "weights": weights}
 
 
 def _ranks(spelling: UInt8s, starts: Int64s, lengths: Int64s) -> Int64s:
@@ -382,7 +414,8 @@ def _ranks(spelling: UInt8s, starts: Int64s, lengths: Int64s) -> Int64s:
 
 
 def _entry_key(text: str, casing: Casing) -> str:
-    return " ".join((dictionary_key if casing == "ignore" else plain_form)(text).split())
+    plain = plain_form(text)
+    return " ".join((PLAIN(plain.casefold()) if casing == "ignore" else plain).split())
 
 
 def _word_key(word: str, *, ignore_case: bool) -> bytes:

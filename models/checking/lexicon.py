@@ -17,7 +17,7 @@ import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
@@ -388,7 +388,7 @@ class UserDictionary:
     def has_near(self, word: str) -> bool:
         """True if one of the user's own words is at most two edits away."""
         own = [self._lexicon] if self._words else []
-        own += [likely_words(one).lexicon for one in self._lists]
+        own += [suggested_words(one).lexicon for one in self._lists]
         return any(one.nearby(dictionary_key(word), 2) for one in own)
 
     def fuzzy_matches(self, word: str, max_edits: int) -> Work[Any, list[tuple[str, int, float]]]:
@@ -396,7 +396,7 @@ class UserDictionary:
         near: dict[str, tuple[int, float]] = {}
         own: list[tuple[FuzzyLexicon, Mapping[str, str], float]] = []
         own += [(self._lexicon, self._words, 1 / len(self._words))] if self._words else []
-        own += [likely_words(one) for one in self._lists]
+        own += [suggested_words(one) for one in self._lists]
         for lexicon, spellings, share in own:
             for key, edits in lexicon.nearby(dictionary_key(word), max_edits):
                 text = spellings[key]
@@ -408,7 +408,7 @@ class UserDictionary:
         return [(text, edits, share) for text, (edits, share) in near.items()]
 
 
-class _LikelyWords(NamedTuple):
+class SuggestedWords(NamedTuple):
     """Words of a list that are suggested, their spelling by key, and the share of each."""
 
     lexicon: FuzzyLexicon
@@ -416,11 +416,14 @@ class _LikelyWords(NamedTuple):
     share: float
 
 
-@lru_cache(maxsize=16)
-def likely_words(words: WordList) -> _LikelyWords:
+def suggested_words(words: WordList) -> SuggestedWords:
     """Return the words of a list that are suggested, the heaviest; the first call takes up to a second."""
-    spellings = {dictionary_key(text): text for text, _ in words.heaviest(_MAX_SUGGESTED)}
-    return _LikelyWords(FuzzyLexicon(list(spellings)), spellings, 1 / max(words.info.entries, 1))
+    found: SuggestedWords | None = words.derived.get("suggestions")
+    if found is None:
+        spellings = {dictionary_key(text): text for text, _ in words.heaviest(_MAX_SUGGESTED)}
+        share = 1 / max(words.info.entries, 1)
+        found = words.derived["suggestions"] = SuggestedWords(FuzzyLexicon(list(spellings)), spellings, share)
+    return found
 
 
 def _forms(word: str) -> set[str]:

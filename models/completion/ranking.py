@@ -275,7 +275,9 @@ def _best_completions(
     best: list[RankedCompletion] = []
     num_read = 0
     for _, _, text, number in ranked:
-        if (num_read := num_read + len(text)) > _CHARS_PER_STEP:
+        # a list looks each sequence of words up
+        num_read += len(text) * (1 + 8 * len(blocked.lists))
+        if num_read > _CHARS_PER_STEP:
             num_read = 0
             yield None
         folded = _folded(text)
@@ -303,8 +305,9 @@ class _Blocked(NamedTuple):
     lists: list[WordList]
 
     def num_with_prefix(self, prefix: str) -> int:
-        """Return the number of those that begin with a case-folded prefix."""
-        return sum(words[0].startswith(prefix) for words in self.phrases) + sum(
+        """Return the number of those that begin with a prefix, also in another case unless a list compares it."""
+        folded = prefix.casefold()
+        return sum(words[0].startswith(folded) for words in self.phrases) + sum(
             one.num_with_prefix(prefix) for one in self.lists
         )
 
@@ -357,8 +360,7 @@ class _OfModel:
         """
         typed, given = self._typed, self._given
         tokenizer = self._loaded.tokenizer
-        prefix = typed.prefix.casefold()
-        num_blocked = min(blocked.num_with_prefix(prefix), _MAX_SPARE_COMPLETIONS)
+        num_blocked = min(blocked.num_with_prefix(typed.prefix), _MAX_SPARE_COMPLETIONS)
         limit = given.limit * (2 if given.ignore_case else 1) + 1 + num_blocked
         splits, plain = [typed], plain_form(typed.prefix)
         if plain != typed.prefix:

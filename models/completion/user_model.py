@@ -14,7 +14,7 @@ import heapq
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from itertools import chain, islice, pairwise
@@ -42,6 +42,9 @@ _SENTENCE_BREAK = re.compile(r"(?<=[.!?…])\s+|[\r\n]+")
 _SENTENCE_END = re.compile(r"([.!?…][\"'\u2019”»)\]]*|[\r\n])\s*\Z")
 _LOOKBACK_CHARS = 256
 """Number of characters before a word in which the previous word is searched."""
+
+_MAX_SHARED = 1000
+"""Maximum words after another one that are looked up in word lists for pairs that both have."""
 
 _WORDS_PER_STEP = 1024
 """Words compared or rated per step, about a millisecond."""
@@ -279,11 +282,21 @@ class NextWordModel:
         self._models = [model for model in models if len(model)]
         self._total = sum(model.total for model in self._models)
         self._after = Counter[str]()
+        self._lists = [model for model in self._models if isinstance(model, WordList)]
+        self._pairs = [words.pairs_after(previous) for words in self._lists]
         for model in self._models:
-            self._after.update(model.followers(previous))
+            if isinstance(model, UserModel):
+                self._after.update(model.followers(previous))
         self._followers: list[ScoredPhrase] | None = None
-        self._num_after = self._after.total()
+        self._num_after = self._after.total() + sum(pairs.total for pairs in self._pairs)
         self._novelty = sum(min(1.0, count) for count in self._after.values())
+        for pairs in self._pairs:
+            self._novelty += pairs.novelty
+            for word, count in islice(self._after.items(), _MAX_SHARED if pairs.total else 0):
+                more = pairs.count(word)  # the same pair is new once
+                self._novelty -= min(1.0, count) + min(1.0, more) - min(1.0, count + more)
+        # each list takes a bisection a word
+        self._words_per_step = _WORDS_PER_STEP // (1 + 8 * len(self._lists))
 
     def __bool__(self) -> bool:
         """True if there are any words."""
@@ -292,7 +305,8 @@ class NextWordModel:
     def followers(self, limit: int) -> Steps[list[ScoredPhrase]]:
         """Return the likeliest words seen after the previous one; the first limit holds for all calls."""
         if self._followers is None:
-            self._followers = (yield from self.rate(self._after, limit))[1]
+            words = {*self._after, *(word for pairs in self._pairs for word in pairs.with_prefix()[1])}
+            self._followers = (yield from self.rate(words, limit))[1]
         return self._followers
 
     def probability(self, word: str) -> float:
@@ -302,30 +316,50 @@ class NextWordModel:
         alone = sum([model.count(word) for model in self._models]) / self._total
         if not self._novelty:
             return alone
-        return (self._after.get(word, 0.0) + self._novelty * alone) / (self._num_after + self._novelty)
+        after = self._after.get(word, 0.0) + sum([pairs.count(word) for pairs in self._pairs])
+        return (after + self._novelty * alone) / (self._num_after + self._novelty)
 
     def words_with_prefix(
         self, *prefixes: str, ignore_case: bool, limit: int
     ) -> Steps[tuple[float, list[ScoredPhrase]]]:
         """Return the mass of words with a prefix, itself included, and the likeliest; "" matches all."""
+        words, others = yield from self._begun_with(prefixes, limit, ignore_case=ignore_case)
+        mass, likeliest = yield from self.rate(words, limit)
+        return float(bool(self)) if "" in prefixes else mass + others, likeliest
+
+    def _begun_with(
+        self, prefixes: Sequence[str], limit: int, *, ignore_case: bool
+    ) -> Steps[tuple[set[str], float]]:
+        """Return words with a prefix, the heaviest of word lists, and the mass of all others of these lists."""
         fold = partial(matching_form, ignore_case=ignore_case)
         beginnings = tuple(map(fold, prefixes))
         words = {word for word in self._after if fold(word).startswith(beginnings)}
-        weights = []
+        alone, after = 0.0, 0.0
         for model in self._models:
             weight, found = yield from model.with_prefix(beginnings, limit, ignore_case=ignore_case)
-            weights.append(weight)
+            alone += weight
             words.update(found)
-        mass, likeliest = yield from self.rate(words, limit)
-        mass = float(bool(self)) if "" in prefixes else mass + self._mass_of_others(words, weights)
-        return mass, likeliest
-
-    def _mass_of_others(self, words: Collection[str], weights: Sequence[float]) -> float:
-        """Return the mass of words that have a part in each model's weight, without some of them."""
-        pairs = zip(self._models, weights, strict=True)
-        rest = sum(max(0.0, weight - sum(map(model.count, words))) for model, weight in pairs if weight)
-        share = self._novelty / (self._num_after + self._novelty) if self._novelty else 1.0
-        return share * rest / self._total if rest else 0.0
+        cased = _cases(prefixes) if ignore_case else set(prefixes)
+        cased = {one for one in cased if not any(one != other and one.startswith(other) for other in cased)}
+        for pairs in self._pairs:
+            words.update(word for word in pairs.with_prefix()[1] if fold(word).startswith(beginnings))
+            for prefix in cased:
+                weight, found = pairs.with_prefix(prefix, limit)
+                after += weight
+                words.update(found)
+            yield
+        if "" in cased:
+            return words, 0.0  # all words are known to be one
+        counted = tuple(cased)
+        for some in _divide(words, self._words_per_step) if alone or after else ():
+            alone -= sum(one.count(word) for one in self._lists for word in some)
+            begun = [word for word in some if word.startswith(counted)]
+            after -= sum(pairs.count(word) for pairs in self._pairs for word in begun)
+            yield
+        of_alone = max(0.0, alone) / self._total if alone else 0.0
+        if not self._novelty:
+            return words, of_alone
+        return words, (max(0.0, after) + self._novelty * of_alone) / (self._num_after + self._novelty)
 
     def rate(
         self, words: Iterable[str], limit: int, penalty: Callable[[str], float] = lambda _: 1.0
@@ -333,7 +367,7 @@ class NextWordModel:
         """Return the mass of distinct words, each times its penalty, and the most probable ones."""
         best: list[ScoredPhrase] = []
         masses: list[float] = []
-        for some in _divide(words):
+        for some in _divide(words, self._words_per_step):
             if masses:
                 yield
             rated = [ScoredPhrase(word, penalty(word) * self.probability(word)) for word in some]
@@ -346,8 +380,8 @@ class NextWordModel:
     ) -> Steps[tuple[dict[str, int], float]]:
         """Return the words that start with a prefix after at most `edits` edits, and their number.
 
-        Also returns the mass of words of lists with this very prefix that are not among them, the `limit` heaviest
-        excepted. Edits are insertions, deletions, substitutions, transpositions (optimal string alignment).
+        Also returns the mass of words of lists with this very prefix that are not among them. Edits are insertions,
+        deletions, substitutions, transpositions (optimal string alignment).
         """
         fold = partial(matching_form, ignore_case=ignore_case)
         typed = fold(prefix)
@@ -363,27 +397,32 @@ class NextWordModel:
             near = np.flatnonzero(least <= edits).tolist()
             found |= {words[index]: int(least[index]) for index in near}
             yield
-        weights = []
-        for model in self._models:
-            weight, exact = 0.0, list[str]()
-            if isinstance(model, WordList):
-                weight, exact = yield from model.with_prefix([typed], limit, ignore_case=ignore_case)
-            weights.append(weight)
-            found |= dict.fromkeys(exact, 0)
-        of_prefix = [word for word, count in found.items() if not count]
-        return found, self._mass_of_others(of_prefix, weights)
+        if not self._lists:
+            return found, 0.0
+        exact, others = yield from self._begun_with([prefix], limit, ignore_case=ignore_case)
+        return found | dict.fromkeys(exact, 0), others
 
     def _may_match(self, typed: str, edits: int) -> Iterator[list[str]]:
         """Iterate over words that may begin with edited letters, in lists of bounded length; a word may recur."""
         return chain.from_iterable(
-            _divide(model.corrected_to(typed, edits) if isinstance(model, WordList) else model.words)
-            for model in self._models
+            [
+                _divide([word for pairs in self._pairs for word in pairs.with_prefix()[1]]),
+                *(
+                    _divide(model.corrected_to(typed, edits) if isinstance(model, WordList) else model.words)
+                    for model in self._models
+                ),
+            ]
         )
 
 
-def _divide(words: Iterable[str]) -> Iterator[list[str]]:
+def _cases(prefixes: Iterable[str]) -> set[str]:
+    """Return prefixes as they are written, in small letters, with a capital, and in capitals."""
+    return {form for one in prefixes for form in (one, one.lower(), one.capitalize(), one.upper())}
+
+
+def _divide(words: Iterable[str], size: int = _WORDS_PER_STEP) -> Iterator[list[str]]:
     left = iter(words)
-    return iter(lambda: list(islice(left, _WORDS_PER_STEP)), [])
+    return iter(lambda: list(islice(left, size)), [])
 
 
 NextWordModels: TypeAlias = Callable[[str], NextWordModel]

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import quote
 
 import typer
 
@@ -69,27 +70,27 @@ def put(
                 progress("sending", begin, len(lines))
                 yield lines[begin : begin + _BYTES_AT_ONCE]
 
-    reply = _asked(url, key, "PUT", f"/{name}", content=parts(), params=given).json()
+    reply = _asked(url, key, "PUT", name, content=parts(), params=given).json()
     print_json(reply) if as_json else _show([reply])
 
 
 @wordlists_app.command()
 def show(name: _Name, url: _Url = _DEFAULT_URL, key: _Key = None, as_json: JsonOption = False) -> None:
     """Describe a list."""
-    reply = _asked(url, key, "GET", f"/{name}").json()
+    reply = _asked(url, key, "GET", name).json()
     print_json(reply) if as_json else _show([reply])
 
 
 @wordlists_app.command()
 def export(name: _Name, url: _Url = _DEFAULT_URL, key: _Key = None) -> None:
     """Print the entries of a list as JSON lines, which `put` takes from a file FILE.jsonl."""
-    sys.stdout.buffer.write(_asked(url, key, "GET", f"/{name}/entries").content)
+    sys.stdout.buffer.write(_asked(url, key, "GET", name, "/entries").content)
 
 
 @wordlists_app.command()
 def delete(name: _Name, url: _Url = _DEFAULT_URL, key: _Key = None, as_json: JsonOption = False) -> None:
     """Delete a list; later requests that name it are rejected."""
-    reply = _asked(url, key, "DELETE", f"/{name}").json()
+    reply = _asked(url, key, "DELETE", name).json()
     if as_json:
         print_json(reply)
     elif reply["deleted"]:
@@ -106,7 +107,9 @@ def _lines_of(file: Path) -> bytes:
     return b"".join(json.dumps(one, ensure_ascii=False).encode() + b"\n" for one in entries)
 
 
-def _asked(url: str, key: str | None, method: str, path: str = "", **given: Any) -> "httpx.Response":
+def _asked(
+    url: str, key: str | None, method: str, name: str | None = None, part: str = "", **given: Any
+) -> "httpx.Response":
     """Return a service's reply.
 
     Raises:
@@ -119,10 +122,9 @@ def _asked(url: str, key: str | None, method: str, path: str = "", **given: Any)
     headers = {"content-type": "application/x-ndjson"} | (
         {} if key is None else {"authorization": f"Bearer {key}"}
     )
+    path = "/v1/wordlists" + ("" if name is None else f"/{quote(name, safe='')}{part}")
     try:
-        reply = httpx.request(
-            method, f"{url.rstrip('/')}/v1/wordlists{path}", headers=headers, timeout=600, **given
-        )
+        reply = httpx.request(method, url.rstrip("/") + path, headers=headers, timeout=600, **given)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise DomainError(f"the service at {url} does not answer: {error}") from None
     if reply.is_success:

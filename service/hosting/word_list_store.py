@@ -9,8 +9,10 @@ A list is replaced by renaming a complete file, so requests read the old or the 
 import contextlib
 import fcntl
 import hashlib
+import os
+import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from models.errors import InputError, ManifestError, UnknownWordListError, WordListStoreError
 from models.files import TEMPORARY_PREFIX
@@ -19,8 +21,14 @@ from models.word_list import WordList, WordListBuilder
 
 _SUFFIX = ".words"
 _LOCK_FILE = ".lock"
-_MAX_MAPPED = 256
-"""Lists of which the maps are kept."""
+_MAX_MAPPED_ENTRIES = 4_000_000
+"""Entries of the lists of which the maps, and what requests derive from them, are kept."""
+
+_SIZES_TTL_S = 10.0
+"""Time for which the sizes of all files are kept for metrics."""
+
+_Stamp: TypeAlias = tuple[int, int, int]
+"""Inode, time and size of a file."""
 
 
 class StoredList(NamedTuple):
@@ -44,7 +52,8 @@ class WordListStore:
 
     def __init__(self, folder: Path, *, max_lists: int, max_bytes: int) -> None:
         self._given_folder, self._max_lists, self.max_bytes = folder, max_lists, max_bytes
-        self._cache = LimitedCache[Path, tuple[tuple[int, int, int], StoredList]](_MAX_MAPPED)
+        self._cache = LimitedCache[Path, tuple[_Stamp, StoredList]](_MAX_MAPPED_ENTRIES)
+        self._known_sizes = -_SIZES_TTL_S, list[int]()
 
     def find(self, owner: str, name: str, *, param: str = "name") -> StoredList:
         """Return a list.
@@ -55,23 +64,24 @@ class WordListStore:
         """
         path = self._path(owner, name)
         try:
-            status = path.stat()
-        except FileNotFoundError:
-            raise UnknownWordListError.of(
-                param,
-                f"is {name!r}; this key has no word list of that name, PUT /v1/wordlists/{name} stores it",
-            ) from None
-        except OSError as error:
+            stamp = _stamp(path)
+            known = self._cache.find(path)
+            if known is None or known[0] != stamp:
+                known = self._keep(path, stamp, WordList(path))
+        except (OSError, ManifestError) as error:
+            self._cache.remove(path)
+            if isinstance(error, FileNotFoundError) or not path.exists():  # also if it is deleted meanwhile
+                raise UnknownWordListError.of(
+                    param,
+                    f"is {name!r}; this key has no word list of that name, PUT /v1/wordlists/{name} stores it",
+                ) from None
             raise _unusable(path, error) from None
-        stamp = status.st_ino, status.st_mtime_ns, status.st_size
-        known = self._cache.find(path)
-        if known is None or known[0] != stamp:
-            try:
-                known = stamp, StoredList(WordList(path), status.st_size)
-            except ManifestError as error:
-                raise _unusable(path, error) from None
-            self._cache.insert(path, known, 1)
         return known[1]
+
+    def _keep(self, path: Path, stamp: _Stamp, words: WordList) -> tuple[_Stamp, StoredList]:
+        kept = stamp, StoredList(words, stamp[-1])
+        self._cache.insert(path, kept, 1 + words.info.entries)
+        return kept
 
     def all(self, owner: str) -> list[StoredList]:
         """Return an owner's lists, sorted by name; damaged ones are left out.
@@ -100,11 +110,17 @@ class WordListStore:
                 for unfinished in path.parent.glob(f"{TEMPORARY_PREFIX}*"):
                     unfinished.unlink()
                 new = path.with_name(f"{TEMPORARY_PREFIX}{name}")
-                builder.write(new, version=1 + self._check_place(owner, name))
-                new.replace(path)
-        except OSError as error:
+                try:
+                    builder.write(new, version=1 + self._check_place(owner, name))
+                    with new.open("rb") as written:
+                        os.fsync(written.fileno())
+                    stored, stamp = WordList(new), _stamp(new)
+                    new.replace(path)
+                finally:
+                    new.unlink(missing_ok=True)
+        except (OSError, ManifestError) as error:
             raise _unusable(path, error) from None
-        return self.find(owner, name)
+        return self._keep(path, stamp, stored)[1]
 
     def delete(self, owner: str, name: str) -> bool:
         """Delete a list; return whether it existed.
@@ -113,6 +129,7 @@ class WordListStore:
             WordListStoreError: it cannot be deleted.
         """
         path = self._path(owner, name)
+        self._cache.remove(path)
         try:
             path.unlink()
         except FileNotFoundError:
@@ -130,9 +147,14 @@ class WordListStore:
         return float(sum(self._sizes()))
 
     def _sizes(self) -> list[int]:
-        with contextlib.suppress(OSError, WordListStoreError):  # one is deleted now, or there is no folder
-            return [path.stat().st_size for path in self._folder.glob(f"*/*{_SUFFIX}")]
-        return []
+        at_s, sizes = self._known_sizes
+        if time.monotonic() - at_s >= _SIZES_TTL_S:
+            with contextlib.suppress(
+                OSError, WordListStoreError
+            ):  # one is deleted now, or there is no folder
+                sizes = [path.stat().st_size for path in self._folder.glob(f"*/*{_SUFFIX}")]
+            self._known_sizes = time.monotonic(), sizes
+        return sizes
 
     def _check_place(self, owner: str, name: str) -> int:
         """Return the version of the list to replace, 0 if there is none.
@@ -167,6 +189,11 @@ class WordListStore:
         # keys have any name
         folder = hashlib.sha256(owner.encode()).hexdigest()[:32] if owner else "everyone"
         return self._folder / folder / f"{name}{_SUFFIX}"
+
+
+def _stamp(path: Path) -> _Stamp:
+    status = path.stat()
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def _unusable(path: Path, error: Exception) -> WordListStoreError:

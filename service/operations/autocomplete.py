@@ -301,8 +301,9 @@ class Autocomplete(ModelsOperation[AutocompleteReply]):
             yield lambda: [loaded.token_trie for loaded in self.models]
         if len(self.models) > 1 and not all("checker" in vars(loaded) for loaded in self.models):
             yield lambda: [loaded.checker for loaded in self.models]  # the first use builds it
-        if self.given.fuzzy:
-            yield lambda: [one.corrected for one in self._dictionary if isinstance(one, WordList)]
+        lists = [one for one in self._dictionary if isinstance(one, WordList)] if self.given.fuzzy else []
+        if any("corrected" not in vars(one) for one in lists):
+            yield lambda: [one.corrected for one in lists]
 
     @override
     def cost(self) -> Cost:

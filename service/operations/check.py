@@ -13,7 +13,7 @@ from typing_extensions import override
 from models.calls import Work, map_in_steps
 from models.checking.check import check_text
 from models.checking.error_model import Calibration, CheckSettings, ErrorTable, GivenSpan
-from models.checking.lexicon import UserDictionary, likely_words
+from models.checking.lexicon import UserDictionary, suggested_words
 from models.checking.sentences import Word
 from models.errors import DomainError, InputError, UnsupportedError
 from models.files import count_words
@@ -26,8 +26,8 @@ from service.operations.operation import Call, HunspellDictionaries, ModelsOpera
 from service.schemas import with_examples
 from service.schemas.suggestions import CheckReply, SuggestedText, TextIssue, WordSurprisal
 from service.schemas.wire import (
-    TextOrList,
     TextOrObject,
+    TextOrReference,
     WireModel,
     by_content,
     either,
@@ -48,7 +48,7 @@ OneLine = Annotated[str, StringConstraints(max_length=MAX_CHARS, pattern=r"^[^\n
 DictionaryWord = Annotated[str, StringConstraints(min_length=1, max_length=MAX_CHARS)]
 
 AcceptedEntry = Annotated[
-    TextOrList[DictionaryWord, StoredWords],
+    TextOrReference[DictionaryWord, StoredWords],
     by_content("a string, or an object with wordlist", "wordlist"),
 ]
 
@@ -274,7 +274,7 @@ class TextCheck(Operation[R]):
         _ = [model.checker for model in self.models]  # the first use builds it
         for one in self.dictionary:
             if isinstance(one, WordList):
-                likely_words(one)
+                suggested_words(one)
 
         def read(kind: str, find: Callable[[str], T | None], address: str) -> T | None:
             try:

@@ -19,7 +19,7 @@ from models.errors import FormatError, InputError
 from models.scoring.model_weights import WeightedModel
 from models.text_model import TextModel
 from service.operations.check import DEFAULT_THRESHOLD, CheckRequest, TextCheck, check
-from service.operations.operation import Call
+from service.operations.operation import MAX_WORD_LISTS, Call
 from service.schemas import with_examples
 from service.schemas.suggestions import LanguageToolMatch, LanguageToolReply, TextIssue
 from service.schemas.wire import WireModel, either, invalid_input, parse_form, parse_json, reply_pieces
@@ -256,7 +256,8 @@ class LanguageToolCheck(TextCheck[LanguageToolReply]):
         codes = {code.lower().replace("_", "-") for code in (*self._codes, self.given.language)}
         languages = codes | {code.partition("-")[0] for code in codes}
         lists = (one.words for one in self.call.resources.word_lists.all(self.call.owner))
-        self.dictionary = [one for one in lists if (one.info.language or "").lower() in languages]
+        found = [one for one in lists if (one.info.language or "").lower() in languages]
+        self.dictionary = found[:MAX_WORD_LISTS]
         super()._read_documents()
 
     @override

@@ -12,7 +12,6 @@ names its benchmark.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from operator import itemgetter
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
@@ -86,6 +85,9 @@ LISTS_AT_ONCE = 64
 """Lists of candidates whose features are computed together."""
 
 _MAX_MODELS = 8
+MAX_WORD_LISTS = 8
+"""Maximum word lists that a field of a request names, and of a language."""
+
 HunspellDictionaries = tuple[HunspellDictionary, ...]
 Dictionaries = Mapping[str, HunspellDictionary | FormatError]
 """Dictionaries by name; of a damaged one the error."""
@@ -246,23 +248,29 @@ class Resources:
     dictionaries: Dictionaries = field(default_factory=dict)
 
 
-@lru_cache(maxsize=16)
 def _stored_phrases(words: WordList, class_name: str, most: int) -> PhraseList:
-    """Return a list's entries as phrases, the heaviest of those that differ in case only.
+    """Return a list's entries as phrases, the heaviest of those that differ in case only, of a class.
 
     Raises:
         InputError: there are too many, or one is no phrase.
     """
     if words.info.entries > most:
         raise InputError(f"has {words.info.entries} entries; at most {most} can be phrases")
-    entries = sorted(words.entries(), key=itemgetter(1), reverse=True)
-    distinct = {tuple(fold_words(text)): (text, weight) for text, weight in reversed(entries)}
-    return PhraseList(
-        [
-            Phrase.model_construct(text=text, weight=min(weight, MAX_PHRASE_WEIGHT), class_name=class_name)
-            for text, weight in distinct.values()
-        ]
-    )
+    known_class, found = words.derived.get("phrases", ("", None))
+    if found is None or known_class != class_name:
+        entries = sorted(words.entries(), key=itemgetter(1))
+        distinct = {tuple(fold_words(text)): (text, weight) for text, weight in entries}
+        found = PhraseList(
+            [
+                Phrase.model_construct(
+                    text=text, weight=min(weight, MAX_PHRASE_WEIGHT), class_name=class_name
+                )
+                for text, weight in distinct.values()
+            ]
+        )
+        words.derived["phrases"] = class_name, found
+    phrases: PhraseList = found
+    return phrases
 
 
 class Call:
@@ -336,10 +344,14 @@ class Call:
         """Return entries of a request, with the stored word lists that some of them name.
 
         Raises:
+            InputError: there are too many lists.
             UnknownWordListError: the owner has no list of a name.
             WordListStoreError: a list is damaged.
         """
         found = list[Any]()
+        count = sum(isinstance(one, StoredWords) for one in entries)
+        if count > MAX_WORD_LISTS:
+            raise InputError.of(param, f"names {count} word lists; at most {MAX_WORD_LISTS} are accepted")
         for index, one in enumerate(entries):
             if isinstance(one, StoredWords):
                 stored = self.resources.word_lists
@@ -360,15 +372,18 @@ class Call:
         given = {index: one for index, one in enumerate(entries) if isinstance(one, Phrase)}
         phrases = PhraseList([*given.values()], [*given])
         found = self.word_lists(entries, "phrases")
+        stored = []
         for index, one in enumerate(entries):
-            if not isinstance(one, StoredPhrases):
-                continue
-            try:
-                stored = _stored_phrases(found[index], one.class_name, most)
-            except InputError as error:
-                problem = str(error) if error.param is None else f"has an entry that {error.problem}"
-                raise InputError.of(f"phrases[{index}].wordlist", problem) from None
-            phrases = phrases.joined(stored) if phrases else stored
+            if isinstance(one, StoredPhrases):
+                try:
+                    stored.append(_stored_phrases(found[index], one.class_name, most))
+                except InputError as error:
+                    problem = str(error) if error.param is None else f"has an entry that {error.problem}"
+                    raise InputError.of(f"phrases[{index}].wordlist", problem) from None
+        if len(stored) == 1 and not given:
+            return stored[0]
+        if stored:
+            phrases = phrases.joined(stored)
         if len(phrases) > most:
             raise InputError.of("phrases", f"have {len(phrases)} entries; at most {most} are accepted")
         return phrases

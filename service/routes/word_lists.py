@@ -29,7 +29,7 @@ from service.schemas.word_lists import (
 )
 
 router = EndpointRouter()
-MAX_UPLOADS = 2
+MAX_UPLOADS = 4
 """Maximum lists that a process receives and compiles at a time, shared by keys."""
 
 _ENTRIES_PER_PIECE = 1 << 12
@@ -163,13 +163,10 @@ async def _lines_of(parts: AsyncIterator[bytes]) -> AsyncIterator[tuple[list[byt
     async for part in parts:
         for begin in range(0, len(part), _PART_BYTES):
             *lines, rest = (rest + part[begin : begin + _PART_BYTES]).split(b"\n")
-            longest = max(map(len, [*lines, rest]))
-            if longest > MAX_LINE_BYTES:
-                at = number + next(i for i, line in enumerate([*lines, rest]) if len(line) > MAX_LINE_BYTES)
-                raise InputError(
-                    f"line {at}: has at least {longest} bytes; at most {MAX_LINE_BYTES} are accepted",
-                    param="body",
-                )
+            for at, line in enumerate([*lines, rest], number):
+                if len(line) > MAX_LINE_BYTES:
+                    problem = f"has at least {len(line)} bytes; at most {MAX_LINE_BYTES} are accepted"
+                    raise InputError(f"line {at}: {problem}", param="body")
             yield lines, number
             number += len(lines)
     yield [rest], number

@@ -64,7 +64,7 @@ ModelAddress = Annotated[
 ]
 
 TextOrObject = Annotated[S, Tag("<text>")] | Annotated[T, Tag("<object>")]
-TextOrList = Annotated[S, Tag("<text>")] | Annotated[T, Tag("<list>")]
+TextOrReference = Annotated[S, Tag("<text>")] | Annotated[T, Tag("<list>")]
 ENTRIES_PER_PIECE = 512
 """Reply entries per chunk; other requests run between chunks."""
 
@@ -176,7 +176,12 @@ Slots = Annotated[
 
 
 def by_content(expected: str, name: str = "") -> Discriminator:
-    """Return the choice between a text, an object, and one with a field of this name; `expected` tells of them."""
+    """Return the choice between a text, an object, and one with a field of a name.
+
+    Args:
+        expected: what values may be, for errors.
+        name: the field that one of two kinds of objects has; empty for one kind.
+    """
 
     def tag(value: Any) -> str | None:
         if isinstance(value, str):

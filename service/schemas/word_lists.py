@@ -12,7 +12,7 @@ from models.errors import InputError
 from models.phrases import Phrase
 from models.word_list import MAX_WEIGHT, Casing
 from service.schemas import with_examples
-from service.schemas.wire import TextOrList, TextOrObject, WireModel, by_content, invalid_input
+from service.schemas.wire import TextOrObject, TextOrReference, WireModel, by_content, invalid_input
 
 MAX_ENTRY_CHARS = 200
 """Maximum characters of an entry."""
@@ -21,6 +21,9 @@ MAX_LINE_BYTES = 1 << 12
 """Maximum bytes of a line: an entry of escaped characters, with its weight."""
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+
+_ENDS = {tuple(b'""'), tuple(b"{}")}
+"""First and last byte of a line: joined with others, it could be a part of an entry."""
 
 EntryText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_ENTRY_CHARS, pattern=r"\S")]
 """A word, or several separated by spaces."""
@@ -56,7 +59,7 @@ DictionaryEntry = Annotated[
     by_content("a string, or an object with text and weight, or with wordlist", "wordlist"),
 ]
 BlockedEntry = Annotated[
-    TextOrList[EntryText, StoredWords], by_content("a string, or an object with wordlist", "wordlist")
+    TextOrReference[EntryText, StoredWords], by_content("a string, or an object with wordlist", "wordlist")
 ]
 PhraseEntry = Annotated[
     Annotated[Phrase, Tag("<object>")] | Annotated[StoredPhrases, Tag("<list>")],
@@ -125,7 +128,7 @@ class DeletedReply:
     deleted: bool
 
 
-def check_list_name(name: str, param: str = "name") -> str:
+def check_list_name(name: str) -> str:
     """Return the name of a list.
 
     Raises:
@@ -133,7 +136,7 @@ def check_list_name(name: str, param: str = "name") -> str:
     """
     if re.fullmatch(NAME_PATTERN, name) is None:
         raise InputError.of(
-            param,
+            "name",
             f"is {name[:200]!r}; it must be 1 to 64 letters, digits or . _ - and begin with a letter or digit",
         )
     return name
@@ -145,16 +148,18 @@ def parse_entries(lines: Sequence[bytes], number: int) -> list[tuple[str, float]
     Raises:
         InputError: a line is invalid; the message has its number.
     """
-    filled = [line for line in lines if line.strip()]
-    try:
-        found = _lines.validate_json(b"[%b]" % b",".join(filled), strict=True)
-        if len(found) == len(filled):
-            return [_checked(entry) for entry in found]
-        problem = f"has {len(found)} values; one is expected"
-    except ValidationError as error:
-        problem = re.sub(r"\[0\]\.?| at line 1 column \d+$", "", str(invalid_input(error)))
-    except InputError as error:
-        problem = str(error)
+    filled = [stripped for line in lines if (stripped := line.strip())]
+    problem = ""
+    if len(lines) == 1 or all((line[0], line[-1]) in _ENDS for line in filled):
+        try:
+            found = _lines.validate_json(b"[%b]" % b",\n".join(filled), strict=True)
+            if len(found) == len(filled):
+                return [_checked(entry) for entry in found]
+            problem = f"has {len(found)} values; one is expected"
+        except ValidationError as error:
+            problem = re.sub(r"\[0\]\.?| at line 1 column \d+$", "", str(invalid_input(error)))
+        except InputError as error:
+            problem = str(error)
     if len(lines) > 1:  # each half apart, to find the wrong line
         half = len(lines) // 2
         return parse_entries(lines[:half], number) + parse_entries(lines[half:], number + half)

@@ -244,6 +244,8 @@ def test_an_unknown_list_is_named(http, path, body, param):
         (b'""', "line 1: is ''"),
         (b'"a", "b"', "line 1: has 2 values"),
         (b'"a"\n]["b"\n', "line 2: not JSON"),
+        (b'"a\nb"\n"c","d"\n', "line 1: not JSON"),
+        (b'{"text":"a"\n"weight":2}\n"c","d"\n', "line 1: not JSON"),
         (b'"\xff"', "line 1: not JSON in UTF-8"),
         (b'"' + b"a" * 201 + b'"', "at most 200 characters"),
         (b'"' + b"a" * 5000 + b'"', "line 1: has at least 5002 bytes; at most 4096"),
@@ -298,6 +300,77 @@ def test_a_list_may_be_longer_than_other_bodies_up_to_its_own_limit(http):
         error = refused(http.post(path, json={**body, "phrases": [{"wordlist": "long"}]}))
         assert (error["param"], f"at most {most}" in error["message"]) == ("phrases[0].wordlist", True)
     http.delete("/v1/wordlists/long")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/v1/autocomplete", {"text": "z"}, "dictionary"),
+        ("/v1/autocomplete", {"text": "z"}, "blocklist"),
+        ("/v1/check", {"text": "z"}, "dictionary"),
+        ("/v1/rerank", {"lists": [LIST]}, "phrases"),
+        ("/v1/generate", {"prompt": "z", "max_tokens": 1}, "phrases"),
+        ("/v1/states", {"context": "z"}, "phrases"),
+    ],
+)
+def test_a_field_names_a_few_lists(http, path, body, field):
+    assert http.post(path, json={**body, field: [STORED] * 8}).status_code == 200
+    error = refused(http.post(path, json={**body, field: [STORED] * 9}))
+    assert (error["param"], "names 9 word lists; at most 8" in error["message"]) == (field, True)
+
+
+def test_words_after_a_word_count_in_full_however_many_there_are(http):
+    lines = [(f"coffee x{number}", 1 + number % 7) for number in range(440)]
+    lines += [("coffee zebra", 1), ("big zebu", 5), ("Coffee zigzag", 2)]
+    entries = [{"text": text, "weight": weight} for text, weight in lines]
+    put(http, "pairs", "\n".join(map(json.dumps, entries)))
+    for text, casing, fuzzy in (
+        ("coffee zeb", "exact", 0),
+        ("coffee zeb", "ignore", 1),
+        ("coffee z", "exact", 0),
+        ("Coffee Z", "ignore", 0),
+    ):
+        body = {"text": text, "user_weight": 1, "casing": casing, "fuzzy": fuzzy, "limit": 10}
+        stored, inline = (
+            answer(http, "/v1/autocomplete", {**body, "dictionary": given})["completions"]
+            for given in ([{"wordlist": "pairs"}], entries)
+        )
+        assert [one["text"] for one in stored] == [one["text"] for one in inline]
+        for one, other in zip(stored, inline, strict=True):
+            assert one["probability"] == pytest.approx(other["probability"], rel=1e-9), (text, one)
+    http.delete("/v1/wordlists/pairs")
+
+
+def test_lists_block_words_in_any_case_or_in_their_own(http):
+    own = [{"text": "stra\u00dfe", "weight": 5}, "STRASSE", "New1", "New2", "Newz", "don\u00b4t"]
+    body = {"user_weight": 1, "dictionary": own, "limit": 3}
+
+    def completed(text, **query):
+        put(http, "blocks", '"STRASSE"\n"New1"\n"New2"\n"don\u00b4t"', **query)
+        found = answer(
+            http, "/v1/autocomplete", {**body, "text": text, "blocklist": [{"wordlist": "blocks"}]}
+        )
+        return [one["text"] for one in found["completions"] if one["source"] == "user"]
+
+    assert completed("stra") == []
+    assert completed("stra", casing="exact") == ["stra\u00dfe"]
+    assert completed("New") == completed("New", casing="exact") == ["Newz"]
+    assert completed("don") == []
+    http.delete("/v1/wordlists/blocks")
+
+
+def test_sums_of_words_are_not_cut(http):
+    entries = [{"text": text, "weight": 1e9} for text in ("coffee mill", "coffee pot", "coffee cup", "coral")]
+    put(http, "large", "\n".join(map(json.dumps, [*entries, {"text": "cozy", "weight": 1e-7}])))
+    body = {"text": "co", "user_weight": 1, "dictionary": [{"wordlist": "large"}], "limit": 5}
+    found = {one["text"]: one["probability"] for one in answer(http, "/v1/autocomplete", body)["completions"]}
+    assert (found["coffee"], found["coral"]) == (pytest.approx(0.75), pytest.approx(0.25))
+    body["text"] = "coz"
+    (cozy,) = [
+        one for one in answer(http, "/v1/autocomplete", body)["completions"] if one["source"] == "user"
+    ]
+    assert cozy["probability"] == pytest.approx(1, rel=1e-9)
+    http.delete("/v1/wordlists/large")
 
 
 def test_a_key_has_a_number_of_lists(http):

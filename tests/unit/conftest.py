@@ -49,4 +49,5 @@ def finish():
 
 def operation(kind, model, request, limits):
     """Operation of a kind on a validated request, of a caller with these limits."""
-    return kind.of(SimpleNamespace(limits=limits, resolve=lambda _: model), request)
+    call = SimpleNamespace(limits=limits, resolve=lambda _: model, word_lists=lambda entries, _: entries)
+    return kind.of(call, request)

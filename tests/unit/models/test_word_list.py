@@ -118,8 +118,17 @@ def test_followers_are_the_words_after_a_word_in_phrases(tmp_path_factory, entri
     for text, weight in entries:
         for one, other in pairwise(unicodedata.normalize("NFC", text).split()):
             expected.setdefault(one, Counter())[other] += weight
-    assert {word: words.followers(word) for word in WORDS if words.followers(word)} == expected
-    assert words.followers("") == {}
+    for one in WORDS:
+        pairs, counts = words.pairs_after(one), expected.get(one, Counter())
+        assert pairs.total == sum(counts.values())
+        assert pairs.novelty == sum(min(1, count) for count in counts.values())
+        assert {word: pairs.count(word) for word in WORDS} == {word: counts[word] for word in WORDS}
+        for prefix in ("", "y", "N", "caf"):
+            begun = {word: count for word, count in counts.items() if word.startswith(prefix)}
+            weight, found = pairs.with_prefix(prefix)
+            assert (weight, sorted(found)) == (sum(begun.values()), sorted(begun))
+    none = words.pairs_after("")
+    assert (none.total, none.novelty, none.count("new"), none.with_prefix()) == (0, 0, 0, (0, []))
 
 
 @pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])
@@ -182,7 +191,7 @@ def test_a_cut_file_is_refused(tmp_path, size):
         lambda arrays: arrays | {"info": np.frombuffer(b"[]", np.uint8)},
         lambda arrays: arrays | {"exact.starts": arrays["exact.starts"][::-1].copy()},
         lambda arrays: arrays | {"pairs.weights": arrays["pairs.weights"][:0]},
-        lambda arrays: {name: array for name, array in arrays.items() if name != "entries.sums"},
+        lambda arrays: {name: array for name, array in arrays.items() if name != "entries.starts"},
     ],
 )
 def test_a_file_of_another_content_is_refused(tmp_path, change):

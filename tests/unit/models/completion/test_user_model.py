@@ -175,7 +175,8 @@ def test_a_phrase_is_as_probable_as_its_words_in_turn(model):
 )
 def test_mistyped_beginnings_are_found(model, typed, edits, expected):
     words = NextWordModel([model], SENTENCE_START)
-    found = run_to_completion(words.fuzzy_matches(typed, edits, ignore_case=typed.isupper()))
+    found, others = run_to_completion(words.fuzzy_matches(typed, edits, ignore_case=typed.isupper(), limit=5))
+    assert others == 0
     assert {word: n for word, n in found.items() if word in {"cat", "sat"}} == expected
 
 
