@@ -14,7 +14,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -202,7 +202,8 @@ class WordList:
 
     def count(self, word: str) -> float:
         """Return the weight of a word; 0 if no entry has it."""
-        return self._exact.weight(_word_key(word, ignore_case=False))
+        heavy: dict[str, float] = vars(self).get("corrected", {})  # if they are known, without a bisection
+        return heavy.get(word) or self._exact.weight(_word_key(word, ignore_case=False))
 
     def pairs_after(self, previous: str) -> "FollowingWords":
         """Return the words after another word; no entry tells what begins a sentence."""
@@ -228,20 +229,22 @@ class WordList:
             if prefix:
                 found += [_text(words[index]) for index in words.heaviest(first, past, limit)]
             else:
-                found += self.corrected[:limit]
+                found += islice(self.corrected, limit)
         return weight, found
 
     @cached_property
-    def corrected(self) -> list[str]:
-        """The heaviest words, which typing errors are corrected to."""
-        return [_text(self._exact[at]) for at in self._exact.heaviest(0, len(self._exact), MAX_CORRECTED)]
+    def corrected(self) -> dict[str, float]:
+        """Weights of the heaviest words, which typing errors are corrected to, in descending order."""
+        heaviest = self._exact.heaviest(0, len(self._exact), MAX_CORRECTED)
+        return {_text(self._exact[index]): float(self._exact.weights[index]) for index in heaviest}
 
     def corrected_to(self, typed: str, edits: int) -> list[str]:
         """Return the words that typed letters may be corrected to: those with all but `edits` of them, and others."""
+        words = list(self.corrected)
         if not typed.isascii():  # without case it may have more letters
-            return self.corrected
+            return words
         missing = np.bitwise_count(letter_sets([typed.lower()]) & ~self._letters)
-        return [self.corrected[index] for index in np.flatnonzero(missing <= edits)]
+        return [words[index] for index in np.flatnonzero(missing <= edits).tolist()]
 
     @cached_property
     def _letters(self) -> UInt64s:
