@@ -136,7 +136,7 @@ def test_a_setting_that_is_not_in_the_environment_has_its_default(services):
     given = {name: value for name, value in services["service"]["environment"].items() if value is not None}
     assert given.keys() == {
         *("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "GRAMOPHONE_NUM_THREADS", "GRAMOPHONE_API_KEYS"),
-        *("GRAMOPHONE_REGISTRY_CACHE", "GRAMOPHONE_USERS"),
+        *("GRAMOPHONE_REGISTRY_CACHE", "GRAMOPHONE_USERS", "GRAMOPHONE_WORDLISTS"),
     }
 
 
