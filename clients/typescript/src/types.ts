@@ -6654,7 +6654,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/x-ndjson": components["schemas"]["WeightedEntry"];
+                "application/x-ndjson": string | components["schemas"]["WeightedEntry"];
             };
         };
         responses: {
@@ -6746,7 +6746,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/x-ndjson": components["schemas"]["WeightedEntry"] | components["schemas"]["ErrorReply"];
+                    "application/x-ndjson": components["schemas"]["WeightedEntry"];
                 };
             };
             /** @description invalid or rejected request */
