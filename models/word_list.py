@@ -98,16 +98,15 @@ class _SortedTexts:
 
     def interval(self, prefix: bytes) -> tuple[int, int]:
         """Return the first text that starts with these bytes, and the one after the last."""
-        everything = range(len(self))
         if not prefix:
             return 0, len(self)
-        first = bisect_left(everything, prefix, key=self.__getitem__)
+        first = bisect_left(self, prefix)
         after = prefix[:-1] + bytes([prefix[-1] + 1])  # UTF-8 has no byte 255
-        return first, bisect_left(everything, after, first, key=self.__getitem__)
+        return first, bisect_left(self, after, first)
 
     def weight(self, text: bytes) -> float:
         """Return a text's weight; 0 if it is not there."""
-        index = bisect_left(range(len(self)), text, key=self.__getitem__)
+        index = bisect_left(self, text)
         return float(self.weights[index]) if index < len(self) and self[index] == text else 0.0
 
     def sum(self, first: int, past: int) -> float:
@@ -161,19 +160,15 @@ class WordList:
 
     def __contains__(self, text: str) -> bool:
         """True if a text is an entry, in any Unicode form."""
-        return self.spelling(text) is not None
-
-    def spelling(self, text: str) -> str | None:
-        """Return an entry as it was given; None if there is none."""
         key, index = self.key(text).encode(), 0
-        for begins in (key, key + _BEFORE_TEXT):
-            index = bisect_left(range(len(self._entries)), begins, index, key=self._entries.__getitem__)
-            found = self._entries[index] if key and index < len(self._entries) else b""
+        for begins in (key, key + _BEFORE_TEXT):  # another text may follow the key
+            index = bisect_left(self._entries, begins, index)
+            found = self._entries[index] if index < len(self._entries) else b""
+            if not key or not found.startswith(key):
+                return False
             if found.partition(_BEFORE_TEXT)[0] == key:
-                return _text(found) if key else None
-            if not found.startswith(key):
-                return None
-        return None
+                return True
+        return False
 
     def has_part_in(self, text: str) -> bool:
         """True if an entry is in a text, between white space or other characters that are in no word."""

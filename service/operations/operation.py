@@ -93,7 +93,7 @@ Dictionaries = Mapping[str, HunspellDictionary | FormatError]
 """Dictionaries by name; of a damaged one the error."""
 
 BYTES_PER_TOKEN = 4
-"""Approximate bytes of a body per token, before it is tokenised."""
+"""Approximate bytes of a body per token, for admission before the text is tokenised."""
 
 TOKENS_PER_PREDICTION = 16
 """Approximate cost of a distribution and a choice from it, in tokens read."""

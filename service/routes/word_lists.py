@@ -138,13 +138,6 @@ async def write_word_list(
     return json_response(_described(found))
 
 
-def _described(stored: StoredList) -> WordListReply:
-    info = stored.words.info
-    return WordListReply(
-        info.name, info.version, info.casing, info.language, info.entries, info.words, stored.num_bytes
-    )
-
-
 @router.endpoint("DELETE", "/v1/wordlists/{name}", tag="Word lists", reply=DeletedReply)
 async def delete_word_list(request: Request, name: _ListName) -> Response:
     """Delete a word list; later requests that name it are rejected."""
@@ -180,3 +173,8 @@ def _add(builder: WordListBuilder, lines: list[bytes], number: int) -> None:
             f"the body has {builder.num_added} entries or more, up to line {last}; at most {MAX_ENTRIES} are accepted",
             param="body",
         )
+
+
+def _described(stored: StoredList) -> WordListReply:
+    info = stored.words.info
+    return WordListReply(*info[:-1], stored.num_bytes)
