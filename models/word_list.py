@@ -22,6 +22,8 @@ import numpy as np
 
 from models.arrays import AnyArray, Int64s, UInt8s, UInt64s
 from models.calls import Steps
+from models.checking.sentences import letter_sets
+from models.completion.token_trie import prefix_interval
 from models.completion.words import largest_indices
 from models.errors import BAD_DATA_ERRORS, ManifestError
 from models.tensor_files import map_tensors, write_tensors
@@ -98,11 +100,7 @@ class _SortedTexts:
 
     def interval(self, prefix: bytes) -> tuple[int, int]:
         """Return the first text that starts with these bytes, and the one after the last."""
-        if not prefix:
-            return 0, len(self)
-        first = bisect_left(self, prefix)
-        after = prefix[:-1] + bytes([prefix[-1] + 1])  # UTF-8 has no byte 255
-        return first, bisect_left(self, after, first)
+        return prefix_interval(self, prefix)
 
     def weight(self, text: bytes) -> float:
         """Return a text's weight; 0 if it is not there."""
@@ -245,17 +243,6 @@ class WordList:
     def _letters(self) -> UInt64s:
         """Letters of each corrected word without case, as by `letter_sets`."""
         return letter_sets([matching_form(word, ignore_case=True) for word in self.corrected])
-
-
-def letter_sets(words: Sequence[str]) -> UInt64s:
-    """Encode each word's letter set in 64 bits [N]; letters may share a bit."""
-    codes = np.frombuffer("".join(words).encode("utf-32-le", "surrogatepass"), np.uint32)
-    lengths = np.fromiter(map(len, words), np.int64, len(words))
-    bits = np.left_shift(np.uint64(1), (codes % 64).astype(np.uint64))
-    sets = np.zeros(len(words), np.uint64)
-    filled = np.flatnonzero(lengths)
-    sets[filled] = np.bitwise_or.reduceat(bits, (np.cumsum(lengths) - lengths)[filled])
-    return sets
 
 
 class FollowingWords:

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -162,6 +162,14 @@ class TokenTransitions(NamedTuple):
     leaping: TokenIds = NO_TOKENS
 
 
+def prefix_interval(texts: Any, prefix: bytes) -> tuple[int, int]:
+    """Return the place of the first of sorted texts that starts with these bytes, and that after the last."""
+    first, stem = bisect_left(texts, prefix), prefix.rstrip(b"\xff")
+    if not stem:
+        return first, len(texts)
+    return first, bisect_left(texts, stem[:-1] + bytes([stem[-1] + 1]), first)
+
+
 class SortedTokens:
     """Tokens sorted by their spelling.
 
@@ -186,11 +194,7 @@ class SortedTokens:
 
     def interval(self, spelled: bytes) -> tuple[int, int]:
         """Return the first token that starts with these bytes, and the one after the last, by position."""
-        first = bisect_left(self._spellings, spelled)
-        stem = spelled.rstrip(b"\xff")
-        if not stem:
-            return first, len(self.ids)
-        return first, bisect_left(self._spellings, stem[:-1] + bytes([stem[-1] + 1]), first)
+        return prefix_interval(self._spellings, spelled)
 
     def with_prefix(self, spelled: bytes) -> TokenIds:
         """Return the tokens that start with these bytes, in order [n]."""
