@@ -143,3 +143,19 @@ def on_one_device(arrays: Sequence[Array]) -> bool:
     """True if all are torch tensors on one device, to combine there."""
     devices = {None if isinstance(array, np.ndarray) else getattr(array, "device", None) for array in arrays}
     return len(devices) == 1 and None not in devices
+
+
+def code_points(words: Sequence[str]) -> tuple[UInt32s, Int64s]:
+    """Return the joined characters of words [C], and how many each has [N]."""
+    codes = np.frombuffer("".join(words).encode("utf-32-le", "surrogatepass"), np.uint32)
+    return codes, np.fromiter(map(len, words), np.int64, len(words))
+
+
+def letter_sets(words: Sequence[str]) -> UInt64s:
+    """Encode each word's letter set in 64 bits [N]; letters may share a bit."""
+    codes, lengths = code_points(words)
+    bits = np.left_shift(np.uint64(1), (codes % 64).astype(np.uint64))
+    sets = np.zeros(len(words), np.uint64)
+    filled = np.flatnonzero(lengths)
+    sets[filled] = np.bitwise_or.reduceat(bits, (np.cumsum(lengths) - lengths)[filled])
+    return sets

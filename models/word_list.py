@@ -20,9 +20,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from models.arrays import AnyArray, Int64s, UInt8s, UInt64s
+from models.arrays import AnyArray, Int64s, UInt8s, UInt64s, letter_sets
 from models.calls import Steps
-from models.checking.sentences import letter_sets
 from models.completion.token_trie import prefix_interval
 from models.completion.words import largest_indices
 from models.errors import BAD_DATA_ERRORS, ManifestError

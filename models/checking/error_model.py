@@ -32,9 +32,8 @@ import numpy as np
 from pydantic import Field, StringConstraints, model_validator
 from rapidfuzz.distance import OSA, Prefix
 
-from models.arrays import Bools, Float64s, Int64s, UInt8s, UInt32s
+from models.arrays import Bools, Float64s, Int64s, UInt8s, UInt32s, code_points
 from models.checking.lexicon import UserDictionary
-from models.checking.sentences import code_points
 from models.checkpoint.documents import DocumentStore, StoredDocument
 from models.checkpoint.manifest import check_name, is_version_number
 from models.errors import InputError

@@ -26,9 +26,9 @@ import numpy as np
 from rapidfuzz.distance import OSA
 from rapidfuzz.process import cdist
 
-from models.arrays import Int64s, UInt8s
+from models.arrays import Int64s, UInt8s, letter_sets
 from models.calls import Work
-from models.checking.sentences import SpellingModel, common_typo_corrections, letter_sets, one_edit_strings
+from models.checking.sentences import SpellingModel, common_typo_corrections, one_edit_strings
 from models.errors import FormatError, require_package
 from models.word_list import WordList
 from models.words import (

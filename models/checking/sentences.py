@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from typing_extensions import override
 
-from models.arrays import Float64s, Int64s, TokenIds, UInt32s, UInt64s
+from models.arrays import Float64s, Int64s, TokenIds, code_points
 from models.files import ASCII_WHITESPACE, WORD
 from models.language_model import EOS, UNK
 from models.tokenizers import CharacterTokenizer, Tokenizer, WordTokenizer
@@ -384,22 +384,6 @@ def _origins(word: str, form: str) -> Int64s:
     kept = np.array([at for at, character in enumerate(word) if plain_form(character)], np.int64)
     plain = PLAIN.offsets("".join(word[at] for at in kept.tolist()))[:-1]
     return kept[plain if len(plain) == len(form) else np.minimum(np.arange(len(form)), len(kept) - 1)]
-
-
-def code_points(words: Sequence[str]) -> tuple[UInt32s, Int64s]:
-    """Return the joined characters of words [C], and how many each has [N]."""
-    codes = np.frombuffer("".join(words).encode("utf-32-le", "surrogatepass"), np.uint32)
-    return codes, np.fromiter(map(len, words), np.int64, len(words))
-
-
-def letter_sets(words: Sequence[str]) -> UInt64s:
-    """Encode each word's letter set in 64 bits [N]; letters may share a bit."""
-    codes, lengths = code_points(words)
-    bits = np.left_shift(np.uint64(1), (codes % 64).astype(np.uint64))
-    sets = np.zeros(len(words), np.uint64)
-    filled = np.flatnonzero(lengths)
-    sets[filled] = np.bitwise_or.reduceat(bits, (np.cumsum(lengths) - lengths)[filled])
-    return sets
 
 
 class SpellingModel:
