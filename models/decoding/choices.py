@@ -7,13 +7,21 @@ from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 import numpy as np
 
 from models.arrays import FloatArray, TokenIds
-from models.calls import Predict, Read, Work, join_states
+from models.calls import Predict, Rank, Read, Work, join_states
 from models.completion.prefix import take_back
 from models.decoding.parameters import DecodingParameters
 from models.decoding.rules import StopStrings, TokenBias
 from models.decoding.top_k import TokenChoice, top_of_rows
 from models.errors import UnsupportedError
-from models.language_model import SCORES, STATE, LanguageModel, TopTokens, pad_sequences
+from models.language_model import (
+    SCORES,
+    LanguageModel,
+    TopKPredictor,
+    TopTokens,
+    Want,
+    pad_sequences,
+    supports,
+)
 from models.scoring.constants import BLOCK_ENTRIES, MAX_CHOICE_ENTRIES, MAX_CHOICE_ROWS
 from models.scoring.sequences import chunks_by_length, prefill
 from models.text_model import Limits, TextModel, TextOrIds, encode_within
@@ -276,31 +284,30 @@ def _score_with_top(
 ) -> Work[Any, None]:
     """Fill in log-probabilities [B, T] and the most probable tokens [B, T, k].
 
-    All distributions of a long prompt would fill the memory. States are collected until their
-    distributions fill a bounded block, of which only the most probable tokens are kept.
+    The texts are read a few columns at a time: all distributions of a long prompt would fill the memory.
     """
-    pending = []
+    k = tops.ids.shape[2]
+    ranks = supports(model, TopKPredictor)
     limit = max(BLOCK_ENTRIES // len(model.vocabulary), 1)
-    rows, count = np.arange(len(tokens)), 0
-    for position in range(1, tokens.shape[1]):
-        unfinished = lengths[rows] > position
-        if not unfinished.all():
-            rows, state = rows[unfinished], state.select(np.flatnonzero(unfinished))
-        read = tokens[rows, position - 1 : position]
-        state = (yield from Read(model, state, read, np.ones_like(rows), STATE)).state
-        pending.append((state, rows, position))
-        count += len(rows)
-        if count < limit and position + 1 < tokens.shape[1]:
-            continue
-        states = join_states([state for state, _, _ in pending])
-        row = np.concatenate([part for _, part, _ in pending])  # [N]
-        column = np.repeat([at for _, _, at in pending], [len(part) for _, part, _ in pending])
-        pending, count = [], 0
-        for first in range(0, len(row), limit):
-            block = np.arange(first, min(first + limit, len(row)))
-            at = row[block], column[block]
-            distributions = yield from Predict(model, states.select(block))
-            log_probs[at] = distributions[np.arange(len(block)), tokens[at]]
-            best = top_of_rows(distributions, tops.ids.shape[2])
+    width = max(limit // len(tokens), 1)
+    for start in range(0, tokens.shape[1], width):
+        read = tokens[:, start : start + width]
+        counts = np.clip(lengths - start, 0, width)
+        want = Want(scores=ranks, state=start + width < tokens.shape[1], before=True)
+        result = yield from Read(model, state, read, counts, want)
+        state = result.state
+        row, column = np.nonzero(np.arange(read.shape[1]) < counts[:, None])
+        scored = np.flatnonzero(column + start)  # all but the first column of the texts
+        for first in range(0, len(scored), limit):
+            block = scored[first : first + limit]
+            at = row[block], column[block] + start
+            before = result.before.select(block)
+            if ranks:
+                log_probs[at] = result.log_probs[row[block], column[block]]
+                best = yield from Rank(model, before, k)
+            else:
+                distributions = yield from Predict(model, before)
+                log_probs[at] = distributions[np.arange(len(distributions)), tokens[at]]
+                best = top_of_rows(distributions, k)
             tops.ids[at] = best.ids
             tops.log_probs[at] = best.log_probs

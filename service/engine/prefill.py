@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from models.arrays import FloatArray, TokenIds
+from models.arrays import FloatArray, TokenIds, index_ranges
 from models.calls import (
     Read,
     StateView,
@@ -22,11 +22,12 @@ from models.calls import (
     split_rows,
     view,
 )
-from models.language_model import EOS, ReadResult, read_sequences
+from models.language_model import EOS, ReadResult, in_order, read_sequences
 from service.engine.batching import CallBatch, SliceResult, split_budget
 from service.engine.constants import STRIDE_TOKENS
 
 _Chosen: TypeAlias = Sequence[tuple["PrefillProgress", list["Segment"]]]
+_Result: TypeAlias = tuple[StateView | None, FloatArray | None, StateView | None]
 
 
 class Segment(NamedTuple):
@@ -63,6 +64,7 @@ class PrefillProgress:
         self.left = call.size
         self.scores = np.zeros(self.tokens.shape, np.float32) if call.want.scores else None
         self._keep = call.want.state
+        self._before: list[tuple[TokenIds, StateView]] = []  # places in `tokens`, and states before these
         rows = view(call.state)
         order = np.argsort(lengths, kind="stable")
         texts = Segment(order, lengths[order], rows.select(order), 0)
@@ -103,20 +105,25 @@ class PrefillProgress:
             share -= int(strides[-1])
         return self._next
 
-    def record(self, columns: int, results: Iterator[tuple[StateView | None, FloatArray | None]]) -> None:
+    def record(self, columns: int, results: Iterator[_Result]) -> None:
         """Record that the selected segments were read `columns` further, or to their ends.
 
         Args:
             columns: columns read, at least one.
             results: of each segment, and then of other calls, the new state, None if all texts have ended and no
-                state is wanted, and the log-probabilities [N, columns], None if not wanted.
+                state is wanted; the log-probabilities [N, columns], and the states before the tokens, None if not
+                wanted.
         """
         self._pending = []
-        for segment, (state, log_probs) in zip(self._next, results, strict=False):
+        for segment, (state, log_probs, before) in zip(self._next, results, strict=False):
             width = min(columns, int(segment.left[-1]))
             if self.scores is not None and log_probs is not None:
                 self.scores[segment.rows, segment.column : segment.column + width] = log_probs[:, :width]
-            self.left -= int(np.minimum(segment.left, columns).sum())
+            counts = np.minimum(segment.left, columns)
+            self.left -= int(counts.sum())
+            if before is not None:
+                first = segment.rows * self.tokens.shape[1] + segment.column
+                self._before.append((index_ranges(first, first + counts), view(before.materialized)))
             if state is None:
                 continue
             after = Segment(segment.rows, segment.left - columns, state, segment.column + width)
@@ -140,13 +147,14 @@ class PrefillProgress:
     def result(self) -> ReadResult:
         """Return the wanted results in the call's order; requires `done`."""
         scores = ReadResult().log_probs if self.scores is None else self.scores
+        before = in_order(self._before) if self._before else None
         if not self._keep:
-            return ReadResult(scores)
+            return ReadResult(scores, before=before)
         segments = [segment for segment in self._read if len(segment.rows)] or self._read
         rows = np.concatenate([segment.rows for segment in segments])
         state = join_states([segment.state for segment in segments])
-        in_order = is_range(rows, len(rows))
-        return ReadResult(scores, state=state if in_order else state.select(np.argsort(rows)))
+        ordered = is_range(rows, len(rows))
+        return ReadResult(scores, state if ordered else state.select(np.argsort(rows)), before)
 
 
 class ReadBatch(CallBatch[Read, PrefillProgress]):
@@ -186,9 +194,12 @@ class ReadBatch(CallBatch[Read, PrefillProgress]):
         if scores is not None:
             check_no_nan(scores)
         counts = [len(segment.rows) for segment in segments]
-        states = [None] * len(segments) if after is None else split_rows(after, counts)
-        log_probs = [None] * len(segments) if scores is None else split_array(scores, counts)
-        results = zip(states, log_probs, strict=True)
+        num_read = [int(part.sum()) for part in split_array(lengths, counts)]
+        none = [None] * len(segments)
+        states = none if after is None else split_rows(after, counts)
+        log_probs = none if scores is None else split_array(scores, counts)
+        before = split_rows(result.before, num_read) if like.want.before else none
+        results = zip(states, log_probs, before, strict=True)
         for reading, _ in chosen:
             reading.record(width, results)
         # calls of only the last slice must not keep the joint state alive

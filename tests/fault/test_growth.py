@@ -450,6 +450,26 @@ def test_a_keystroke_is_answered_beside_random_bodies(meter):
         body = next((body for size, body in zip(SIZES, bodies, strict=False) if size == 1 << 16), None)
         if body is not None:
             encoded.append((request, body if isinstance(body, bytes) else meter.encoded(request, body)))
+    check_keystrokes(meter, encoded)
+
+
+BODIES = [
+    (
+        "/v1/rerank",
+        {"lists": [{"candidates": [{"text": "a b"}, {"text": "a c"}]}] * 1500, "confidences": True},
+    ),
+    ("/v1/completions", {"prompt": TEXT * 2000, "max_tokens": 1, "echo": True, "logprobs": 5}),
+    ("/v1/check", {"text": "lenght " * 9000}),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), BODIES, ids=[path for path, _ in BODIES])
+def test_a_keystroke_is_answered_beside_many_small_steps(meter, path, body):
+    check_keystrokes(meter, [(("post", path, JSON), json.dumps(body).encode())])
+
+
+def check_keystrokes(meter, encoded):
+    """Fail if completions wait for other clients' bodies."""
     for attempt in range(6):  # other tests run on the same cores
         alone_s = meter.keystroke_p99_s(3)
         with meter.hostile(encoded, clients=4, seed=attempt):

@@ -5,7 +5,7 @@ import weakref
 import numpy as np
 import pytest
 
-from models.calls import Read, run_call
+from models.calls import Read, materialize, run_call
 from models.language_model import SCORES, STATE, ReadResult, Want
 from service.engine.call_queues import is_urgent
 from service.engine.prefill import ReadBatch
@@ -29,7 +29,7 @@ class Letters:
         before = state.numbers[:, None] + read.cumsum(axis=1) - read
         after = Numbers(state.numbers + read.sum(axis=1))
         self.states.append(weakref.ref(after))
-        return ReadResult(np.where(is_read, before, 0).astype(np.float32), after)
+        return ReadResult(np.where(is_read, before, 0).astype(np.float32), after, Numbers(before[is_read]))
 
 
 def text(model, length, *, rows=1, keep=False, first=1):
@@ -63,6 +63,24 @@ def test_a_text_that_comes_later_is_read_beside_those_under_way():
     assert model.asked == [[8], [8, 8], [4, 12]]
     for call in (first, second):
         np.testing.assert_array_equal(answers[call].log_probs, run_call(call).log_probs)
+
+
+@pytest.mark.parametrize("count", [1, 7, 40, 1000])
+@pytest.mark.parametrize("state", [False, True])
+def test_states_before_tokens_are_those_of_a_whole_read(count, state):
+    model, want = Letters(), Want(scores=True, state=state, before=True)
+    lengths = np.array([5, 0, 19, 5, 1])
+    calls = [
+        Read(model, Numbers(np.arange(5)), np.arange(first, first + 100).reshape(5, 20) % 90, lengths, want)
+        for first in (1, 30)
+    ]
+    answers = finish(joined(*calls), count)
+    for call in calls:
+        whole = run_call(call)
+        np.testing.assert_array_equal(answers[call].log_probs, whole.log_probs)
+        np.testing.assert_array_equal(materialize(answers[call].before).numbers, whole.before.numbers)
+        if state:
+            np.testing.assert_array_equal(materialize(answers[call].state).numbers, whole.state.numbers)
 
 
 def test_a_short_text_does_not_wait_for_a_long_one():

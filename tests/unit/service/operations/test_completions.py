@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from models.arrays import to_numpy
-from models.calls import Predict, iter_outputs, run_call, run_to_completion
+from models.calls import Predict, Rank, iter_outputs, run_call, run_to_completion
 from models.decoding import choices as module
 from models.decoding.choices import Prompt, score_prompt_tokens
 from models.decoding.parameters import DecodingParameters
@@ -167,7 +167,7 @@ def predictions(work):
             call = work.send(answer)
         except StopIteration:
             return counts
-        if isinstance(call, Predict):
+        if isinstance(call, Predict | Rank):
             counts.append(len(call.state))
         answer = run_call(call) if call is not None else None
 
