@@ -3,7 +3,6 @@
 Users' words come from accepted completions, texts to learn from and imported exports.
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from operator import attrgetter, itemgetter
@@ -29,6 +28,7 @@ from service.schemas.wire import WireModel, shared_names
 from service.schemas.word_lists import BlockedEntry, DictionaryEntry, WeightedEntry
 
 NAME_PATTERN = r"^[A-Za-z0-9_@:+=-][A-Za-z0-9._@:+=-]{0,127}$"
+NAME_RULE = "1 to 128 letters, digits or . _ @ : + = - and not begin with a dot"
 
 UserName = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 """Name of a user or session, safe as a segment of a path."""
@@ -125,20 +125,6 @@ class ImportRequest(WireModel):
                 param = f"pairs[{index}].text"
                 raise InputError.of(param, f"is {pair.text!r}, which is not among the words")
         return user_model_from_counts(words.items(), ((*pair, n) for pair, n in pairs.items()))
-
-
-def check_user_name(user: str) -> str:
-    """Return the user name from a path.
-
-    Raises:
-        InputError: the name is invalid.
-    """
-    if re.fullmatch(NAME_PATTERN, user) is None:
-        raise InputError.of(
-            "user",
-            f"is {user[:200]!r}; it must be 1 to 128 letters, digits or . _ @ : + = - and not begin with a dot",
-        )
-    return user
 
 
 def _unique_counts(items: Iterable[tuple[K, float]], *, param: str) -> dict[K, float]:

@@ -1,6 +1,7 @@
 """The endpoints of all operations, and of users' accepted words."""
 
 import asyncio
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Path, Query, Request
@@ -11,10 +12,10 @@ from models.reranking.formats.reader import FORMATS
 from service.engine.job import RequestOptions
 from service.operations.autocomplete import (
     NAME_PATTERN,
+    NAME_RULE,
     AcceptedRequest,
     Autocomplete,
     ImportRequest,
-    check_user_name,
 )
 from service.operations.check import Check
 from service.operations.completions import CompletionReply, Completions
@@ -71,9 +72,11 @@ from service.schemas.suggestions import (
     UserWord,
     UserWords,
 )
+from service.schemas.wire import checked_name
 
 router = EndpointRouter()
 _LANGUAGETOOL: Any = LanguageToolCheck, "/v2/check", "languagetool_check", "Check", LanguageToolReply
+_check_user = partial(checked_name, "user", pattern=NAME_PATTERN, rule=NAME_RULE)
 _User = Annotated[
     str,
     Path(
@@ -139,7 +142,7 @@ async def accept(request: Request, user: _User) -> Response:
     wire = await read_json(request, AcceptedRequest)
     learnt = split_word_sequences(wire.text, wire.context)
     users, owner = services_of(request).users, owner_of(request)
-    model = await asyncio.to_thread(users.learn, owner, check_user_name(user), learnt)
+    model = await asyncio.to_thread(users.learn, owner, _check_user(user), learnt)
     return json_response(UserReply(user, len(model), model.num_pairs))
 
 
@@ -157,7 +160,7 @@ async def restore(request: Request, user: _User) -> Response:
     """Replace a user's stored words and word pairs, for example by an export."""
     users = services_of(request).users
     model = (await read_json(request, ImportRequest)).personal(users.bounds)
-    model = await asyncio.to_thread(users.put, owner_of(request), check_user_name(user), model)
+    model = await asyncio.to_thread(users.put, owner_of(request), _check_user(user), model)
     return json_response(UserReply(user, len(model), model.num_pairs))
 
 
@@ -165,7 +168,7 @@ async def restore(request: Request, user: _User) -> Response:
 async def forget(request: Request, user: _User) -> Response:
     """Delete a user's words."""
     users, owner = services_of(request).users, owner_of(request)
-    forgotten = await asyncio.to_thread(users.forget, owner, check_user_name(user))
+    forgotten = await asyncio.to_thread(users.forget, owner, _check_user(user))
     return json_response(ForgottenReply(user, forgotten))
 
 

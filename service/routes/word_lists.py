@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from itertools import islice
 from typing import Annotated
 
@@ -15,16 +16,16 @@ from service.middleware.guarded_request import guarded
 from service.routes.endpoints import LINES_TYPE, EndpointRouter
 from service.routes.request import json_response, owner_of, services_of
 from service.schemas.replies import to_json
-from service.schemas.wire import parse_object
+from service.schemas.wire import checked_name, parse_object
 from service.schemas.word_lists import (
     MAX_LINE_BYTES,
     NAME_PATTERN,
+    NAME_RULE,
     DeletedReply,
     WeightedEntry,
     WordListReply,
     WordListSettings,
     WordListsReply,
-    check_list_name,
     parse_entries,
 )
 
@@ -36,6 +37,7 @@ _ENTRIES_PER_PIECE = 1 << 12
 _PART_BYTES = 1 << 16
 """Bytes of lines parsed in one go, in some milliseconds."""
 
+_check_name = partial(checked_name, "name", pattern=NAME_PATTERN, rule=NAME_RULE)
 _ListName = Annotated[
     str,
     Path(
@@ -72,7 +74,7 @@ async def list_word_lists(request: Request) -> Response:
 async def read_word_list(request: Request, name: _ListName) -> Response:
     """Describe a word list."""
     store, owner = services_of(request).word_lists, owner_of(request)
-    return json_response(_described(await asyncio.to_thread(store.find, owner, check_list_name(name))))
+    return json_response(_described(await asyncio.to_thread(store.find, owner, _check_name(name))))
 
 
 @router.endpoint(
@@ -85,7 +87,7 @@ async def read_word_list(request: Request, name: _ListName) -> Response:
 async def export_word_list(request: Request, name: _ListName) -> Response:
     """Export the entries of a word list with their weights, as JSON lines that can be stored again."""
     store, owner = services_of(request).word_lists, owner_of(request)
-    found = await asyncio.to_thread(store.find, owner, check_list_name(name))
+    found = await asyncio.to_thread(store.find, owner, _check_name(name))
     entries = found.words.entries()
 
     def next_lines() -> bytes:
@@ -120,7 +122,7 @@ async def write_word_list(
     """
     services = services_of(request)
     given = parse_object(WordListSettings, request.query_params)
-    info = WordListInfo(check_list_name(name), casing=given.casing, language=given.language)
+    info = WordListInfo(_check_name(name), casing=given.casing, language=given.language)
     owner = owner_of(request)
     if refusal := services.uploads.refusal(owner, 1):
         raise OverloadedError(f"{services.uploads.used} word lists are being stored; {refusal}")
@@ -142,7 +144,7 @@ async def write_word_list(
 async def delete_word_list(request: Request, name: _ListName) -> Response:
     """Delete a word list; later requests that name it are rejected."""
     store, owner = services_of(request).word_lists, owner_of(request)
-    deleted = await asyncio.to_thread(store.delete, owner, check_list_name(name))
+    deleted = await asyncio.to_thread(store.delete, owner, _check_name(name))
     return json_response(DeletedReply(name, deleted))
 
 

@@ -6,6 +6,7 @@ from the modules that check them.
 
 import codecs
 import io
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cache
@@ -327,6 +328,17 @@ def parse_lines(body: bytes, parse: Callable[[bytes], T]) -> Iterator[T | InputE
             yield parse(line.removesuffix(b"\n"))
         except InputError as error:
             yield error
+
+
+def checked_name(param: str, name: str, pattern: str, rule: str) -> str:
+    """Return a name from a path.
+
+    Raises:
+        InputError: it does not match its pattern; the message tells the rule.
+    """
+    if re.fullmatch(pattern, name) is None:
+        raise InputError.of(param, f"is {name[:200]!r}; it must be {rule}")
+    return name
 
 
 def invalid_input(error: ValidationError) -> InputError:

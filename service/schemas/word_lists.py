@@ -21,6 +21,7 @@ MAX_LINE_BYTES = 1 << 12
 """Maximum bytes of a line: an entry of escaped characters, with its weight."""
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+NAME_RULE = "1 to 64 letters, digits or . _ - and begin with a letter or digit"
 
 _ENDS = {tuple(b'""'), tuple(b"{}")}
 """First and last byte of a line: joined with others, it could be a part of an entry."""
@@ -126,20 +127,6 @@ class DeletedReply:
 
     name: str
     deleted: bool
-
-
-def check_list_name(name: str) -> str:
-    """Return the name of a list.
-
-    Raises:
-        InputError: the name is invalid.
-    """
-    if re.fullmatch(NAME_PATTERN, name) is None:
-        raise InputError.of(
-            "name",
-            f"is {name[:200]!r}; it must be 1 to 64 letters, digits or . _ - and begin with a letter or digit",
-        )
-    return name
 
 
 def parse_entries(lines: Sequence[bytes], number: int) -> list[tuple[str, float]]:
