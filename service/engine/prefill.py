@@ -194,10 +194,10 @@ class ReadBatch(CallBatch[Read, PrefillProgress]):
         if scores is not None:
             check_no_nan(scores)
         counts = [len(segment.rows) for segment in segments]
-        num_read = [int(part.sum()) for part in split_array(lengths, counts)]
         none = [None] * len(segments)
         states = none if after is None else split_rows(after, counts)
         log_probs = none if scores is None else split_array(scores, counts)
+        num_read = [int(part.sum()) for part in split_array(lengths, counts)] if like.want.before else []
         before = split_rows(result.before, num_read) if like.want.before else none
         results = zip(states, log_probs, before, strict=True)
         for reading, _ in chosen:

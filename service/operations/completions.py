@@ -555,7 +555,7 @@ class Completions(ChoicesOperation):
         if self._parameters is not None:
             rows *= self._parameters.num_samples
             predicted = rows * self._parameters.max_tokens
-        # with `echo` and `logprobs`, the prompts' tokens are predicted one after the other
+        # with `echo` and `logprobs`, a distribution is computed for each token of the prompts
         echoed = TOKENS_PER_PREDICTION * read if self.given.echo and self.given.logprobs else 0
         return Cost(read, reread=echoed, predicted=predicted, sequences=rows)
 

@@ -152,11 +152,14 @@ def test_scores_and_ranks_are_those_of_a_slow_loop(name, top, monkeypatch):
 def test_a_ranked_score_is_that_of_scoring_whole(name):
     model = families.model(name)
     ids = np.random.default_rng(0).integers(3, 40, 500)
-    ((log_probs, _),) = run_to_completion(
-        score_prompt_tokens(model, [Prompt(0, ids, bos=True, continues=False)], top=2)
+    ((log_probs, tops),) = run_to_completion(
+        score_prompt_tokens(model, [Prompt(0, ids, bos=True, continues=False)], top=100)
     )
     whole = score_sequences(model, model.initial_state(1), ids[None], np.array([500]))[0]
     assert log_probs[1:] == pytest.approx(whole[1:], abs=1e-5)
+    position, rank = np.nonzero(tops.ids[1:] == ids[1:, None])
+    assert len(position)
+    np.testing.assert_array_equal(tops.log_probs[1:][position, rank], log_probs[1:][position])
 
 
 def predictions(work):
