@@ -62,6 +62,8 @@ _FEED_FORWARD = KernelGroup((f"{_INT8}.layers:activate", *_OUTPUT))
 _CACHE = KernelGroup(("models.cache.kernels",))
 WORDS = KernelGroup(("models.word_kernels",))
 """Kernels that map the words of many lines to ids."""
+PIECES = KernelGroup(("models.completion.text_hashes", "models.completion.frontier"))
+"""Kernels that complete words by pieces or characters."""
 
 ALL_GROUPS = (
     *(KernelGroup(names) for names in _NGRAM),
@@ -71,6 +73,7 @@ ALL_GROUPS = (
         (
             *_CACHE.names,
             *WORDS.names,
+            *PIECES.names,
             "models.reranking.metrics.ngram_overlap",
             "models.reranking.tuning.envelope",
         )
@@ -115,9 +118,8 @@ def needed_groups(directory: Path, *, int8: bool) -> list[KernelGroup]:
             groups += groups_of(family, quantised=Automaton.load(path.with_name(AUTOMATON_FILE)).quantised)
         elif int8 or family not in QUANTISABLE_FAMILIES:
             groups += groups_of(family)
-    if read_config(directory / TOKENIZER_FILE).get("kind") == WordTokenizer.kind:
-        groups.append(WORDS)
-    return [*groups, DECODING]
+    of_words = read_config(directory / TOKENIZER_FILE).get("kind") == WordTokenizer.kind
+    return [*groups, WORDS if of_words else PIECES, DECODING]
 
 
 def compile_groups(groups: Iterable[KernelGroup]) -> list[Future[None]]:

@@ -20,6 +20,9 @@ from models.calls import materialize
 _OVERHEAD_BYTES = 500
 """Estimated memory of an entry besides its state and ids."""
 
+_MAX_SHARE = 1 / 8
+"""Maximum share of a `NextTokenCache` for the readings after one text."""
+
 _MULTIPLIER = 0x9E3779B97F4A7C15
 
 
@@ -136,6 +139,16 @@ class Evidence(NamedTuple):
     log_probs: npt.NDArray[np.float64]
 
 
+class Readings(dict[int, Any]):
+    """Readings of longer texts by searches, by the next token.
+
+    Attributes:
+        num_bytes: size of all of it.
+    """
+
+    num_bytes = 0
+
+
 class NextTokenEntry(NamedTuple):
     """Next-token distribution after a text before the caret.
 
@@ -144,18 +157,23 @@ class NextTokenEntry(NamedTuple):
         state: state after the text, one row that shares no memory; None if the text was too long to read.
         log_probs: natural-log probabilities of the next token [1, V], unshared and read-only; [1, 0] if too long.
         evidence: log-probabilities of its last words, once a request has needed them.
+        longer: readings of texts with more tokens by searches, see `models.completion.search.Reading`.
     """
 
     num_tokens: int
     state: Any = None
     log_probs: FloatArray = np.zeros((1, 0), np.float32)
     evidence: Evidence | None = None
+    longer: Readings | None = None
 
 
 class NextTokenCache(LimitedCache[str, NextTokenEntry]):
     """LRU cache of next-token distributions by text."""
 
     def put(self, text: str, entry: NextTokenEntry) -> None:
-        """Cache an entry."""
+        """Cache an entry; of the readings of longer texts, at most `_MAX_SHARE` of the cache."""
         size = 4 * len(text) + state_bytes(entry.state) + entry.log_probs.nbytes + _OVERHEAD_BYTES
-        self.insert(text, entry, size)
+        longer = 0 if entry.longer is None else entry.longer.num_bytes
+        if longer > self._max_bytes * _MAX_SHARE:
+            entry, longer = entry._replace(longer=Readings()), 0
+        self.insert(text, entry, size + longer)

@@ -182,7 +182,7 @@ class Settings(BaseSettings):
     token and counted up to half of the maximum for a request; further requests get 429. Shared as
     `GRAMOPHONE_MAX_QUEUED_REQUESTS`; a key's only request may have more"""
     prefix_cache_bytes: int = Field(64 * 2**20, ge=0)
-    """Maximum bytes of each model's prefix cache; a quarter of them cache next-token distributions for autocomplete.
+    """Maximum bytes of each model's prefix cache; half of them cache next-token distributions for autocomplete.
     The least recently used entries are evicted; 0 disables the cache"""
     max_states: int = Field(65_536, ge=1)
     """Maximum states that decoders store through `/v1/states`; further ones get 429. A key that stores more than its

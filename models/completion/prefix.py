@@ -280,5 +280,5 @@ def _best_matches(
     ranks = masses[columns] * EDIT_PENALTY ** nearest[columns].astype(np.float32)
     best = np.argsort(-ranks, kind="stable")[:_MAX_MATCHES]
     columns = columns[best[::-1]]  # the best last, so no other overwrites it
-    ways = cells[:, columns].argmin(axis=0)
-    return zip(columns.tolist(), ways.tolist(), nearest[columns].tolist(), strict=True)
+    continuations = cells[:, columns].argmin(axis=0)
+    return zip(columns.tolist(), continuations.tolist(), nearest[columns].tolist(), strict=True)

@@ -31,7 +31,8 @@ from models.completion.prefix import (
     corrected_prefixes,
     split_prefix,
 )
-from models.completion.search import CompletionSettings, Search, run_searches, start_search
+from models.completion.search import CompletionSettings, Reading
+from models.completion.searches import Search, run_searches, start_search
 from models.completion.token_trie import as_one_word, fold_case
 from models.completion.user_model import (
     NextWordModels,
@@ -369,6 +370,8 @@ class _OfModel:
         for split in splits:
             self._searches = yield from self._create_searches(split, limit)
             yield from run_searches(self._loaded, [search for _, search in self._searches])
+            if self._entry.longer:  # its size has changed
+                self._loaded.next_token_cache.put(typed.context, self._entry)
             yield from self._collect_words()
             if not all(one.edits for one in self.completions.values()):
                 break
@@ -468,7 +471,7 @@ class _OfModel:
     def _create_searches(self, typed: PrefixSplit, limit: int) -> Work[Any, list[_PrefixSearch]]:
         """Create searches for the typed prefix, then corrected ones, most probable edits first."""
         settings, entry, loaded = self.settings, self._entry, self._loaded
-        start = partial(start_search, loaded, entry.state, entry.log_probs)
+        start = partial(start_search, loaded, Reading.after(entry))
         typed_prefix = CorrectedPrefix(typed.spelled, 0, 1.0, 0.0)
         if not settings.fuzzy:
             limited = _limited(settings, limit, settings.max_steps)

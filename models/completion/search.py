@@ -8,31 +8,26 @@ are exact if nothing stays unexplored, else lower bounds.
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import heapify, heappop, heappush, heapreplace, merge, nlargest
 from itertools import count, islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
-from models.arrays import Array, Float64s, FloatArray, TokenIds, to_numpy
-from models.calls import Read, Step, Work, materialize, view
-from models.completion.token_trie import TokenTrie, WordState, fold_case, restore_words, scan_words
+from models.arrays import Float64s, FloatArray, TokenIds
+from models.completion.token_trie import NO_TOKENS, TokenTrie, WordState, fold_case, restore_words, scan_words
 from models.completion.words import (
     NextWords,
     ScoredCompletion,
     SearchResult,
-    WordSearch,
     largest_indices,
 )
-from models.language_model import STATE
+from models.prefix_cache import NextTokenEntry, Readings, state_bytes
 from models.words import JOINERS
-
-if TYPE_CHECKING:
-    from models.text_model import TextModel
 
 Masses: TypeAlias = Float64s
 """Probabilities, not logarithms [n]."""
@@ -48,6 +43,9 @@ _ROWS_PER_CUT = 32
 
 _ROWS_AT_ONCE = 16
 """Maximum expanded rows per step, for single words; each takes 0.1 ms."""
+
+_READING_BYTES = 1000
+"""Estimated memory of a reading besides its arrays."""
 
 _MIN_PRUNED_CHILDREN = 1 << 14
 """Maximum children without pruning; each takes a hundred bytes."""
@@ -134,13 +132,35 @@ class MassTable:
         return SearchResult(tuple(completions), live, unexplored / live if live > 0 else 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
-    """Token sequence whose next-token distribution is known.
+@dataclass(slots=True, eq=False)
+class Reading:
+    """State and next tokens after a token sequence. Searches after the same context share those of longer sequences.
 
     Attributes:
-        states: model states, one row for this node.
+        states: model states, one row for this sequence.
         row: index of its row.
+        next: log-probabilities of the next token [V], or the next words.
+        longer: readings of sequences with one more token, by this token.
+        continuations: continuations of the word at the end, once a search has needed them.
+    """
+
+    states: Any
+    row: int
+    next: Any
+    longer: Readings = field(default_factory=Readings)
+    continuations: Any = None
+
+    @classmethod
+    def after(cls, entry: NextTokenEntry) -> Self:
+        """Return what the model read of a context."""
+        return cls(entry.state, 0, entry.log_probs[0], Readings() if entry.longer is None else entry.longer)
+
+
+class Node(NamedTuple):
+    """Token sequence to expand.
+
+    Attributes:
+        reading: what the model read of it.
         mass: its probability.
         text: its bytes from the start of the current word.
         num_matched: number of prefix bytes matched.
@@ -148,12 +168,11 @@ class Node:
         num_words: number of ended words.
     """
 
-    states: Any
-    row: int
+    reading: Reading
     mass: float
     text: bytes = b""
     num_matched: int = 0
-    word_state: WordState = field(default_factory=WordState)
+    word_state: WordState = WordState()
     num_words: int = 0
 
 
@@ -233,11 +252,6 @@ class Frontier:
     def __len__(self) -> int:
         """Number of nodes with children."""
         return len(self._heap)
-
-    @property
-    def next_mass(self) -> float:
-        """Mass of the next child; 0 if there are none."""
-        return self._heap[0][2].best if self._heap else 0.0
 
     @property
     def mass(self) -> float:
@@ -346,17 +360,19 @@ def _sort_key(siblings: _Siblings) -> float:
 class CompletionSearch:
     """Search for the continuations of a text.
 
-    First `update` with the distribution after the context. Then, while `next_step` returns a step, run the model
-    and call `update` again. `result` can be called at any time.
+    While `next_step` returns a step, run the model and call `update`. `result` can be called at any time.
 
     Args:
         tokens: the model's token trie.
+        first: what the model read of the context.
         spelled: bytes that the next tokens start with: a word's beginning, perhaps after a space; see
             `prefix.split_prefix`.
         settings: limits of the search.
     """
 
-    def __init__(self, tokens: TokenTrie, spelled: bytes, settings: CompletionSettings) -> None:
+    def __init__(
+        self, tokens: TokenTrie, first: Reading, spelled: bytes, settings: CompletionSettings
+    ) -> None:
         self._tokens, self._settings = tokens, settings
         self.rows_at_once = max(1, _ROWS_AT_ONCE // settings.max_words)
         self._lexicon = None if settings.open_vocabulary else tokens.lexicon
@@ -368,86 +384,112 @@ class CompletionSearch:
         self._findings = MassTable(settings.max_words, has_members=tokens.has_members)
         self._frontier = Frontier()
         self._pending: list[Child] = []
-        self._num_requested = self._cut_at = 0
-        self._first: Any = None
+        self._asked: list[Child] = []
+        self._num_expanded = self._cut_at = 0
+        self._first, self._readings = first, first.longer
+        self._findings.open = 1.0
+        self._expand(Node(first, 1.0))
 
-    def update(self, state: Any, log_probs: Array | list[NextWords], first: int = 0) -> None:
-        """Expand nodes by their next-token distributions.
+    def update(self, state: Any, log_probs: FloatArray | list[NextWords], first: int = 0) -> None:
+        """Expand nodes, given the next tokens after the requested sequences.
 
         Args:
-            state: model state after the context [1], or after the requested step [R].
-            log_probs: log-probabilities of the next token of one or more rows [1 or n, V], or as many
-                distributions of words.
+            state: model state after the step [R], of this search alone.
+            log_probs: log-probabilities of the next token of one or more rows [n, V], or as many next words.
             first: row of the state after the first of these.
         """
-        rows: Sequence[Any] = log_probs if isinstance(log_probs, list) else list(to_numpy(log_probs))
-        expand: Callable[[Node, Any], None] = self._expand
-        if self._tokens.whole_words:
-            expand = self._expand_words
-            rows = [row if isinstance(row, NextWords) else NextWords.of_row(row) for row in rows]
-        if self._first is None:
-            self._first = rows[0]
-            self._findings.open = 1.0
-            expand(Node(state, 0, 1.0), rows[0])
-        for number, (child, row) in enumerate(zip(self._pending, rows, strict=False), start=first):
-            expand(self._child_node(child, state, number), row)
-        del self._pending[: len(rows)]
+        asked = self._asked[: len(log_probs)]
+        del self._asked[: len(asked)]
+        for number, (child, row) in enumerate(zip(asked, log_probs, strict=True), start=first):
+            longer = child.parent.reading.longer
+            known = longer.get(child.token)
+            shared = () if known is None else (known.longer, known.continuations)
+            longer[child.token] = Reading(state, number, row, *shared)
+        if isinstance(log_probs, np.ndarray) and log_probs.size:
+            each = state_bytes(state.base) // len(state.base) + _READING_BYTES
+            self._readings.num_bytes += len(log_probs) * each + log_probs.nbytes
+        while self._pending and (reading := self._reading_of(self._pending[0])) is not None:
+            self._expand(self._child_node(self._pending.pop(0), reading))
+        for child in asked:
+            reading = child.parent.reading.longer[child.token]
+            if isinstance(reading.next, np.ndarray):  # rows that are still needed must not hold others
+                reading.next = np.array(reading.next)
 
     def next_step(self) -> tuple[Any, TokenIds] | None:
-        """Return the next step: R rows of states and a token to read in each [R]; None at the end."""
+        """Choose the next nodes to expand, and return R rows of states and a token to read in each [R].
+
+        R is 0 if these nodes have been read, and the result None at the end.
+        """
+        if not self._pending:  # another search may have dropped what one of these needs
+            self._pending = self._choose()
+            self._num_expanded += len(self._pending)
+        by_states: dict[int, list[Child]] = {}
+        for child in self._pending:
+            if self._reading_of(child) is None:
+                by_states.setdefault(id(child.parent.reading.states), []).append(child)
+        self._asked = [one for children in by_states.values() for one in children]
+        if not self._asked:
+            return (self._first.states.select(NO_TOKENS), NO_TOKENS) if self._pending else None
+        first, *rest = (
+            children[0].parent.reading.states.select(
+                np.array([child.parent.reading.row for child in children])
+            )
+            for children in by_states.values()
+        )
+        tokens = [child.token for child in self._asked]
+        return first.concatenate(rest) if rest else first, np.array(tokens)
+
+    def _reading_of(self, child: Child) -> Reading | None:
+        """Return the reading of a sequence; None if the model must read it."""
+        reading = child.parent.reading.longer.get(child.token)
+        return None if reading is None or reading.next is None else reading
+
+    def _choose(self) -> list[Child]:
+        """Remove and return the next sequences to expand; none at the end."""
         findings, settings = self._findings, self._settings
         findings.cut += self._frontier.prune(self._capacity())
-        is_due = self._num_requested >= self._cut_at
+        is_due = self._num_expanded >= self._cut_at
         if is_due:
             findings.open = self._frontier.mass  # removes accumulated rounding errors
         if settings.settled:
             thresholds = findings.pruning_thresholds(settings.limit)
             if findings.open > settings.settled * findings.live:
                 thresholds[0] = 0.0
-            if settings.max_words > 1 or self._lexicon is not None:
-                if is_due:
-                    findings.cut += self._frontier.cut(thresholds)
-                    findings.open = self._frontier.mass
-                    self._cut_at = self._num_requested + len(self._frontier) // _ROWS_PER_CUT
-            elif self._frontier.next_mass < thresholds[0]:
-                # as for models of earlier versions, whose replies must not change
-                return None
-        by_states: dict[int, list[Child]] = {}
-        for child in self._pop_best():
-            by_states.setdefault(id(child.parent.states), []).append(child)
-        if not by_states:
-            return None
-        self._pending = [one for children in by_states.values() for one in children]
-        self._num_requested += len(self._pending)
-        first, *rest = (
-            children[0].parent.states.select(np.array([child.parent.row for child in children]))
-            for children in by_states.values()
-        )
-        tokens = [child.token for child in self._pending]
-        return first.concatenate(rest) if rest else first, np.array(tokens)
+            if is_due:
+                findings.cut += self._frontier.cut(thresholds)
+                findings.open = self._frontier.mass
+                self._cut_at = self._num_expanded + len(self._frontier) // _ROWS_PER_CUT
+        return self._pop_best()
+
+    @property
+    def words(self) -> dict[bytes, float]:
+        """Mass of each word found."""
+        return self._findings.words
 
     def result(self) -> SearchResult:
         """Return the completions found so far."""
-        return self._findings.result(self._settings.limit, self._partial_words())
+        few = len(self.words) < self._settings.limit
+        begun = self._partial_words(self.words) if few else {}
+        return self._findings.result(self._settings.limit, begun)
 
     def mass_of(self, word: str) -> float:
         """Return a word's probability as continuation; 0 if not found."""
         spelled = word.encode("utf-8", "surrogatepass")
         if not self._tokens.whole_words:
             return self._findings.words.get(spelled, 0.0)
-        if self._first is None or not self._key(spelled).startswith(self._prefix):
+        if not self._key(spelled).startswith(self._prefix):
             return 0.0
         ids = self._tokens.exact.equal_to(_SPACE + spelled)
-        return sum(math.exp(self._first.log_prob(token)) for token in ids)
+        return sum(math.exp(self._first.next.log_prob(token)) for token in ids)
 
     def _capacity(self) -> int:
         """Maximum children to keep: those to expand or return as beginnings."""
-        return max(self._settings.max_steps - self._num_requested, self._settings.limit)
+        return max(self._settings.max_steps - self._num_expanded, self._settings.limit)
 
     def _pop_best(self) -> list[Child]:
         """Remove and return the most probable children of one model call."""
         settings = self._settings
-        capacity = min(settings.rows_per_step, settings.max_steps - self._num_requested)
+        capacity = min(settings.rows_per_step, settings.max_steps - self._num_expanded)
         max_bytes = len(self._prefix) + settings.max_word_bytes * settings.max_words
         best: list[Child] = []
         while self._frontier and len(best) < capacity:
@@ -466,8 +508,8 @@ class CompletionSearch:
         text = child.parent.text + self._added_bytes(child.parent, child.token)
         return self._lexicon.has_beginning(_last_word(text).rstrip(JOINERS))
 
-    def _child_node(self, child: Child, states: Any, row: int) -> Node:
-        """Create a child's node: its next-token distribution is known."""
+    def _child_node(self, child: Child, reading: Reading) -> Node:
+        """Create a child's node."""
         parent = child.parent
         spelled = self._added_bytes(parent, child.token)
         num_matched = min(len(self._spelled), parent.num_matched + len(self._spellings[child.token]))
@@ -476,7 +518,7 @@ class CompletionSearch:
             if self._tokens.whole_words
             else scan_words(parent.word_state, spelled)[1] or WordState()
         )
-        return Node(states, row, child.mass, parent.text + spelled, num_matched, word_state, child.num_words)
+        return Node(reading, child.mass, parent.text + spelled, num_matched, word_state, child.num_words)
 
     def _added_bytes(self, node: Node, token: int) -> bytes:
         """Return the bytes that a token adds to the text of a node."""
@@ -485,8 +527,15 @@ class CompletionSearch:
             return spelled[len(_SPACE) :]
         return spelled
 
+    def _expand(self, node: Node) -> None:
+        """Expand a node by its next tokens, which may be words."""
+        if self._tokens.whole_words:
+            self._expand_words(node, node.reading.next)
+        else:
+            self._expand_pieces(node, node.reading.next)
+
     def _expand_words(self, node: Node, words: NextWords) -> None:
-        """Complete a phrase by each word, for tokenizers whose tokens are words."""
+        """Complete a phrase by each word."""
         findings, settings = self._findings, self._settings
         interval, ended = self._sorted.interval(b"" if node.num_words else self._spelled), node.num_words + 1
         most = self._capacity() if ended < settings.max_words else settings.limit
@@ -500,7 +549,7 @@ class CompletionSearch:
         if ended < settings.max_words:
             self._push_children(node, ended, ids, masses)
 
-    def _expand(self, node: Node, row: FloatArray) -> None:
+    def _expand_pieces(self, node: Node, row: FloatArray) -> None:
         """Expand a node by the transitions of each token."""
         if not node.num_words:
             self._findings.open -= node.mass
@@ -586,16 +635,18 @@ class CompletionSearch:
         """Normalise bytes for the comparison with the prefix."""
         return fold_case(spelled) if self._settings.ignore_case else spelled
 
-    def _partial_words(self) -> dict[bytes, float]:
-        """Return unfinished words with their masses, if too few words were found."""
+    def _first_children(self, limit: int) -> list[Child]:
+        """Return the most probable open sequences without an ended word."""
+        return self._frontier.first(limit)
+
+    def _partial_words(self, found: Iterable[bytes]) -> dict[bytes, float]:
+        """Return unfinished words with their masses, given the words found."""
         masses: dict[bytes, float] = {}
-        if len(self._findings.words) >= self._settings.limit:
-            return masses
-        words = sorted(self._findings.words)
-        for child in self._frontier.first(4 * self._settings.limit):
+        words = sorted(found)
+        for child in self._first_children(4 * self._settings.limit):
             if not self._may_become_word(child):
                 continue
-            node = self._child_node(child, None, 0)
+            node = self._child_node(child, child.parent.reading)
             is_whole = (
                 node.word_state.begun
                 and not node.word_state.pending
@@ -618,66 +669,3 @@ def _last_word(text: bytes) -> str:
 def _child_masses(node: Node, row: FloatArray, ids: TokenIds) -> Masses:
     """Return joint probabilities of a node and next tokens `ids` [n]."""
     return np.exp(row.take(ids)).astype(np.float64) * node.mass
-
-
-Search: TypeAlias = CompletionSearch | WordSearch
-
-
-def start_search(
-    loaded: "TextModel", state: Any, log_probs: FloatArray, spelled: bytes, settings: CompletionSettings
-) -> Search:
-    """Start a search after a context; it finds single words at once.
-
-    Args:
-        loaded: model.
-        state: state after the context [1]; enough for n-grams of words.
-        log_probs: log-probabilities of the next token [1, V], or empty.
-        spelled: as for `CompletionSearch`.
-        settings: limits of the search.
-    """
-    tokens = loaded.token_trie
-    words: NextWords | None = None
-    if loaded.ngram_texts is not None and not log_probs.size:
-        words = NextWords(*loaded.ngram_texts.after(state))
-    elif tokens.whole_words:
-        words = NextWords.of_row(log_probs[0])
-    if words is not None and settings.max_words == 1:
-        return WordSearch(words, tokens, spelled, settings.limit, any_case=settings.ignore_case)
-    search = CompletionSearch(tokens, spelled, settings)
-    search.update(view(state), log_probs if words is None else [words])
-    return search
-
-
-def run_searches(loaded: "TextModel", searches: Sequence[Search]) -> Work[Any, None]:
-    """Run searches of a model to their ends, their next steps in one model call."""
-    model, texts = loaded.model, loaded.ngram_texts
-    running = [search for search in searches if isinstance(search, CompletionSearch)]
-    while running:
-        active = []
-        for search in running:
-            if (asked := search.next_step()) is not None:
-                active.append((search, *asked))
-            if len(running) > 1:
-                yield None
-        if not active:
-            return
-        first, *rest = (state for _, state, _ in active)
-        tokens = np.concatenate([own for _, _, own in active])
-        before = first.concatenate(rest) if rest else first
-        log_probs: Any
-        if texts is None:
-            state, log_probs = yield from Step(model, before, tokens)
-        else:
-            result = yield from Read(model, before, tokens[:, None], np.ones_like(tokens), STATE)
-            rows = materialize(result.state)
-            log_probs = [NextWords(*texts.after(rows.select([row]))) for row in range(len(rows))]
-            state = view(rows)
-        begin = 0
-        for search, _, own in active:
-            end = begin + len(own)
-            after = state.select(np.arange(begin, end))
-            for at in range(begin, end, search.rows_at_once):
-                if at:
-                    yield None
-                search.update(after, log_probs[at : min(at + search.rows_at_once, end)], at - begin)
-            begin = end

@@ -11,7 +11,7 @@ import codecs
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -115,6 +115,7 @@ class WordState(NamedTuple):
 _BEFORE_WORD, _IN_WORD = WordState(), WordState(begun=True)
 
 
+@lru_cache(maxsize=1 << 16)
 def scan_words(word_state: WordState, spelled: bytes) -> tuple[tuple[int, ...], WordState | None]:
     """Scan more bytes of a text.
 
@@ -216,6 +217,16 @@ class Lexicon:
     def __contains__(self, word: str) -> bool:
         return _is_unspaced(word) or any(self._first_from(v) == v for v in _less_capital(word))
 
+    def forms(self) -> Iterator[str]:
+        """Yield the words, and those with a capital or in capitals."""
+        for word in self._words:
+            yield word
+            capital, capitals = word[:1].upper() + word[1:], word.upper()
+            if capital[:1].lower() + capital[1:] == word:
+                yield capital
+            if word in {capitals.lower(), capitals.capitalize()}:
+                yield capitals
+
     def has_beginning(self, beginning: str) -> bool:
         """True if a word starts with this beginning."""
         variants = _less_capital(beginning)
@@ -252,10 +263,12 @@ class TokenTrie:
         has_members: True if members of classes are tokens.
         whole_words: True if every token is a word, as for word tokenizers.
         lexicon: words of the training text; None if unknown or if tokens are words.
+        derived: what other modules compute of the tokens, kept with them.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.token_bytes = tokenizer.token_bytes
+        self.derived: dict[str, Any] = {}
         members = []
         self.has_members = tokenizer.members is not None
         if tokenizer.members is not None:

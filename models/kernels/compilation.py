@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, wait
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast, get_args, get_type_hints
 
 import numba
 import numpy as np
@@ -178,6 +178,12 @@ def version_for(compiled: F, argument: Any) -> F:
 def tuple_type(cls: type[tuple[Any, ...]], *fields: Any) -> Any:
     """Return the numba type of a named tuple with fields of these types."""
     return core.types.NamedTuple(fields, cls)
+
+
+def columns_type(cls: type[tuple[Any, ...]]) -> Any:
+    """Return the numba type of a named tuple of arrays of one dimension, by their annotations."""
+    dtypes = [np.dtype(get_args(get_args(hint)[1])[0]) for hint in get_type_hints(cls).values()]
+    return tuple_type(cls, *(numba.from_dtype(dtype)[::1] for dtype in dtypes))
 
 
 def _code_folders() -> list[Path]:

@@ -42,7 +42,7 @@ from models.language_model import (
     pad_sequences,
     supports,
 )
-from models.prefix_cache import NextTokenEntry, PrefixCache
+from models.prefix_cache import NextTokenEntry, PrefixCache, Readings
 from models.scoring.candidate_texts import RaggedTexts
 from models.scoring.constants import (
     LEVEL_COST,
@@ -159,7 +159,7 @@ def predict_next(loaded: TextModel, context: str, limits: Limits, *, param: str)
         if len(ids) <= limits.max_tokens_per_sequence:
             state = yield from prefill(loaded, [ids], bos=True)
             log_probs = yield from Predict(loaded.model, state)
-            entry = NextTokenEntry(len(ids), materialize(state), np.array(log_probs))
+            entry = NextTokenEntry(len(ids), materialize(state), np.array(log_probs), longer=Readings())
         loaded.next_token_cache.put(context, entry)
     return entry
 

@@ -44,5 +44,5 @@ SHORT_LOOKUP_TOKENS = 4096
 
 
 # bench_capacity
-NEXT_TOKEN_CACHE_DIVISOR = 4
-"""Divisor for the next-token cache's share (1/4) of cache memory; the prefix cache has the rest."""
+NEXT_TOKEN_CACHE_DIVISOR = 2
+"""Divisor for the next-token cache's share (1/2) of cache memory; the prefix cache has the rest."""

@@ -346,6 +346,10 @@ class Loader:
         if (texts := loaded.ngram_texts) is not None:
             texts.read("")  # indexes words
             texts.rank(orders[any_case].ids)
+        elif not trie.whole_words:
+            from models.completion.pieces import PieceTables  # on demand: compiled code
+
+            PieceTables.of(trie)
         ready_s = self.clock()
         load_s, warm_up_s = ready_s - started_s, ready_s - loaded_s
         _log.info(

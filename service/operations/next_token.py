@@ -16,7 +16,8 @@ from typing_extensions import override
 from models.arrays import FloatArray, TokenIds, runs_by_cost
 from models.calls import Predict, Rank, Work
 from models.completion.prefix import split_prefix
-from models.completion.search import CompletionSettings, run_searches, start_search
+from models.completion.search import CompletionSettings, Reading
+from models.completion.searches import run_searches, start_search
 from models.decoding.top_k import top_tokens
 from models.errors import InputError, UnsupportedError
 from models.language_model import TopKPredictor, TopTokens, entropy_bits, supports
@@ -331,7 +332,7 @@ class _NextWords(_AfterContexts[list[NextWordResult]]):
             settings = CompletionSettings(
                 limit=request.top_k, max_steps=MAX_SEARCH_STEPS, open_vocabulary=True
             )
-            search = start_search(loaded, entry.state, entry.log_probs, typed.spelled, settings)
+            search = start_search(loaded, Reading.after(entry), typed.spelled, settings)
             yield from run_searches(loaded, [search])
             found = search.result()
             words = [

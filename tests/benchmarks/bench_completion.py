@@ -14,9 +14,12 @@ import time
 import numpy as np
 from preparation import data_folder, novels_or_documentation, read_lines
 
+from models.calls import materialize, view
+from models.completion.pieces import PieceSearch
 from models.completion.prefix import corrected_prefixes, split_prefix
-from models.completion.search import CompletionSearch, CompletionSettings
+from models.completion.search import CompletionSearch, CompletionSettings, Reading
 from models.completion.token_trie import TokenTrie
+from models.completion.words import NextWords
 from models.language_model import prefill_sequences
 from training.ngram.estimate import estimate
 from training.progress import Progress
@@ -53,12 +56,14 @@ class Stopwatch:
 def search(model, tokens, typed, state, log_probs, **options):
     """Return rows read, seconds of the first read, of the search, of the model, and the unexplored mass."""
     own, models = Stopwatch(), Stopwatch()
-    found = own(CompletionSearch, tokens, typed.spelled, CompletionSettings(**options))
-    own(found.update, state, log_probs)
+    settings, (row,) = CompletionSettings(**options), log_probs
+    first = Reading(view(state), 0, NextWords.of_row(row) if tokens.whole_words else row)
+    kind = CompletionSearch if tokens.whole_words else PieceSearch
+    found = own(kind, tokens, first, typed.spelled, settings)
     first_s, num_rows = own.total_s, 1
     while (asked := own(found.next_step)) is not None:
-        state = models(model.advance, asked[0], asked[1])
-        own(found.update, state, models(model.next_log_probs, state))
+        state = models(model.advance, materialize(asked[0]), asked[1])
+        own(found.update, view(state), models(model.next_log_probs, state))
         num_rows += len(asked[1])
     return num_rows, first_s, own.total_s, models.total_s, own(found.result).unexplored_mass
 

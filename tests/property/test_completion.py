@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from models.calls import run_to_completion
 from models.completion.prefix import split_prefix
-from models.completion.search import CompletionSearch, CompletionSettings
+from models.completion.search import CompletionSettings
 from models.completion.token_trie import Lexicon, TokenTrie
 from models.completion.user_model import SENTENCE_START, UserModel, UserModelLimits, WordSequence
 from models.language_model import EOS, Vocabulary
@@ -21,7 +21,7 @@ from models.tokenizers import CharacterTokenizer, WordTokenizer
 from service.operations.autocomplete import AutocompleteRequest, autocomplete
 from tests.reference.decoding import WORD, Branching, Pieces, masses
 from tests.support.fake_models import FakeModel, fake_vocabulary
-from tests.support.text_models import drive, learnt_pieces, piece_model, searched, state_after
+from tests.support.text_models import begun_search, drive, learnt_pieces, piece_model, searched, state_after
 from training.evaluation.autocomplete_metrics import (
     CompletionRank,
     Ranks,
@@ -56,12 +56,13 @@ vocabularies = st.lists(st.sampled_from(PIECES), min_size=1, max_size=6)
 
 def words_of(search):
     """Words found by a search, with their masses."""
-    return {word.decode(): mass for word, mass in search._findings.words.items()}
+    return {word.decode(): mass for word, mass in search.words.items()}
 
 
-def search_of(model, tokens, spelled, **options):
-    search = CompletionSearch(tokens, spelled.encode(), CompletionSettings(**options))
-    steps = drive(search, model, model.initial_state(1))
+def search_of(model, tokens, spelled, *, plain=False, **options):
+    settings = CompletionSettings(**options)
+    search = begun_search(tokens, model, model.initial_state(1), spelled.encode(), settings, plain=plain)
+    steps = drive(search, model)
     assert max(steps, default=0) <= options.get("rows_per_step", 16)
     return search
 
@@ -72,11 +73,14 @@ def made(pieces, seed):
 
 
 @settings(max_examples=100, deadline=None)
-@given(vocabularies, st.sampled_from(SPELLED), st.integers(0, 9), st.booleans())
-@example(pieces=[b"a", b" ", b" "], spelled=" ab", seed=1, ignore_case=False)  # a rounding error once
-def test_words_are_as_probable_as_all_texts_that_go_on_so(pieces, spelled, seed, ignore_case):
+@given(vocabularies, st.sampled_from(SPELLED), st.integers(0, 9), st.booleans(), st.booleans())
+@example(
+    pieces=[b"a", b" ", b" "], spelled=" ab", seed=1, ignore_case=False, plain=True
+)  # a rounding error once
+def test_words_are_as_probable_as_all_texts_that_go_on_so(pieces, spelled, seed, ignore_case, plain):
     model, tokens = made(pieces, seed)
-    found = search_of(model, tokens, spelled, ignore_case=ignore_case, **EVERYTHING).result()
+    search = search_of(model, tokens, spelled, ignore_case=ignore_case, plain=plain, **EVERYTHING)
+    found = search.result()
     [truth] = masses(model, tokens.token_bytes, spelled.encode(), ignore_case=ignore_case)
     assert {word.text: word.mass for word in found.completions} == pytest.approx(truth, rel=1e-5, abs=1e-9)
     assert found.live_mass == pytest.approx(sum(truth.values()), rel=1e-5, abs=1e-9)
@@ -131,6 +135,7 @@ def test_a_lexicon_leaves_out_other_words_and_changes_no_mass(
     everything = search_of(model, tokens, spelled, **options).result()
     words = sorted({word for one in everything.completions for word in one.text.split()})
     tokens.lexicon = Lexicon([word for word in words if random.random() < 0.5])
+    tokens.derived.clear()
     found = search_of(model, tokens, spelled, **options).result()
     expected = {
         one.text: one.mass
@@ -167,10 +172,8 @@ def test_words_that_are_tokens_have_the_row_renormalised(prefix, seed, ignore_ca
     tokenizer = WordTokenizer(fake_vocabulary(extra=("Cat", "carp", "tHem")))
     model = FakeModel(tokenizer.vocabulary, seed=seed)
     state = model.initial_state(1)
-    search = CompletionSearch(
-        TokenTrie(tokenizer), f" {prefix}".encode(), CompletionSettings(ignore_case=ignore_case, limit=100)
-    )
-    search.update(state, model.next_log_probs(state))
+    settings = CompletionSettings(ignore_case=ignore_case, limit=100)
+    search = begun_search(TokenTrie(tokenizer), model, state, f" {prefix}".encode(), settings)
     assert search.next_step() is None
     row = np.exp(model.next_log_probs(state)[0].astype(float))
     case = str.lower if ignore_case else str

@@ -4,13 +4,16 @@ import functools
 
 import numpy as np
 
-from models.calls import run_to_completion
+from models.arrays import to_numpy
+from models.calls import materialize, run_to_completion, view
 from models.checking.checker import Checker, find_issues
 from models.checking.error_model import CheckSettings
 from models.checking.lexicon import UserDictionary
+from models.completion.pieces import PieceSearch
 from models.completion.prefix import split_prefix
-from models.completion.search import CompletionSearch, CompletionSettings
+from models.completion.search import CompletionSearch, CompletionSettings, Reading
 from models.completion.token_trie import TokenTrie
+from models.completion.words import NextWords
 from models.language_model import Vocabulary
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from tests.support.fake_models import FakeModel, fake_vocabulary
@@ -59,20 +62,30 @@ def searched(kind, text, **options):
     """Run a completion search for a text to its end, over all spellings by default."""
     typed = split_prefix(learnt_pieces(kind), text)
     settings = CompletionSettings(**{"open_vocabulary": True, **options})
-    search = CompletionSearch(spelled_pieces(kind), typed.spelled, settings)
-    drive(search, piece_model(kind), state_after(kind, typed.context))
+    state = state_after(kind, typed.context)
+    search = begun_search(spelled_pieces(kind), piece_model(kind), state, typed.spelled, settings)
+    drive(search, piece_model(kind))
     return search
 
 
-def drive(search, model, state):
+def begun_search(tokens, model, state, spelled, settings, *, plain=False):
+    """Begin a search after a state, by compiled code where the service has it, unless `plain`."""
+    (row,) = to_numpy(model.next_log_probs(state))
+    first = Reading(view(state), 0, NextWords.of_row(row) if tokens.whole_words else row)
+    is_compiled = settings.max_words == 1 and not (tokens.whole_words or plain)
+    return (PieceSearch if is_compiled else CompletionSearch)(tokens, first, spelled, settings)
+
+
+def drive(search, model):
     """Run the model calls of a search to its end; return the number of rows of each step."""
-    search.update(state, model.next_log_probs(state))
     steps = []
     while (asked := search.next_step()) is not None:
-        assert len(asked[0]) == len(asked[1])
-        steps.append(len(asked[1]))
-        state = model.advance(asked[0], asked[1])
-        search.update(state, model.next_log_probs(state))
+        before, tokens = asked
+        assert len(before) == len(tokens) > 0
+        steps.append(len(tokens))
+        state = model.advance(materialize(before), tokens)
+        rows = to_numpy(model.next_log_probs(state))
+        search.update(view(state), [*map(NextWords.of_row, rows)] if search._tokens.whole_words else rows)
     return steps
 
 

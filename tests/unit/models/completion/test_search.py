@@ -5,20 +5,29 @@ import re
 import numpy as np
 import pytest
 
+from models.calls import materialize, view
 from models.completion import search as module
-from models.completion.search import CompletionSearch, CompletionSettings, Frontier, MassTable, Node
+from models.completion.search import CompletionSettings, Frontier, MassTable, Node
 from models.completion.token_trie import Lexicon, TokenTrie
 from models.tokenizers import WordTokenizer
 from tests.reference.decoding import Branching, Pieces
 from tests.support.fake_models import FakeModel, fake_vocabulary
-from tests.support.text_models import TEXT, drive, piece_model, searched, spelled_pieces, state_after
+from tests.support.text_models import (
+    TEXT,
+    begun_search,
+    drive,
+    piece_model,
+    searched,
+    spelled_pieces,
+    state_after,
+)
 
 KINDS = ["unigram", "bpe", "char"]
 
 
 def words_of(search):
     """Words found by a search, with their masses."""
-    return {word.decode(): mass for word, mass in search._findings.words.items()}
+    return {word.decode(): mass for word, mass in search.words.items()}
 
 
 def told(found, num_words=1):
@@ -44,14 +53,13 @@ def test_found_and_unexplored_mass_sum_to_1(kind):
     assert 0 < found.unexplored_mass < 1
 
 
-def live_masses(search, model, state):
+def live_masses(search, model):
     """Live mass after each update; requesting the next step does not change it."""
-    search.update(state, model.next_log_probs(state))
     live = [search.result().live_mass]
     while (asked := search.next_step()) is not None:
         assert search.result().live_mass == pytest.approx(live[-1])
-        state = model.advance(asked[0], asked[1])
-        search.update(state, model.next_log_probs(state))
+        state = model.advance(materialize(asked[0]), asked[1])
+        search.update(view(state), model.next_log_probs(state))
         live.append(search.result().live_mass)
     return live
 
@@ -59,18 +67,19 @@ def live_masses(search, model, state):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_result_can_be_had_at_any_time(kind):
     """Each update removes paths without words and keeps the words found."""
-    search = CompletionSearch(spelled_pieces(kind), b"t", CompletionSettings(rows_per_step=3))
-    assert search.result() == ((), 0, 0)
-    live = live_masses(search, piece_model(kind), state_after(kind, ""))
+    model, settings = piece_model(kind), CompletionSettings(rows_per_step=3)
+    search = begun_search(spelled_pieces(kind), model, state_after(kind, ""), b"t", settings)
+    live = live_masses(search, model)
     assert 1 >= live[0] > live[-1]
     assert live == sorted(live, reverse=True)
 
 
 def test_parts_of_a_character_stay_open():
     pieces = Pieces([b"\xe6", b"\xbc", b"\xa2"])
-    search = CompletionSearch(TokenTrie(pieces), b"", CompletionSettings(settled=0.0, floor=0.0))
     model = Branching(len(pieces.token_bytes), seed=1)
-    assert live_masses(search, model, model.initial_state(1))[-1] > 0
+    settings = CompletionSettings(settled=0.0, floor=0.0)
+    search = begun_search(TokenTrie(pieces), model, model.initial_state(1), b"", settings)
+    assert live_masses(search, model)[-1] > 0
     assert "漢" in words_of(search)
 
 
@@ -101,22 +110,25 @@ def test_a_character_in_bytes_is_one_character():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_steps_are_as_many_and_as_large_as_allowed(kind):
-    search = CompletionSearch(spelled_pieces(kind), b" c", CompletionSettings(max_steps=11, rows_per_step=4))
-    steps = drive(search, piece_model(kind), state_after(kind, "the"))
+    model, settings = piece_model(kind), CompletionSettings(max_steps=11, rows_per_step=4)
+    search = begun_search(spelled_pieces(kind), model, state_after(kind, "the"), b" c", settings)
+    steps = drive(search, model)
     assert max(steps) <= 4
     assert sum(steps) <= 11
 
 
 def test_a_search_ends_early_when_the_best_are_known():
     few, all_ = searches = [
-        CompletionSearch(
+        begun_search(
             spelled_pieces("unigram"),
+            piece_model("unigram"),
+            state_after("unigram", "the"),
             b" c",
             CompletionSettings(limit=1, settled=settled, rows_per_step=2, open_vocabulary=True),
         )
         for settled in (0.2, 0.0)
     ]
-    steps = [sum(drive(s, piece_model("unigram"), state_after("unigram", "the"))) for s in searches]
+    steps = [sum(drive(search, piece_model("unigram"))) for search in searches]
     assert steps[0] < steps[1] == 128
     assert few.result().completions[0].text == all_.result().completions[0].text
 
@@ -252,8 +264,9 @@ class TestWords:
     model = FakeModel(tokenizer.vocabulary, seed=3)
 
     def search(self, spelled, **options):
-        search = CompletionSearch(self.tokens, spelled, CompletionSettings(**options))
-        return search, drive(search, self.model, self.model.initial_state(1))
+        state = self.model.initial_state(1)
+        search = begun_search(self.tokens, self.model, state, spelled, CompletionSettings(**options))
+        return search, drive(search, self.model)
 
     def test_their_probabilities_are_the_row_renormalised(self):
         search, steps = self.search(b" c")
@@ -302,8 +315,8 @@ def frontier(monkeypatch):
     """Frontier with the children of two nodes, one of which follows a word."""
     monkeypatch.setattr(module, "_MIN_PRUNED_CHILDREN", 4)
     made = Frontier()
-    made.add(Node(None, 0, 1.0), 0, np.arange(4), np.array([0.4, 0.1, 0.3, 0.2]))
-    made.add(Node(None, 1, 1.0), 1, np.arange(3), np.array([0.35, 0.05, 0.25]))
+    made.add(Node(None, 1.0), 0, np.arange(4), np.array([0.4, 0.1, 0.3, 0.2]))
+    made.add(Node(None, 1.0), 1, np.arange(3), np.array([0.35, 0.05, 0.25]))
     return made
 
 
