@@ -281,18 +281,27 @@ def _best_completions(
         if num_read > _CHARS_PER_STEP:
             num_read = 0
             yield None
-        folded = _folded(text)
-        words = folded.split()
-        # with or without punctuation
-        is_blocked = phrases is not None and any(
-            map(phrases.find, (words, chain.from_iterable(sentence_words(folded))))
-        )
-        is_blocked = is_blocked or any(one.has_part_in(text) for one in blocked.lists)
-        if not is_blocked and _CONTROL_TOKENS.isdisjoint(words):
+        if not _is_blocked(text, blocked, phrases):
             best.append(completions[number])
             if len(best) == settings.limit:
                 break
     return best
+
+
+def _is_blocked(text: str, blocked: "_Blocked", phrases: PhraseAutomaton[str] | None) -> bool:
+    """Return whether a completion has a control token, or a blocked word or phrase, with or without punctuation."""
+    if not blocked and text.isascii() and "<" not in text:
+        return False
+    folded = _folded(text)
+    words = folded.split()
+    return (
+        not _CONTROL_TOKENS.isdisjoint(words)
+        or (
+            phrases is not None
+            and any(map(phrases.find, (words, chain.from_iterable(sentence_words(folded)))))
+        )
+        or any(one.has_part_in(text) for one in blocked.lists)
+    )
 
 
 def _folded(text: str) -> str:
@@ -302,15 +311,28 @@ def _folded(text: str) -> str:
 class _Blocked(NamedTuple):
     """Words and phrases, folded, and lists of them, that completions must not have."""
 
-    phrases: list[tuple[str, ...]]
-    lists: list[WordList]
+    phrases: Sequence[tuple[str, ...]] = ()
+    lists: Sequence[WordList] = ()
+
+    def __bool__(self) -> bool:
+        """Return whether anything is blocked."""
+        return bool(self.phrases or self.lists)
 
     def num_with_prefix(self, prefix: str) -> int:
         """Return the number of those that begin with a prefix, also in another case unless a list compares it."""
+        if not self:
+            return 0
         folded = prefix.casefold()
         return sum(words[0].startswith(folded) for words in self.phrases) + sum(
             one.num_with_prefix(prefix) for one in self.lists
         )
+
+
+def _blocked_by(blocklist: Sequence[str | WordList]) -> Steps[_Blocked]:
+    """Fold the entries of a blocklist."""
+    given = [one for one in blocklist if isinstance(one, str)]
+    words = yield from map_in_steps(given, lambda one: tuple(_folded(one).split()), size=len)
+    return _Blocked([*dict.fromkeys(filter(None, words))], _lists_in(blocklist))
 
 
 def _lists_in(entries: Iterable[Any]) -> list[WordList]:
@@ -547,32 +569,16 @@ def rank_completions(
         UnsupportedError: a model reads backward.
     """
     limits.check_characters(text, param="text")
-    given = [one for one in blocklist if isinstance(one, str)]
-    words = yield from map_in_steps(given, lambda one: tuple(_folded(one).split()), size=len)
-    blocked = _Blocked([*dict.fromkeys(filter(None, words))], _lists_in(blocklist))
-    splits, entries = [], []
-    for loaded, _ in models:
-        check_forward(loaded)
-        split = split_prefix(loaded.tokenizer, text)
-        entry = cached
-        texts = None if len(models) > 1 or _max_edits(settings, split) else loaded.ngram_texts
-        if entry is None and texts is not None:
-            entry = NextTokenEntry(*texts.read(split.context))
-        if entry is None:
-            entry = yield from predict_next(loaded, split.context, limits, param="text")
-        limits.check_length(entry.num_tokens, param="text")
-        splits.append(split)
-        entries.append(entry)
+    blocked = (yield from _blocked_by(blocklist)) if blocklist else _Blocked()
+    splits, entries = yield from _read_contexts(models, text, settings, limits, cached)
     weights = [1.0]
     if len(models) > 1:
         weights = (yield from weights_after(models, splits, entries, text)).tolist()
     typed = min(splits, key=lambda one: one.start)
     compose = models[0].loaded.tokenizer.normaliser.compose
     personal: list[UserModel | WordList] = [] if user is None else [user]
-    personal += yield from _dictionary_models(
-        [one for one in dictionary if not isinstance(one, WordList)], compose
-    )
-    personal += _lists_in(dictionary)
+    if dictionary:
+        personal += yield from _dictionary_models(dictionary, compose)
     parts, limit = [], 0
     for (loaded, _), split, entry, weight in zip(models, splits, entries, weights, strict=True):
         part = _OfModel(WeightedModel(loaded, weight), text, settings, split, entry)
@@ -603,6 +609,30 @@ def rank_completions(
     best = yield from _best_completions(completions, settings, typed, blocked, share, live)
     unexplored = (1 - share) * math.fsum(part.weight * part.unexplored for part in parts) / live
     return Ranking(typed, best, unexplored, weights)
+
+
+def _read_contexts(
+    models: Sequence[WeightedModel],
+    text: str,
+    settings: RankingSettings,
+    limits: Limits,
+    cached: NextTokenEntry | None,
+) -> Work[Any, tuple[list[PrefixSplit], list[NextTokenEntry]]]:
+    """Split a text for each model, and read what stands before the typed prefix."""
+    splits, entries = [], []
+    for loaded, _ in models:
+        check_forward(loaded)
+        split = split_prefix(loaded.tokenizer, text)
+        entry = cached
+        texts = None if len(models) > 1 or _max_edits(settings, split) else loaded.ngram_texts
+        if entry is None and texts is not None:
+            entry = NextTokenEntry(*texts.read(split.context))
+        if entry is None:
+            entry = yield from predict_next(loaded, split.context, limits, param="text")
+        limits.check_length(entry.num_tokens, param="text")
+        splits.append(split)
+        entries.append(entry)
+    return splits, entries
 
 
 @lru_cache(maxsize=256)
@@ -646,15 +676,14 @@ def _merged(parts: Sequence[_OfModel]) -> Work[Any, dict[str, RankedCompletion]]
 
 
 def _dictionary_models(
-    dictionary: Sequence[tuple[str, float]], compose: Callable[[str], str]
-) -> Steps[list[UserModel]]:
-    """Return a model of a dictionary's words, composed, with its phrases' bigrams; none if empty."""
-    if not dictionary:
-        return []
+    dictionary: Sequence[tuple[str, float] | WordList], compose: Callable[[str], str]
+) -> Steps[list[UserModel | WordList]]:
+    """Return a model of a dictionary's words, composed, with its phrases' bigrams, and its lists."""
     words = defaultdict[str, float](float)
     followers = defaultdict[str, defaultdict[str, float]](lambda: defaultdict(float))
     count = num_read = 0
-    for number, (text, weight) in enumerate(dictionary, start=1):
+    lists, entries = _lists_in(dictionary), (one for one in dictionary if not isinstance(one, WordList))
+    for number, (text, weight) in enumerate(entries, start=1):
         parts = compose(text).split()
         count += len(parts)
         for word in parts:
@@ -670,4 +699,4 @@ def _dictionary_models(
         if count - num_read > _WORDS_PER_STEP:
             num_read = count
             yield
-    return [UserModel(words, followers)] if words else []
+    return [UserModel(words, followers), *lists] if words else [*lists]

@@ -349,6 +349,8 @@ class Call:
             WordListStoreError: a list is damaged.
         """
         found = list[Any]()
+        if not entries:
+            return found
         count = sum(isinstance(one, StoredWords) for one in entries)
         if count > MAX_WORD_LISTS:
             raise InputError.of(param, f"names {count} word lists; at most {MAX_WORD_LISTS} are accepted")
