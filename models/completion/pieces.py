@@ -77,6 +77,8 @@ class WordPieces(NamedTuple):
 class PieceTables:
     """Tokens and words of a token trie, and kernels, for searches.
 
+    It keeps no reference to the trie, which keeps it: the garbage collector would never free the two.
+
     Attributes:
         tokens: spelling of each token.
         bare: the same without a first space.
@@ -84,7 +86,6 @@ class PieceTables:
     """
 
     def __init__(self, trie: TokenTrie) -> None:
-        self._trie = trie
         self.tokens = TokenHashes.of(trie.token_bytes)
         self.bare = TokenHashes.of([spelled.removeprefix(_SPACE) for spelled in trie.token_bytes])
         self.lexicon = OPEN_VOCABULARY
@@ -103,40 +104,13 @@ class PieceTables:
         tables: PieceTables = trie.derived["pieces"]
         return tables
 
-    def pieces(self, word_state: WordState, spelled: bytes, *, any_case: bool) -> WordPieces:
+    def pieces(self, trie: TokenTrie, word_state: WordState, spelled: bytes, *, any_case: bool) -> WordPieces:
         """Return the tokens after a beginning of a word that begin with these bytes, or that these begin with."""
         key = word_state, spelled, any_case
         if (found := self._pieces.find(key)) is None:
-            found = self._find_pieces(word_state, spelled, any_case=any_case)
+            found = _find_pieces(trie, word_state, spelled, any_case=any_case)
             self._pieces.insert(key, found, 1)
         return found
-
-    def _find_pieces(self, word_state: WordState, spelled: bytes, *, any_case: bool) -> WordPieces:
-        trie = self._trie
-        moves = trie.transitions(word_state)
-        if spelled:
-            moves = trie.transitions_along(word_state, spelled, trie.folded if any_case else trie.exact)
-        numbers: dict[bytes, int] = {}
-        crossing, groups, bytewise = list[int](), list[int](), list[int]()
-        for token in moves.crossing.tolist():
-            added = trie.token_bytes[token][spelled.startswith(_SPACE) :]
-            ends, after = scan_words(word_state, added)
-            if ends:
-                crossing.append(token)
-                groups.append(numbers.setdefault((word_state.pending + added)[: ends[0]], len(numbers)))
-            elif after is not None:
-                bytewise.append(token)
-        inside = [*moves.inside.tolist(), *bytewise]
-        undecided = {*trie.undecided(moves.inside).tolist(), *bytewise}
-        return WordPieces(
-            np.array(inside, np.int32),
-            np.array([token in undecided for token in inside], np.bool_),
-            moves.ending.astype(np.int32),
-            np.array(crossing, np.int32),
-            np.array(groups, np.int32),
-            [*numbers],
-            HashedTexts.of([*numbers]),
-        )
 
 
 class PieceSearch(CompletionSearch):
@@ -189,7 +163,7 @@ class PieceSearch(CompletionSearch):
         key = node.word_state, node.num_matched
         if key not in self._pieces:
             self._pieces[key] = self._tables.pieces(
-                node.word_state, rest, any_case=self._settings.ignore_case
+                self._tokens, node.word_state, rest, any_case=self._settings.ignore_case
             )
         pieces = self._pieces[key]
         keeps = not rest and self._most == _MIN_RANKED
@@ -296,6 +270,33 @@ class PieceSearch(CompletionSearch):
             arrays = _enlarged(arrays, names, size)._replace(slots=np.full(2 * size, -1, np.int32))
             index_words(arrays)
         self._arrays = arrays
+
+
+def _find_pieces(trie: TokenTrie, word_state: WordState, spelled: bytes, *, any_case: bool) -> WordPieces:
+    moves = trie.transitions(word_state)
+    if spelled:
+        moves = trie.transitions_along(word_state, spelled, trie.folded if any_case else trie.exact)
+    numbers: dict[bytes, int] = {}
+    crossing, groups, bytewise = list[int](), list[int](), list[int]()
+    for token in moves.crossing.tolist():
+        added = trie.token_bytes[token][spelled.startswith(_SPACE) :]
+        ends, after = scan_words(word_state, added)
+        if ends:
+            crossing.append(token)
+            groups.append(numbers.setdefault((word_state.pending + added)[: ends[0]], len(numbers)))
+        elif after is not None:
+            bytewise.append(token)
+    inside = [*moves.inside.tolist(), *bytewise]
+    undecided = {*trie.undecided(moves.inside).tolist(), *bytewise}
+    return WordPieces(
+        np.array(inside, np.int32),
+        np.array([token in undecided for token in inside], np.bool_),
+        moves.ending.astype(np.int32),
+        np.array(crossing, np.int32),
+        np.array(groups, np.int32),
+        [*numbers],
+        HashedTexts.of([*numbers]),
+    )
 
 
 def _enlarged(arrays: Any, names: Sequence[str], size: int) -> Any:

@@ -1,5 +1,8 @@
 """Search over pieces by compiled code: readings that keys share, and the same words as the search in Python."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
@@ -170,6 +173,21 @@ def test_impossible_tokens_have_no_share():
 def test_tables_of_a_token_trie_are_made_once():
     tokens = trie_with_words("unigram", ["cat"])
     assert PieceTables.of(tokens) is PieceTables.of(tokens)
+
+
+def test_a_token_trie_is_freed_with_its_tables():
+    """The collector of cycles does not look at models: a cycle would keep each version for ever."""
+    tokens = trie_with_words("unigram", ["cat"])
+    search = PieceSearch(tokens, first_reading("unigram"), b" c", CompletionSettings())
+    drive(search, piece_model("unigram"))
+    gc.collect()
+    gc.disable()
+    try:
+        trie, tables = weakref.ref(tokens), weakref.ref(PieceTables.of(tokens))
+        del tokens, search
+        assert (trie(), tables()) == (None, None)
+    finally:
+        gc.enable()
 
 
 def test_readings_past_their_share_of_the_cache_are_dropped():
