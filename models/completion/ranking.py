@@ -43,6 +43,7 @@ from models.completion.user_model import (
     previous_word,
     sentence_words,
 )
+from models.completion.words import ScoredCompletion
 from models.errors import InputError
 from models.language_model import CONTROL_TOKENS, SCORES
 from models.phrases import PhraseAutomaton
@@ -50,7 +51,7 @@ from models.prefix_cache import NextTokenEntry
 from models.scoring.model_weights import WeightedModel, weights_after
 from models.scoring.sequences import predict_next
 from models.slots import MAX_MEMBER_WORDS
-from models.text_model import Limits, check_forward
+from models.text_model import Limits, TextModel, check_forward
 from models.word_list import WordList
 from models.words import JOINERS, match_beginning, plain_form
 
@@ -328,6 +329,9 @@ class _Blocked(NamedTuple):
         )
 
 
+_NOT_BLOCKED = _Blocked()
+
+
 def _blocked_by(blocklist: Sequence[str | WordList]) -> Steps[_Blocked]:
     """Fold the entries of a blocklist."""
     given = [one for one in blocklist if isinstance(one, str)]
@@ -569,8 +573,10 @@ def rank_completions(
         UnsupportedError: a model reads backward.
     """
     limits.check_characters(text, param="text")
-    blocked = (yield from _blocked_by(blocklist)) if blocklist else _Blocked()
+    blocked = (yield from _blocked_by(blocklist)) if blocklist else _NOT_BLOCKED
     splits, entries = yield from _read_contexts(models, text, settings, limits, cached)
+    if user is None and not (dictionary or blocked) and _keeps_order(models, settings, splits[0]):
+        return (yield from _rank_found(models[0].loaded, settings, splits[0], entries[0]))
     weights = [1.0]
     if len(models) > 1:
         weights = (yield from weights_after(models, splits, entries, text)).tolist()
@@ -609,6 +615,46 @@ def rank_completions(
     best = yield from _best_completions(completions, settings, typed, blocked, share, live)
     unexplored = (1 - share) * math.fsum(part.weight * part.unexplored for part in parts) / live
     return Ranking(typed, best, unexplored, weights)
+
+
+def _keeps_order(models: Sequence[WeightedModel], settings: RankingSettings, typed: PrefixSplit) -> bool:
+    """Return whether completions are ranked as a search finds them: by probability, of one model, as they are."""
+    loaded = models[0].loaded
+    return (
+        len(models) == 1
+        and settings.rank == "probability"
+        and not (settings.ignore_case or loaded.tokenizer.normaliser.changes_case)
+        and not (loaded.token_trie.has_members or _max_edits(settings, typed))
+        and typed.prefix.isascii()
+    )
+
+
+def _rank_found(
+    loaded: TextModel, settings: RankingSettings, typed: PrefixSplit, entry: NextTokenEntry
+) -> Work[Any, Ranking]:
+    """Return what a search finds; most keystrokes ask for no more."""
+    limited = _limited(settings, settings.limit + 1, settings.max_steps)
+    search = start_search(loaded, Reading.after(entry), typed.spelled, limited)
+    yield from run_searches(loaded, [search])
+    if entry.longer:  # its size has changed
+        loaded.next_token_cache.put(typed.context, entry)
+    found, live, unexplored = search.result()
+    complete_mass = math.fsum([one.mass for one in found if one.is_complete and one.num_words == 1])
+    covered = max(complete_mass, live * (1 - unexplored))
+    if not (live := max(live, covered)):
+        return Ranking(typed, [], 0.0, [1.0])
+    least = max(settings.min_probability, _MIN_PROBABILITY)
+    best = [
+        RankedCompletion(one.text, one.num_words, 0, one.is_complete, one.mass / live)
+        for one in sorted(found, key=_search_order)
+        if one.mass / live >= least and not _is_blocked(one.text, _NOT_BLOCKED, None)
+    ]
+    return Ranking(typed, best[: settings.limit], max(0.0, live - covered) / live, [1.0])
+
+
+def _search_order(one: ScoredCompletion) -> tuple[bool, float, str]:
+    """Return the sort key of a completion: complete words precede beginnings."""
+    return not one.is_complete, -one.mass, one.text
 
 
 def _read_contexts(

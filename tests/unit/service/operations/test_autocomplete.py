@@ -1,6 +1,7 @@
 """Parts of autocomplete: letter case, cached model results, users' words and sessions."""
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -47,6 +48,33 @@ def complete(model, text, **options):
 )
 def test_words_are_completed_with_the_typed_apostrophe(typed, expected, options):
     assert complete("words", f"we {typed}", **options)[expected].suffix == expected[len(typed) :]
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("text", ["", "we", "we ", "we a", "we ar", "we zz", "use (", "<"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"limit": 2},
+        {"max_words": 3},
+        {"min_probability": 0.05},
+        {"max_steps": 3},
+        {"open_vocabulary": True},
+    ],
+)
+def test_a_blocked_word_that_no_completion_has_changes_nothing(model, text, options):
+    """Without a blocklist, a search's words are not merged and ordered again."""
+    models = [WeightedModel(MODELS[model])]
+    plain, other = (
+        run_to_completion(autocomplete(models, AutocompleteRequest(text=text, **options, **given), LIMITS))
+        for given in ({}, {"blocklist": ["qqqqqq"]})
+    )
+    found, expected = ([replace(one, probability=0) for one in reply.completions] for reply in (plain, other))
+    assert found == expected
+    for one, same in zip(plain.completions, other.completions, strict=True):
+        assert one.probability == pytest.approx(same.probability, rel=1e-12)
+    assert plain.unexplored_mass == pytest.approx(other.unexplored_mass, rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.parametrize("model", MODELS)
