@@ -34,7 +34,9 @@ def test_lines_are_answered_by_lines(case, guarded_asker):
     case.validate_response(answer, excluded_checks=[negative_data_rejection, response_schema_conformance])
     if answer.status_code == HTTPStatus.OK and case.media_type == LINES:
         asked = max(1, len(case.body)) if isinstance(case.body, list) else 1  # an empty line is a line
-        assert len(answer.content.splitlines()) == asked
+        lines = answer.content.splitlines()
+        # a request that ran out of its `timeout_ms` ends with a line that says so
+        assert len(lines) == asked or (len(lines) <= asked + 1 and b'"deadline_exceeded"' in lines[-1])
 
 
 def test_the_document_is_the_one_that_is_served(guarded):
