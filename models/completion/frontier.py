@@ -326,10 +326,8 @@ def add_node(  # noqa: C901 - words that end, and sequences that go on
     first = past = search.counts[POOL]
     for place in range(len(continuations.tokens)):
         if continuations.shares[place] > least and (is_longer or continuations.is_undecided[place]):
-            search.tokens[past], search.shares[past] = (
-                continuations.tokens[place],
-                continuations.shares[place],
-            )
+            search.tokens[past] = continuations.tokens[place]
+            search.shares[past] = continuations.shares[place]
             past += 1
     first = max(first, past - most)
     kept = 0.0

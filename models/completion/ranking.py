@@ -43,7 +43,6 @@ from models.completion.user_model import (
     previous_word,
     sentence_words,
 )
-from models.completion.words import ScoredCompletion
 from models.errors import InputError
 from models.language_model import CONTROL_TOKENS, SCORES
 from models.phrases import PhraseAutomaton
@@ -395,9 +394,8 @@ class _OfModel:
             splits.append(typed._replace(prefix=plain, spelled=b" " * (typed.spelled[:1] == b" ") + word))
         for split in splits:
             self._searches = yield from self._create_searches(split, limit)
-            yield from run_searches(self._loaded, [search for _, search in self._searches])
-            if self._entry.longer:  # its size has changed
-                self._loaded.next_token_cache.put(typed.context, self._entry)
+            searches = (search for _, search in self._searches)
+            yield from run_searches(self._loaded, [*searches], typed.context, self._entry)
             yield from self._collect_words()
             if not all(one.edits for one in self.completions.values()):
                 break
@@ -635,9 +633,7 @@ def _rank_found(
     """Return what a search finds; most keystrokes ask for no more."""
     limited = _limited(settings, settings.limit + 1, settings.max_steps)
     search = start_search(loaded, Reading.after(entry), typed.spelled, limited)
-    yield from run_searches(loaded, [search])
-    if entry.longer:  # its size has changed
-        loaded.next_token_cache.put(typed.context, entry)
+    yield from run_searches(loaded, [search], typed.context, entry)
     found, live, unexplored = search.result()
     complete_mass = math.fsum([one.mass for one in found if one.is_complete and one.num_words == 1])
     covered = max(complete_mass, live * (1 - unexplored))
@@ -646,15 +642,10 @@ def _rank_found(
     least = max(settings.min_probability, _MIN_PROBABILITY)
     best = [
         RankedCompletion(one.text, one.num_words, 0, one.is_complete, one.mass / live)
-        for one in sorted(found, key=_search_order)
+        for one in sorted(found, key=lambda one: (not one.is_complete, -one.mass, one.text))
         if one.mass / live >= least and not _is_blocked(one.text, _NOT_BLOCKED, None)
     ]
     return Ranking(typed, best[: settings.limit], max(0.0, live - covered) / live, [1.0])
-
-
-def _search_order(one: ScoredCompletion) -> tuple[bool, float, str]:
-    """Return the sort key of a completion: complete words precede beginnings."""
-    return not one.is_complete, -one.mass, one.text
 
 
 def _read_contexts(

@@ -10,6 +10,7 @@ from models.calls import Read, Step, Work, materialize, view
 from models.completion.search import CompletionSearch, CompletionSettings, Reading
 from models.completion.words import NextWords, WordSearch
 from models.language_model import STATE
+from models.prefix_cache import NextTokenEntry
 
 if TYPE_CHECKING:
     from models.text_model import TextModel
@@ -42,31 +43,40 @@ def start_search(loaded: "TextModel", first: Reading, spelled: bytes, settings: 
     return CompletionSearch(tokens, known, spelled, settings)
 
 
-def run_searches(loaded: "TextModel", searches: Sequence[Search]) -> Work[Any, None]:
-    """Run searches of a model to their ends, their next steps in one model call."""
-    running = [search for search in searches if isinstance(search, CompletionSearch)]
-    while running:
-        active = []
-        for search in running:
-            if (asked := search.next_step()) is not None:
-                active.append((search, *asked))
-            if len(running) > 1:
-                yield None
-        if not active:
-            return
-        first, *rest = (state for _, state, _ in active)
-        tokens = np.concatenate([own for _, _, own in active])
-        before = first.concatenate(rest) if rest else first
-        state, rows = (yield from _read_tokens(loaded, before, tokens)) if len(tokens) else (before, [])
-        begin = 0
-        for search, _, own in active:
-            end = begin + len(own)
-            after = state.select(np.arange(begin, end))
-            for at in range(begin, max(end, begin + 1), search.rows_at_once):
-                if at or not len(tokens):
+def run_searches(
+    loaded: "TextModel", searches: Sequence[Search], context: str, entry: NextTokenEntry
+) -> Work[Any, None]:
+    """Run searches after a context to their ends, their next steps in one model call.
+
+    The cache then counts what they read, also if they were cancelled.
+    """
+    try:
+        running = [search for search in searches if isinstance(search, CompletionSearch)]
+        while running:
+            active = []
+            for search in running:
+                if (asked := search.next_step()) is not None:
+                    active.append((search, *asked))
+                if len(running) > 1:
                     yield None
-                search.update(after, rows[at : min(at + search.rows_at_once, end)], at - begin)
-            begin = end
+            if not active:
+                return
+            first, *rest = (state for _, state, _ in active)
+            tokens = np.concatenate([own for _, _, own in active])
+            before = first.concatenate(rest) if rest else first
+            state, rows = (yield from _read_tokens(loaded, before, tokens)) if len(tokens) else (before, [])
+            begin = 0
+            for search, _, own in active:
+                end = begin + len(own)
+                after = state.select(np.arange(begin, end))
+                for at in range(begin, max(end, begin + 1), search.rows_at_once):
+                    if at or not len(tokens):
+                        yield None
+                    search.update(after, rows[at : min(at + search.rows_at_once, end)], at - begin)
+                begin = end
+    finally:
+        if entry.longer:
+            loaded.next_token_cache.put(context, entry)
 
 
 def _read_tokens(loaded: "TextModel", state: Any, tokens: TokenIds) -> Work[Any, tuple[Any, Any]]:

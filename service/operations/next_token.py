@@ -333,7 +333,7 @@ class _NextWords(_AfterContexts[list[NextWordResult]]):
                 limit=request.top_k, max_steps=MAX_SEARCH_STEPS, open_vocabulary=True
             )
             search = start_search(loaded, Reading.after(entry), typed.spelled, settings)
-            yield from run_searches(loaded, [search])
+            yield from run_searches(loaded, [search], typed.context, entry)
             found = search.result()
             words = [
                 WordCandidate(word.text, math.log(word.mass))

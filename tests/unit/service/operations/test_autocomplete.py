@@ -6,11 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from models.calls import run_to_completion
+from models.calls import run_call, run_to_completion
+from models.completion.search import CompletionSettings, Reading
+from models.completion.searches import run_searches, start_search
 from models.errors import SupersededError
 from models.language_model import Vocabulary
 from models.prefix_cache import NextTokenCache, NextTokenEntry
 from models.scoring.model_weights import WeightedModel
+from models.scoring.sequences import predict_next
 from models.text_model import Limits
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.words import match_beginning
@@ -85,6 +88,22 @@ def test_words_of_a_dictionary_are_found_with_either_apostrophe(model, entry, ty
     (one,) = (one for one in found.values() if one.text.replace("\u2019", "'") == "couldn't")
     assert one.start == 3
     assert one.suffix == ("t" if one.text.startswith(typed) else None)
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_the_cache_counts_what_a_search_has_read(is_cancelled):
+    model = replace(MODELS["characters"], next_token_cache=NextTokenCache(1 << 24))
+    entry = run_to_completion(predict_next(model, "we ", LIMITS, param="text"))
+    before = model.next_token_cache.num_bytes
+    search = start_search(model, Reading.after(entry), b"a", CompletionSettings())
+    work = run_searches(model, [search], "we ", entry)
+    if is_cancelled:
+        read = run_call(next(work))
+        work.send(read)
+        work.close()
+    else:
+        run_to_completion(work)
+    assert model.next_token_cache.num_bytes == before + entry.longer.num_bytes > before
 
 
 def test_a_pattern_model_completes_after_either_apostrophe_without_a_space():
