@@ -34,6 +34,8 @@ def test_lines_are_answered_by_lines(case, guarded_asker):
     case.validate_response(answer, excluded_checks=[negative_data_rejection, response_schema_conformance])
     if answer.status_code == HTTPStatus.OK and case.media_type == LINES:
         asked = max(1, len(case.body)) if isinstance(case.body, list) else 1  # an empty line is a line
+        if case.path == "/v1/wordlists/{name}":
+            asked = 1  # the lines are the entries of one list
         lines = answer.content.splitlines()
         # a request that ran out of its `timeout_ms` ends with a line that says so
         is_cut = "timeout_ms" in case.query and b'"deadline_exceeded"' in lines[-1]
