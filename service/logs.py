@@ -19,8 +19,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
-from datetime import UTC, datetime
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TextIO
 
 import structlog
@@ -30,7 +29,7 @@ _OWN_LOGGERS = ("service", "models", "training")
 _FRAMES = 50
 # C0 and C1 controls, line separators and text direction controls
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-_SEPARATOR, _SPECIAL = re.compile('[ =\t\n"]'), re.compile(r'["(\\]')
+_SEPARATOR = re.compile('[ =\t\n"]')
 _Event = MutableMapping[str, Any]
 
 _MAX_WAITING_LINES = 8192
@@ -53,11 +52,15 @@ class LineWriter:
     Attributes:
         stream: file that receives the lines.
         num_dropped: lines that were not written.
+        render_request: function that renders the line of a request from its time (seconds since the epoch) and fields.
     """
 
     def __init__(self) -> None:
         self.stream: TextIO = sys.stderr
         self.num_dropped = 0
+        self.render_request: Callable[[float, _Event], str] = partial(
+            _render_request, [_render_columns], None
+        )
         self._lines: deque[str | Callable[[], str]] = deque()
         self._rest = b""  # of lines of which a part is written
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -132,8 +135,9 @@ class LineWriter:
         self._rest = b""
 
 
-writer = LineWriter()
-"""Writer of this process's log."""
+def log_request(fields: dict[str, Any]) -> None:
+    """Write the line of a request, without structlog's steps: they would take as long as a short text's score."""
+    writer.write(partial(writer.render_request, time.time(), fields))
 
 
 def configure_logs(*, level: str, form: str, texts: bool = False, worker: int | None = None) -> None:
@@ -153,7 +157,7 @@ def configure_logs(*, level: str, form: str, texts: bool = False, worker: int | 
     else:
         steps = [_render_columns]
     render = partial(_render, steps)
-    writer.stream = sys.stderr
+    writer.stream, writer.render_request = sys.stderr, partial(_render_request, steps, worker)
     structlog.configure(  # not by `logging`, which would double a line's cost
         processors=[
             partial(_complete, worker=worker, texts=texts, is_ours=True),
@@ -179,6 +183,11 @@ def configure_logs(*, level: str, form: str, texts: bool = False, worker: int | 
         logging.getLogger(name).setLevel(level.upper())
 
 
+def _render_request(steps: Sequence[Any], worker: int | None, now_s: float, fields: _Event) -> str:
+    fields["event"] = "request"
+    return _render(steps, None, "info", _stamp(fields, "info", now_s, worker))
+
+
 def _render(steps: Sequence[Any], logger: Any, method: str, event: Any) -> str:
     for step in steps:
         event = step(logger, method, event)
@@ -193,7 +202,9 @@ def _render_columns(logger: Any, method: str, event: _Event) -> str:
         [f"{key}={value if isinstance(value := event[key], str) else repr(value)}" for key in sorted(event)]
     )
     # one look at most lines tells that no value has to be escaped or quoted
-    is_plain = pairs.count(" ") + 1 == pairs.count("=") == len(event) and _SPECIAL.search(pairs) is None
+    is_plain = pairs.count(" ") + 1 == pairs.count("=") == len(event) and not (
+        '"' in pairs or "(" in pairs or "\\" in pairs
+    )
     if not ((is_plain or not pairs) and (name + pairs).isprintable()):
         name = escape(name)
         escaped = sorted(_escape_values(logger, method, event).items())
@@ -229,6 +240,20 @@ def _escape_values(_logger: Any, _method: str, event: _Event) -> _Event:
     return event
 
 
+@lru_cache(maxsize=4)
+def _format_second(second: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+
+
+def _stamp(event: _Event, level: str, now_s: float, worker: int | None) -> _Event:
+    """Add level, time and worker to a line."""
+    if worker is not None:
+        event.setdefault("worker", worker)  # unless the line names another worker
+    second = int(now_s)
+    event["level"], event["timestamp"] = level, f"{_format_second(second)}.{int((now_s - second) * 1e6):06}Z"
+    return event
+
+
 def _complete(
     _logger: Any, method: str, event: _Event, *, worker: int | None, texts: bool, is_ours: bool
 ) -> _Event:
@@ -237,10 +262,7 @@ def _complete(
     Without `texts`, messages of exceptions that a request may have caused are omitted. If `is_ours`, the line is of
     this program, and has a `request_id` if a request caused it.
     """
-    if worker is not None:
-        event.setdefault("worker", worker)  # unless the line names another worker
-    now = datetime.now(UTC).isoformat(timespec="microseconds")
-    event["level"], event["timestamp"] = method, now.replace("+00:00", "Z")
+    _stamp(event, method, time.time(), worker)
     error = event.pop("exc_info", None)
     # True, or a tuple like that of `sys.exc_info`
     if error and not isinstance(error, BaseException):
@@ -262,3 +284,7 @@ def _format_exception(error: BaseException, *, messages: bool) -> Iterator[str]:
         yield from frame.rstrip("\n").split("\n")
     kind = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
     yield f"{kind}: {error}" if messages else kind
+
+
+writer = LineWriter()
+"""Writer of this process's log."""

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.api_errors import CLIENT_GONE, INTERNAL_ERROR, error_response, not_found, response_to
 from service.engine.metrics import Metrics
+from service.logs import log_request
 from service.middleware.authentication import Authentication
 from service.middleware.cross_origin import CrossOriginGuard, CrossOriginReplies
 from service.middleware.guarded_request import (
@@ -66,9 +67,7 @@ class Guard:
     def __post_init__(self) -> None:
         self.cors.app = self._guard
         self.connections = ConnectionLimit(self.metrics)
-        # once, and not below its level, as both take long
-        self._logger = _log.bind()
-        self._logs_requests = self._logger.is_enabled_for(logging.INFO)
+        self._logs_requests = _log.bind().is_enabled_for(logging.INFO)
         self._counters: dict[tuple[str, str, int], tuple[Callable[[], None], Callable[[float], None]]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -148,12 +147,5 @@ class Guard:
             return
         if status == CLIENT_GONE or not request.is_complete:
             fields["cut_off"] = True
-        self._logger.info(
-            "request",
-            method=method,
-            route=route,
-            status=status,
-            duration_ms=round(1000 * elapsed_s, 3),
-            request_id=request.request_id,
-            **fields,
-        )
+        line = {"method": method, "route": route, "status": status, "duration_ms": round(1000 * elapsed_s, 3)}
+        log_request({**line, "request_id": request.request_id, **fields})

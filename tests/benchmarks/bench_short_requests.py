@@ -3,7 +3,8 @@
     GRAMOPHONE_DATA=… python tests/benchmarks/bench_short_requests.py [--rounds 5] [--requests 20000] [--log-level info]
 
 The program is FastAPI and KenLM's module with the same model, in one process like the service. Each text is sent once,
-so nothing can be remembered; the greatest difference of 100 scores is printed. Rounds alternate: read the ratios.
+so nothing can be remembered; the greatest difference of 100 scores is printed. Rounds alternate: read the ratios. A row
+compares an operation that does nothing, added to the service for this benchmark, with an empty route of the program.
 Without the public data the model is of Python's documentation. Nothing is written outside a temporary folder.
 """
 
@@ -19,7 +20,6 @@ from pathlib import Path
 
 import httpx
 from preparation import (
-    GRAMOPHONE,
     QUIET,
     data_folder,
     free_port,
@@ -50,10 +50,30 @@ async def score(request: ScoreRequest) -> Reply:
     return Reply(results=[
         Result(logprob=model.score(text) * math.log(10), num_tokens=len(text.split()) + 1) for text in request.texts
     ])
+@app.post("/v1/nothing")
+async def nothing():
+    return {}
 @app.get("/health/ready")
 async def ready():
     return {}
 uvicorn.run(app, port=int(sys.argv[1]), access_log=False, log_level="error", loop="uvloop", http="httptools")
+"""
+SERVICE = """
+from service.operations.operation import ModelOperation
+from service.routes import operations
+from service.schemas.wire import WireModel
+class NothingRequest(WireModel):
+    "Ask for nothing."
+    model: str | None = None
+class Nothing(ModelOperation):
+    "Do nothing."
+    request, may_run_inline = NothingRequest, True
+    def run(self):
+        return {}
+        yield
+operations.router.operation(Nothing, "/v1/nothing", "do_nothing", "Score", dict)
+from service.cli.main import main
+main()
 """
 CLIENTS = 16
 
@@ -73,9 +93,9 @@ def ask(port, body):
     ]["logprob"]
 
 
-def rate(port, bodies):
+def rate(port, bodies, path):
     """Send each body once; return the replies per second and the median latency in ms."""
-    requests = [Request("/v1/score", body) for body in bodies]
+    requests = [Request(path, body) for body in bodies]
     settings = LoadSettings(num_requests=len(requests))
     summary = summarise_load(
         run_load(Target.parse(f"http://127.0.0.1:{port}"), requests, ClosedLoop(CLIENTS), settings)
@@ -84,12 +104,12 @@ def rate(port, bodies):
     return summary.achieved_per_s, summary.latency_ms.p50
 
 
-def compare(name, ports, bodies, of_peer, rounds):
+def compare(name, ports, bodies, of_peer, rounds, path="/v1/score"):
     """Print the rates of both by turns, and the median of their ratio with its range."""
     both = []
     for number in range(rounds + 1):  # the first warms up
         ours, theirs = (
-            rate(port, given[number :: rounds + 1])
+            rate(port, given[number :: rounds + 1], path)
             for port, given in zip(ports, (bodies, of_peer), strict=True)
         )
         both.append((ours, theirs))
@@ -99,7 +119,7 @@ def compare(name, ports, bodies, of_peer, rounds):
         for one in zip(*both[1:], strict=True)
     )
     print(
-        f"{name:24} {ours:7,.0f}/s (p50 {ms:.2f} ms)   program {theirs:7,.0f}/s (p50 {their_ms:.2f} ms)   "
+        f"{name:26} {ours:7,.0f}/s (p50 {ms:.2f} ms)   program {theirs:7,.0f}/s (p50 {their_ms:.2f} ms)   "
         f"ratio {statistics.median(ratios):.2f} [{ratios[0]:.2f}, {ratios[-1]:.2f}]",
         flush=True,
     )
@@ -121,7 +141,7 @@ def main():
         gramophone("models", "export-arpa", "m", arpa, *registry)
         ports = free_port(), free_port()
         environment = {**os.environ, "GRAMOPHONE_LOG_LEVEL": given.log_level}  # noqa: TID251 - no service
-        serve = [*GRAMOPHONE, "serve", *map(str, registry), "--port", str(ports[0])]
+        serve = [sys.executable, "-c", SERVICE, "serve", *map(str, registry), "--port", str(ports[0])]
         servers = [
             subprocess.Popen(serve, env=environment, **QUIET),
             subprocess.Popen([sys.executable, "-c", PROGRAM, str(ports[1]), str(arpa)], **QUIET),
@@ -136,6 +156,8 @@ def main():
             compare("one text", ports, plain, plain, given.rounds)
             words = [json.dumps({"texts": [text], "detail": "word"}).encode() for text in texts]
             compare("with detail: word", ports, words, plain, given.rounds)
+            empty = [b"{}"] * 2 * given.requests
+            compare("an operation without work", ports, empty, empty, given.rounds, "/v1/nothing")
         finally:
             for server in servers:
                 server.kill()
