@@ -75,6 +75,7 @@ ALL_GROUPS = (
             *WORDS.names,
             *PIECES.names,
             "models.reranking.metrics.ngram_overlap",
+            "models.reranking.similar_phrases",
             "models.reranking.tuning.envelope",
         )
     ),

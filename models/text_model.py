@@ -6,7 +6,7 @@ A backward model scores the reversed text after `<s>`; its `</s>` is the text's 
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeAlias, TypeVar
@@ -19,10 +19,10 @@ from models.calls import Work, map_in_steps
 from models.checking.checker import Checker
 from models.completion.token_trie import NO_TOKENS, TokenTrie
 from models.errors import ContextLengthError, InputError, UnsupportedError
-from models.language_model import CONTROL_TOKENS, LanguageModel, is_lookup
+from models.language_model import CONTROL_TOKENS, UNK, LanguageModel, is_lookup
 from models.prefix_cache import LimitedCache, NextTokenCache, PrefixCache
 from models.slot_model import with_slots
-from models.tokenizers import Tokenizer
+from models.tokenizers import Tokenizer, WordTokenizer
 
 if TYPE_CHECKING:
     from models.ngram.texts import NGramTexts
@@ -99,6 +99,14 @@ class TextModel:
             spelled = text if is_named else "bytes:" + "".join(f"\\x{byte:02x}" for byte in added[i])
             names[f"token_id:{i}" if spelled in names else spelled] = i
         return tuple(names)
+
+    @cached_property
+    def is_known_word(self) -> Callable[[str], bool] | None:
+        """Test whether a word is in the vocabulary or in the training text; None where no words are recorded."""
+        if isinstance(self.tokenizer, WordTokenizer):
+            encode = self.tokenizer.encode  # no reference to the model, whose memory a cycle would keep
+            return lambda word: UNK not in encode(word)
+        return frozenset(self.tokenizer.lexicon).__contains__ if self.tokenizer.lexicon else None
 
     @cached_property
     def token_trie(self) -> TokenTrie:

@@ -15,8 +15,9 @@ Derived from a list's texts, order and given features:
     NAME*tokens           … times its number of tokens for the language model
     consensus:UTILITY     mean utility (`chrf`, `bleu`, `wer`) against all candidates of the list
     correction            sum of the log-odds of the corrections that made the text; 0 without any
+    distance              −d: distance of the proposed phrases from the words that they replace; 0 without any
 
-A corrected text has the rank and the given features of the text that it was made from.
+A text made of another has the rank and the given features of the text that it was made from.
 """
 
 import re
@@ -32,12 +33,11 @@ from models.errors import InputError, check_range
 from models.files import count_words
 from models.phrases import is_phrase_feature
 from models.reranking.candidates import Candidate, CandidateList
-from models.reranking.corrections import corrections_of, origins_of, sum_log_odds
 from models.reranking.mbr import UTILITIES, Utility, expected_utilities
+from models.reranking.proposals import PROPOSED_FEATURES, ProposedCandidate, origins_of, sum_of
 
 RANK, RANK_LOG = "rank", "rank:log"
 CONSENSUS = "consensus"
-CORRECTION = "correction"
 LENGTHS = ("words", "characters", "tokens")
 
 CANDIDATES_PER_STEP = 256
@@ -62,7 +62,7 @@ Place: TypeAlias = Callable[[int], str]
 
 def is_derived(name: str) -> bool:
     """True if a name has the form of a derived feature."""
-    return name.partition(":")[0] in {RANK, CONSENSUS, CORRECTION} or base_feature(name) is not None
+    return name.partition(":")[0] in {RANK, CONSENSUS, *PROPOSED_FEATURES} or base_feature(name) is not None
 
 
 def base_feature(name: str) -> str | None:
@@ -90,7 +90,7 @@ def check_derived(name: str) -> None:
     kind, colon, which = name.partition(":")
     if base_feature(name) is not None:
         return
-    choices = {RANK: ("", "log"), CONSENSUS: UTILITIES, CORRECTION: ("",)}[kind]
+    choices = {RANK: ("", "log"), CONSENSUS: UTILITIES}.get(kind, ("",))
     if which not in choices or (colon and not which):
         known = ", ".join(f"{kind}:{choice}" if choice else kind for choice in choices)
         raise InputError(f"there is no feature {name!r}; features: {known}", param="weights")
@@ -125,8 +125,12 @@ def derive(
         if tokens is None:
             raise InputError(f"{name} needs a language model, but none is used", param="weights")
         return given(base) * tokens
-    if name == CORRECTION:
-        return np.array([sum_log_odds(corrections_of(one)) for one in candidates])
+    if name in PROPOSED_FEATURES:
+        values = np.zeros(len(candidates))
+        for index, one in enumerate(candidates):
+            if isinstance(one, ProposedCandidate):
+                values[index] = sum_of(name, one.replacements)
+        return values
     if name in {RANK, RANK_LOG}:
         ranks = text_ranks(texts)[origins_of(candidates)]
         return 0.0 - (ranks if name == RANK else np.log1p(ranks))  # 0, not −0, for the first
@@ -206,9 +210,13 @@ class ListFeatures(NamedTuple):
         offsets = self.offsets[begin : end + 1]
         return ListFeatures(self.names, self.values[offsets[0] : offsets[-1]], offsets - offsets[0])
 
-    def without_absent_phrases(self) -> "ListFeatures":
-        """Omit the features of phrases that no candidate has."""
-        kept = tuple(one for one in self.names if not is_phrase_feature(one) or self.column(one).any())
+    def without_absent(self) -> "ListFeatures":
+        """Omit the features of phrases and proposals that no candidate has."""
+        kept = tuple(
+            one
+            for one in self.names
+            if not (is_phrase_feature(one) or one in PROPOSED_FEATURES) or self.column(one).any()
+        )
         return ListFeatures(kept, self.matrix(kept, {}), self.offsets)
 
     def normalised(self, length_exponent: float) -> "ListFeatures":

@@ -153,6 +153,8 @@ class Profile(StoredDocument):
         form: form in which pretrained models read the texts.
         phrases: phrases of the features `phrases` and `phrases:CLASS`.
         corrections: corrections of systematic errors; see `CorrectionTable`.
+        propose: true to propose the phrases for words that are spelled nearly like them.
+        forms: language in which forms of numbers and abbreviations are proposed; None for none.
         decision: `tuned` if the weights improve on the first pass on held-out lists, else `first_pass`.
         figures: scores from tuning, as in the reply of /v1/rerank/tune.
         created: time of tuning, ISO 8601 in UTC.
@@ -170,6 +172,8 @@ class Profile(StoredDocument):
     form: Annotated[Writing, Field(exclude_if="asis".__eq__)] = "asis"
     phrases: list[Phrase] = Field([], max_length=MAX_PHRASES, exclude_if=operator.not_)
     corrections: list[PhraseCorrection] = Field([], exclude_if=operator.not_)
+    propose: Annotated[bool, Field(exclude_if=operator.not_)] = False
+    forms: Annotated[str | None, Field(exclude_if=operator.not_)] = None
     decision: Literal["tuned", "first_pass"]
     figures: dict[str, Any]
     created: str

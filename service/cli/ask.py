@@ -18,6 +18,7 @@ from models.errors import FormatError, InputError
 from models.files import DECOMPRESSION_ERRORS, check_text, decompressed
 from service.cli.options import (
     MIXTURE_HELP,
+    FormsOption,
     FurtherModelsOption,
     JsonOption,
     ListSource,
@@ -169,6 +170,14 @@ class _RerankOptions(NamedTuple):
     ] = None
     profile: Annotated[str | None, typer.Option(help="Name of a saved profile of tuned weights.")] = None
     models: FurtherModelsOption = None
+    propose: Annotated[
+        bool | None,
+        typer.Option(
+            "--propose",
+            help="Propose the phrases for words that are spelled nearly like them [default: as in the profile].",
+        ),
+    ] = None
+    forms: FormsOption = None
     length_exponent: Annotated[
         float | None, typer.Option(help="Divide lm by the number of tokens to this power [default: 0].")
     ] = None

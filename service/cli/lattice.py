@@ -173,7 +173,7 @@ def lattice(
         tuned_weights,
         write_best,
     )
-    from service.operations.rerank_request import parse_phrases, parse_weights
+    from service.operations.rerank_request import parse_entries, parse_weights
 
     search = options.search()
     target = open_target(output)
@@ -186,7 +186,7 @@ def lattice(
     saved = ProfileStore(published.registry).read(profile) if profile else None
     entries = saved.phrases if saved else []
     if phrases is not None:
-        found = parse_phrases(json.dumps(read_dictionary(phrases)))
+        found = parse_entries({"phrases": json.dumps(read_dictionary(phrases))})["phrases"]
         entries = [one for one in found if isinstance(one, Phrase)]
     listed = PhraseList(entries)
     if saved:

@@ -69,6 +69,14 @@ PhrasesOption = Annotated[
         help="File of phrases, such as names, one per line; optionally with a tab and a weight, a tab and a class."
     ),
 ]
+FormsOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LANGUAGE",
+        help="Propose other forms of numbers, money, abbreviations and initials in this language, such as en. Needs "
+        "gramophone-lm[speech].",
+    ),
+]
 FurtherModelsOption = Annotated[
     str | None, typer.Option(help="Further models that add features: old=small@3 adds lm:old.")
 ]

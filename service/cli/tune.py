@@ -19,6 +19,7 @@ from service.cli.options import (
     DEFAULT_REGISTRY,
     EXIT_FAILED,
     MIXTURE_HELP,
+    FormsOption,
     FurtherModelsOption,
     JsonOption,
     ListSource,
@@ -68,6 +69,11 @@ class _TuneOptions(NamedTuple):
     corrections: Annotated[
         bool, typer.Option("--corrections", help="Learn corrections of recurring errors.")
     ] = False
+    propose: Annotated[
+        bool,
+        typer.Option("--propose", help="Propose the phrases for words that are spelled nearly like them."),
+    ] = False
+    forms: FormsOption = None
     folds: FoldsOption = 2
     seed: SeedOption = 0
     restarts: Annotated[int, typer.Option(help="Random starts per search.")] = 8

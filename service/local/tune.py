@@ -22,7 +22,8 @@ from models.lattices.token_passing import LatticeSearch
 from models.phrases import PhraseList
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.corrections import PhraseCorrection
-from models.reranking.features import CORRECTION, RANK, ListFeatures, check_given, offsets_of
+from models.reranking.features import RANK, ListFeatures, check_given, offsets_of
+from models.reranking.proposals import CORRECTION
 from models.reranking.ranking import Profile, ProfileStore
 from models.reranking.tuning.cross_fitting import TuningOutcome, with_references
 from models.reranking.tuning.fitting import TuningSettings, assign_folds
@@ -59,6 +60,10 @@ class TuneJob(NamedTuple):
     settings: TuneSettings
     models: ScoringModels
     fold_models: tuple[ScoringModels, ...]
+
+    def models_of(self, fold: int) -> ScoringModels:
+        """Return the scoring models of a fold's lists."""
+        return self.fold_models[fold] if self.fold_models else self.models
 
 
 def prepare_tuning(
@@ -115,7 +120,15 @@ def tune_lists(
     if job.settings.corrections:
         watch("learning corrections", 0, len(lists))
     return run_to_completion(
-        tune_and_evaluate(job.settings, job.models, lists, features_of, UNLIMITED, searched=searched)
+        tune_and_evaluate(
+            job.settings,
+            job.models,
+            lists,
+            features_of,
+            UNLIMITED,
+            searched=searched,
+            models_of=job.models_of,
+        )
     )
 
 

@@ -13,9 +13,9 @@ from models.arrays import Float64s, Int64s
 from models.calls import run_to_completion
 from models.files import count_words, split_words
 from models.report import Bars, Picture, Section, Table, plot_bars, plot_lines, render_page
-from models.reranking.corrections import corrections_of
 from models.reranking.features import LM
 from models.reranking.metrics.metric import format_score
+from models.reranking.proposals import replacements_of
 from models.reranking.tuning.cross_fitting import TuningOutcome, candidate_totals
 from models.reranking.tuning.mert import LOSS_TOLERANCE, line_loss, spread_by_list
 from service.operations.tune import TuneReply
@@ -237,7 +237,7 @@ def _corrections(tuned: TuningOutcome, gains: Float64s) -> Section:
     indices = data.candidate_indices[tuned.held_out].tolist()
     for one, index, gain in zip(data.lists, indices, gains.tolist(), strict=True):
         for change in dict.fromkeys(
-            f"{c.heard} → {c.written or '(nothing)'}" for c in corrections_of(one.candidates[index])
+            f"{c.heard} → {c.written or '(nothing)'}" for c in replacements_of(one.candidates[index])
         ):
             gains_of[change].append(gain)
     rows = []

@@ -13,20 +13,21 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
+from pydantic import BaseModel
 from typing_extensions import override
 
 from models.arrays import Float64s, Int64s, TokenIds, runs_by_cost
-from models.calls import Work, map_in_steps
+from models.calls import Work
 from models.completion.token_trie import NO_TOKENS
 from models.errors import DomainError, InputError
+from models.files import split_words
 from models.language_model import EOS, STATE
 from models.normaliser import written
 from models.phrases import is_phrase_feature
-from models.reranking.candidates import CandidateList
-from models.reranking.corrections import CorrectionTable, corrections_of, origins_of, with_corrections
+from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.features import (
     CANDIDATES_PER_STEP,
     NUM_TOKENS,
@@ -39,9 +40,11 @@ from models.reranking.features import (
     with_derived,
 )
 from models.reranking.mbr import WordPosterior, expected_utilities, word_confidences
+from models.reranking.proposals import MAX_SOURCES, MAX_VARIANTS, PROPOSERS, origins_of, replacements_of
 from models.reranking.ranking import Profile, rank_by, scaled_posteriors
 from models.scoring.candidate_features import CandidateScores, StartStates, TokenScores, score_candidates
 from models.scoring.candidate_texts import reads_forms, split_at_space
+from models.scoring.proposed_candidates import propose_candidates
 from models.scoring.sequences import ScoreItem, score_pairs
 from models.text_model import Limits, check_forward, ids_after, no_context_error
 from service.hosting.loaded_model import LoadedModel
@@ -62,8 +65,7 @@ from service.operations.rerank_request import (
     RerankRequest,
     RerankSettings,
     Turn,
-    parse_models,
-    parse_phrases,
+    parse_entries,
     rerank_items,
 )
 from service.operations.score import Detail, token_scores, word_scores
@@ -73,14 +75,14 @@ from service.schemas.wire import parse_json, parse_object
 
 _HANDLE_SEPARATOR = ","
 
-_WORK_PER_CORRECTED = 512
-"""Work of correcting a candidate, in characters read."""
-
 MAX_COMPARED = 1000
 """Maximum candidates of a list of which all pairs are compared (risks, agreement, confidences)."""
 
 _FilteredList: TypeAlias = tuple[CandidateList, Int64s]
 """A list, maybe without duplicates or with corrected candidates, and their original indices."""
+
+_WINDOW_TOKENS = 512
+"""Tokens read to compare the proposals for a candidate; most have few."""
 
 _BATCH_CANDIDATES = 128
 """Candidates in one chunk; other requests run between chunks."""
@@ -234,9 +236,9 @@ def rerank(
     if states is not None and any(turns):
         starts, store = yield from resume_sessions(job, turns, states, limits, name)
     filtered = [_filter_candidates(item.given, drop_duplicates=settings.drop_duplicates) for item in items]
-    if job.corrections is not None:
-        filtered = yield from _add_corrected(filtered, job.corrections, starts, limits)
-    if settings.drop_duplicates or job.corrections is not None:
+    if job.proposes:
+        filtered = yield from _add_proposed(job, filtered, starts, limits)
+    if settings.drop_duplicates or job.proposes:
         offsets = offsets_of([item.given for item in items])
         rows = np.concatenate(
             [first + indices for first, (_, indices) in zip(offsets, filtered, strict=False)]
@@ -276,23 +278,20 @@ def _filter_candidates(given: CandidateList, *, drop_duplicates: bool) -> _Filte
     return given, np.arange(len(given.candidates))
 
 
-def _add_corrected(
-    filtered: Sequence[_FilteredList],
-    table: CorrectionTable,
-    starts: StartStates[StoredState],
-    limits: Limits,
+def _add_proposed(
+    job: RerankJob, filtered: Sequence[_FilteredList], starts: StartStates[StoredState], limits: Limits
 ) -> Work[Any, list[_FilteredList]]:
-    """Append corrected candidates, with the original indices of their sources."""
-
-    def correct(number: int) -> _FilteredList:
-        given, indices = filtered[number]
-        state = starts.of_lists[number] if starts.of_lists else None
-        read = 0 if state is None else max(states[state].num_tokens for states in starts.of_models)
-        corrected = with_corrections(given, table, limits.max_tokens_per_sequence - read)
-        return corrected, indices[origins_of(corrected.candidates)]
-
-    sizes = [_WORK_PER_CORRECTED * len(given.candidates) for given, _ in filtered]
-    return (yield from map_in_steps(range(len(filtered)), correct, size=sizes.__getitem__))
+    """Append candidates of proposals, with the original indices of their sources."""
+    lists = [given for given, _ in filtered]
+    states = starts.of_lists or [None] * len(lists)
+    num_read = [0 if n is None else max(of[n].num_tokens for of in starts.of_models) for n in states]
+    extended = yield from propose_candidates(
+        job.models, lists, job.proposers, job.weighting, limits, phrases=job.phrases, num_read=num_read
+    )
+    return [
+        (one, indices[origins_of(one.candidates)])
+        for one, (_, indices) in zip(extended, filtered, strict=True)
+    ]
 
 
 def _checked_columns(
@@ -340,8 +339,8 @@ def _rank_lists(
             values = utilities = yield from expected_utilities(texts, posteriors, job.settings.mbr)
         order = rank_by(values)
         shown = features.of_lists(number, number + 1)
-        if job.phrases:
-            shown = shown.without_absent_phrases()
+        if job.phrases or job.proposes:
+            shown = shown.without_absent()
         confidences: list[WordPosterior] = []
         if job.settings.confidences:
             confidences = yield from word_confidences(texts, posteriors, int(order[0]))
@@ -352,6 +351,41 @@ def _rank_lists(
             done = 0
             yield None
     return ranked
+
+
+def proposal_masses(ranked: RankedList) -> Mapping[tuple[str, str], float]:
+    """Sum the posteriors of all candidates with each replacement, by the words heard and written."""
+    masses = defaultdict[tuple[str, str], float](float)
+    for one, posterior in zip(ranked.given.candidates, ranked.posteriors.tolist(), strict=True):
+        for pair in {(r.heard, r.written) for r in replacements_of(one)}:
+            masses[pair] += posterior
+    return masses
+
+
+def corrected_spans(
+    candidates: Sequence[Candidate], position: int, masses: Mapping[tuple[str, str], float]
+) -> list[dict[str, Any]]:
+    """Return the replacements that made a candidate, with their places in the one that it was made from."""
+    made = replacements_of(candidates[position])
+    if not made:
+        return []
+    source = candidates[int(origins_of(candidates)[position])].text
+    places, at = [], 0
+    for word in split_words(source):
+        at = source.index(word, at)
+        places.append((at, at + len(word)))
+        at += len(word)
+    return [
+        {
+            "start": places[one.begin][0],
+            "end": places[one.end - 1][1],
+            "heard": one.heard,
+            "written": one.written,
+            "proposer": PROPOSERS[one.feature],
+            "posterior": masses[one.heard, one.written],
+        }
+        for one in made
+    ]
 
 
 class Rerank(LinesOperation[RerankItem, RankedList]):
@@ -370,7 +404,8 @@ class Rerank(LinesOperation[RerankItem, RankedList]):
     candidate that cannot be read is left out, and its error is in `problems` of its list's line.
     """
 
-    request, settings = RerankRequest | DocumentsRequest, RerankSettings
+    request: ClassVar[Any] = RerankRequest | DocumentsRequest
+    settings: ClassVar[type[BaseModel]] = RerankSettings
     may_run_inline = True
 
     def __init__(self, call: Call, given: RerankSettings) -> None:
@@ -394,6 +429,8 @@ class Rerank(LinesOperation[RerankItem, RankedList]):
             yield self._replace_members
         if self.job.phrases:
             yield lambda: self.job.phrases.automaton
+        if self.job.proposes:
+            yield lambda: self.job.proposers
         if self.job.is_pairwise:  # its kernels take 1 s to compile at first
             yield lambda: importlib.import_module("models.reranking.metrics.ngram_overlap")
 
@@ -428,10 +465,7 @@ class Rerank(LinesOperation[RerankItem, RankedList]):
     @override
     @classmethod
     def parse_settings(cls, query: Mapping[str, str]) -> RerankSettings:
-        fields = parse_models(query)
-        if "phrases" in fields:
-            fields["phrases"] = parse_phrases(fields["phrases"])
-        return parse_object(RerankSettings, fields, strict=False)
+        return parse_object(RerankSettings, parse_entries(query), strict=False)
 
     @override
     def cost(self) -> Cost:
@@ -442,6 +476,9 @@ class Rerank(LinesOperation[RerankItem, RankedList]):
         compared = longest if self.job.is_pairwise else 0
         # a context is read with each candidate: both are tokenised together
         reread = count * (context // BYTES_PER_TOKEN)
+        if self.job.proposes:
+            sources = sum(len(given.candidates[:MAX_SOURCES]) for given in lists)
+            reread += MAX_VARIANTS * self.call.num_tokens + sources * _WINDOW_TOKENS
         return Cost(self.call.num_tokens, reread=reread, compared=count * compared)
 
     @override
@@ -534,18 +571,11 @@ class Rerank(LinesOperation[RerankItem, RankedList]):
                 strict=True,
             )
         ]
-        if self.job.corrections is not None:
-            # of all candidates with a correction
-            masses = defaultdict[tuple[str, str], float](float)
-            pairs_of = [[(c.heard, c.written) for c in corrections_of(one)] for one in candidates]
-            for pairs, posterior in zip(pairs_of, ranked.posteriors.tolist(), strict=True):
-                for pair in set(pairs):
-                    masses[pair] += posterior
+        if self.job.proposes:
+            masses = proposal_masses(ranked)
             for fields, position in zip(written, positions, strict=True):
-                if pairs := pairs_of[position]:
-                    fields["corrections"] = [
-                        {"heard": h, "written": w, "posterior": masses[h, w]} for h, w in pairs
-                    ]
+                if spans := corrected_spans(candidates, position, masses):
+                    fields["corrections"] = spans
         if ranked.utilities is not None:
             for fields, utility in zip(written, ranked.utilities[order].tolist(), strict=True):
                 fields["expected_utility"] = utility

@@ -6,24 +6,41 @@ line.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from typing import Annotated, Any, NamedTuple, Self
 
-from pydantic import ConfigDict, Field, JsonValue, model_validator, with_config
+from pydantic import ConfigDict, Field, JsonValue, StringConstraints, model_validator, with_config
 from pydantic_core import PydanticCustomError
 
 from models.errors import InputError, check_range
 from models.normaliser import Writing
 from models.phrases import DEFAULT_WEIGHT, MAX_PHRASES, NO_PHRASES, Phrase, PhraseList
 from models.reranking.candidates import Candidate, CandidateList
-from models.reranking.corrections import CorrectionTable
-from models.reranking.features import CONSENSUS, LM, feature_name
+from models.reranking.corrections import (
+    MAX_CORRECTIONS,
+    MAX_LOG_ODDS,
+    CorrectedPhrase,
+    CorrectionTable,
+    PhraseCorrection,
+)
+from models.reranking.features import CONSENSUS, LM, NUM_UNKNOWN, feature_name
 from models.reranking.formats.format import BadLine, ListOrBadLine
 from models.reranking.formats.reader import read_bytes
 from models.reranking.mbr import Utility
+from models.reranking.proposals import (
+    CORRECTION,
+    DISTANCE,
+    FORM_FEATURES,
+    UNKNOWN_WEIGHT,
+    Proposer,
+)
+from models.reranking.proposals import (
+    DEFAULT_WEIGHTS as DEFAULT_PROPOSER_WEIGHTS,
+)
 from models.reranking.ranking import MAX_POSTERIOR_SCALE, LogLinearModel, Profile
 from models.scoring.candidate_features import MAX_MODELS, ScoreMode, ScoringModels, scoring_models
+from models.scoring.proposed_candidates import make_proposers
 from models.text_model import Limits
 from service.hosting.loaded_model import LoadedModel
 from service.operations.score import Detail, DetailName
@@ -50,6 +67,9 @@ from service.schemas.word_lists import PhraseEntry, StoredPhrases
 _MAX_SESSION = 2048
 """Maximum characters of a session, which consists of one handle per model."""
 
+
+Forms = Annotated[str, StringConstraints(pattern=r"^[A-Za-z]{2,3}(_[A-Za-z]{2,4})?$")]
+"""Language of forms, as the library num2words names it."""
 
 _CANDIDATES: JsonValue = [
     {"text": "return a knew list", "features": {"am": -12.1}},
@@ -190,6 +210,17 @@ class FurtherModel(TunedModel):
     """Weight of `lm:NAME`; negative to subtract the model's scores."""
 
 
+class GivenCorrection(WireModel):
+    """A replacement that a request proposes."""
+
+    heard: CorrectedPhrase
+    """Words to replace, 1 to 4."""
+    written: CorrectedPhrase
+    """Words instead, up to 4; may be empty."""
+    logprob: Annotated[float, between(-MAX_LOG_ODDS, MAX_LOG_ODDS)] = 0.0
+    """Natural logarithm of how much more probable the replacement is than the words, before any model."""
+
+
 class RerankSettings(ModelRequest):
     """Settings of re-ranking."""
 
@@ -210,6 +241,15 @@ class RerankSettings(ModelRequest):
     """Name of stored tuned settings: weights, length exponent, posterior scale, models, phrases and corrections. Values
     in the request take precedence. If a version that it was tuned on is not served, the served version of that model
     scores, and `tuned_on` of the reply names the former."""
+    propose: bool | None = None
+    """True to propose phrases for words that are spelled nearly like them, split or joined in any way. Lists get
+    further candidates made of the proposals, with the feature `distance`. Default: as in the profile, or false."""
+    forms: Forms | None = None
+    """Language (`en`, `de`, `pt_BR`, …) in which to propose other forms of numbers, money, times, abbreviations and
+    initials: written out, or in digits; in other languages than English, of whole numbers. The features are `spoken`,
+    `written`, `spelling` and `letters`. Needs the extra `speech`. Default: as in the profile, or none."""
+    corrections: Annotated[list[GivenCorrection], schema_only(maxItems=MAX_CORRECTIONS)] | None = None
+    """Replacements to propose, with the feature `correction`. Default: those of the profile."""
     length_exponent: LengthExponent | None = None
     """Exponent of the length normalisation: `lm` is the sum of the tokens' log-probabilities / tokens ** exponent, so
     0 (default) gives the sum and 1 the mean. If it is not 0, the feature `lm_sum` is the sum."""
@@ -261,7 +301,18 @@ class RerankSettings(ModelRequest):
         defaults = LogLinearModel(weights={LM: 1.0, **dict.fromkeys(phrases.features, DEFAULT_WEIGHT)})
         if profile is not None:
             defaults = profile.weighting()
-        weights = defaults.weights if self.weights is None else self.weights
+        weights = dict(defaults.weights if self.weights is None else self.weights)
+        if self.forms and self.weights is None and profile is None:
+            weights[NUM_UNKNOWN] = UNKNOWN_WEIGHT
+        unit = abs(weights.get(LM, 0.0)) or 1.0
+        proposed = (
+            (self.corrections, (CORRECTION,)),
+            (self.propose and phrases, (DISTANCE,)),
+            (self.forms, FORM_FEATURES),
+        )
+        for is_given, features in proposed:
+            if is_given and weights.keys().isdisjoint(features):
+                weights |= {feature: unit * DEFAULT_PROPOSER_WEIGHTS[feature] for feature in features}
         exponent = defaults.length_exponent if self.length_exponent is None else self.length_exponent
         scale = self.posterior_scale
         if scale is None:
@@ -274,12 +325,32 @@ class RerankSettings(ModelRequest):
             main = [(entry.address, entry.weight) for entry in profile.models if not entry.name]
             extra = [(entry.name, entry.address) for entry in profile.models if entry.name]
             resolve = partial(resolve, any_version=True)
-        corrections = None if profile is None else profile.correction_table
         form = self.form or ("asis" if profile is None else profile.form)
         models = scoring_models(main, extra, resolve, form)
         scoring = {loaded.address for loaded in models.all}
         tuned_on = [] if profile is None else profile.replaced_versions(scoring)
-        return RerankJob(models, weighting, scale, corrections, self, phrases, tuned_on, profile)
+        proposals = self._proposals(profile)
+        return RerankJob(models, weighting, scale, proposals, self, phrases, tuned_on, profile)
+
+    def _proposals(self, profile: Profile | None) -> "ProposalSettings":
+        """Return what is proposed: what the request says, else the profile.
+
+        Raises:
+            InputError: a correction is invalid.
+        """
+        table = None if profile is None else profile.correction_table
+        if self.corrections is not None:
+            for index, one in enumerate(self.corrections):
+                check_range(f"corrections[{index}].logprob", one.logprob, -MAX_LOG_ODDS, MAX_LOG_ODDS)
+            pairs = [(one.heard, one.written, one.logprob) for one in self.corrections]
+            given = [PhraseCorrection(heard=h, written=w, log_odds=log_odds) for h, w, log_odds in pairs]
+            table = CorrectionTable(given) if given else None
+        propose, forms = (False, None) if profile is None else (profile.propose, profile.forms)
+        return ProposalSettings(
+            table,
+            propose if self.propose is None else self.propose,
+            forms if self.forms is None else self.forms,
+        )
 
     def _model_weights(self) -> dict[str, float]:
         """Return further models' weights; reject those also in `weights`."""
@@ -292,7 +363,21 @@ class RerankSettings(ModelRequest):
         return given
 
 
-@dataclass(frozen=True, slots=True)
+class ProposalSettings(NamedTuple):
+    """Sources of proposals.
+
+    Attributes:
+        corrections: learnt or given corrections.
+        phrases: whether phrases are proposed.
+        forms: language of forms; None for none.
+    """
+
+    corrections: CorrectionTable | None
+    phrases: bool
+    forms: str | None
+
+
+@dataclass(frozen=True)
 class RerankJob:
     """Models and settings of re-ranking, completed from a profile and defaults.
 
@@ -300,7 +385,7 @@ class RerankJob:
         models: scoring models.
         weighting: weights of features.
         posterior_scale: factor of the totals in the posteriors.
-        corrections: corrections of the profile; None without any.
+        proposals: what is proposed.
         settings: all other settings.
         phrases: phrases that candidates may contain.
         tuned_on: versions the profile was tuned on, of models that score with another.
@@ -310,11 +395,25 @@ class RerankJob:
     models: ScoringModels[LoadedModel]
     weighting: LogLinearModel
     posterior_scale: float
-    corrections: CorrectionTable | None
+    proposals: ProposalSettings
     settings: RerankSettings
     phrases: PhraseList = NO_PHRASES
     tuned_on: Sequence[str] = ()
     profile: Profile | None = None
+
+    @property
+    def proposes(self) -> bool:
+        """Return True if candidates are proposed."""
+        return any(
+            (self.proposals.corrections, self.proposals.phrases and self.phrases, self.proposals.forms)
+        )
+
+    @cached_property
+    def proposers(self) -> list[Proposer]:
+        """Sources of proposals; may take a tenth of a second, see `make_proposers`."""
+        table, proposes, forms = self.proposals
+        phrases = self.phrases if proposes else NO_PHRASES
+        return make_proposers(self.models, corrections=table, phrases=phrases, forms=forms)
 
     @property
     def is_pairwise(self) -> bool:
@@ -433,26 +532,30 @@ def parse_models(query: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-class _PhrasesIn(WireModel):
-    """Phrases alone."""
+class _EntriesIn(WireModel):
+    """Lists that a query string has as JSON."""
 
-    phrases: list[PhraseEntry]
+    phrases: list[PhraseEntry] | None = None
+    corrections: list[GivenCorrection] | None = None
 
 
-def parse_phrases(text: str) -> list[Phrase | StoredPhrases]:
-    """Parse phrases like `[{"text": "Jaan Tamm", "weight": 2}]`.
+def parse_entries(query: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as in a body: pairs become objects, see `parse_models`, and JSON arrays entries.
 
     Raises:
-        InputError: it is not a JSON array of phrases.
+        InputError: one of these is not pairs, or not a JSON array of its entries.
     """
-    try:
-        return parse_json(_PhrasesIn, b'{"phrases":%b}' % text.encode()).phrases
-    except InputError as error:
-        if error.param is not None:
-            raise
-        raise InputError.of(
-            "phrases", f"takes a JSON array of objects with text, given {text[:80]!r}"
-        ) from None
+    fields = parse_models(query)
+    for name in _EntriesIn.model_fields.keys() & fields.keys():
+        text = fields[name]
+        try:
+            entries = parse_json(_EntriesIn, b'{"%b":%b}' % (name.encode(), text.encode()))
+        except InputError as error:
+            if error.param is not None:
+                raise
+            raise InputError.of(name, f"takes a JSON array of objects, given {text[:80]!r}") from None
+        fields[name] = getattr(entries, name)
+    return fields
 
 
 def parse_weights(text: str, *, param: str) -> dict[str, float]:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from functools import cached_property, partial
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import Field, JsonValue
 from typing_extensions import override
 
@@ -13,9 +14,9 @@ from models.arrays import Int64s
 from models.calls import Work, map_in_steps
 from models.errors import InputError
 from models.normaliser import Writing
-from models.phrases import MAX_PHRASES, Phrase, PhraseList, is_phrase_feature
+from models.phrases import MAX_PHRASES, NO_PHRASES, Phrase, PhraseList, is_phrase_feature
 from models.reranking.candidates import CandidateList
-from models.reranking.corrections import PhraseCorrection
+from models.reranking.corrections import CorrectionTable, PhraseCorrection
 from models.reranking.features import (
     CONSENSUS,
     ListFeatures,
@@ -28,9 +29,10 @@ from models.reranking.metrics import make_metric
 from models.reranking.metrics.metric import MAX_SAMPLES, NORMALISERS, UNCHANGED, Metric
 from models.reranking.ranking import Profile
 from models.reranking.tuning.correction_estimation import (
-    correct_by_fold,
+    CorrectionCounts,
     count_corrections,
     learn_corrections,
+    with_closest_forms,
 )
 from models.reranking.tuning.cross_fitting import (
     MAX_FEATURES,
@@ -52,11 +54,12 @@ from models.reranking.tuning.fitting import (
     assign_folds,
 )
 from models.scoring.candidate_features import MAX_MODELS, ScoringModels, score_candidates, scoring_models
+from models.scoring.proposed_candidates import PROPOSING, make_proposers, propose_candidates
 from models.text_model import Limits
 from service.hosting.loaded_model import LoadedModel
 from service.operations.operation import LISTS_AT_ONCE, Call, Cost, Operation
 from service.operations.rerank import MAX_COMPARED
-from service.operations.rerank_request import CandidateIn, Mixture, TunedModel, main_models
+from service.operations.rerank_request import CandidateIn, Forms, Mixture, TunedModel, main_models
 from service.schemas import with_examples
 from service.schemas.wire import (
     LengthExponent,
@@ -145,6 +148,10 @@ class TuneSettings(TimedRequest):
         Field(default_factory=lambda: list(_DEFAULTS.length_exponents))
     )
     """Length exponents of `lm` to choose from, the simplest first."""
+    propose: bool = False
+    """True to propose the phrases for words that are spelled nearly like them, as in /v1/rerank."""
+    forms: Forms | None = None
+    """Language in which to propose forms of numbers and abbreviations, as in /v1/rerank."""
     corrections: bool = False
     """True to learn corrections of systematic errors, which add corrected candidates to the lists. Each list is
     corrected by what was learnt from the other folds."""
@@ -249,7 +256,7 @@ class TuneReply(TuningFigures):
 def tune_reply(
     tuned: TuningOutcome,
     models: ScoringModels,
-    phrases: Sequence[Phrase] = (),
+    settings: TuneSettings,
     corrections: Sequence[PhraseCorrection] = (),
 ) -> TuneReply:
     """Return a tuning's result in wire format, with a profile created now.
@@ -257,7 +264,7 @@ def tune_reply(
     Args:
         tuned: the result.
         models: scoring models.
-        phrases: phrases for the profile, if their features have a weight.
+        settings: settings of the tuning, of which the profile gets those of the weighted features.
         corrections: for the profile, unless it keeps the first pass.
     """
     reply = TuneReply(
@@ -274,9 +281,15 @@ def tune_reply(
     reply.profile["models"] = _models(reply.weights, models)
     if models.form != "asis":
         reply.profile["form"] = models.form
-    if any(map(is_phrase_feature, reply.weights)):
-        reply.profile["phrases"] = [phrase.model_dump() for phrase in phrases]
-    if corrections and reply.decision == "tuned":
+    is_tuned = reply.decision == "tuned"
+    proposes = is_tuned and settings.propose
+    if proposes or any(map(is_phrase_feature, reply.weights)):
+        reply.profile["phrases"] = [phrase.model_dump() for phrase in settings.phrases]
+    if proposes:
+        reply.profile["propose"] = True
+    if is_tuned and settings.forms is not None:
+        reply.profile["forms"] = settings.forms
+    if is_tuned and corrections:
         reply.profile["corrections"] = [one.model_dump() for one in corrections]
     reply.profile["figures"] = {
         name: value for name, value in values.items() if name == "models" or name not in Profile.model_fields
@@ -310,6 +323,7 @@ def tune_and_evaluate(
     features_of: Callable[[Sequence[CandidateList]], Work[Any, ListFeatures]],
     limits: Limits,
     *,
+    models_of: Callable[[int], ScoringModels] | None = None,
     searched: Callable[[], None] = lambda: None,
 ) -> Work[Any, tuple[TuningOutcome, TuneReply]]:
     """Learn corrections if requested, search for weights and evaluate them.
@@ -319,6 +333,7 @@ def tune_and_evaluate(
         models: scoring models that the weights apply to.
         lists: candidate lists; ignored without references.
         features_of: work that computes candidates' features, of lists with references.
+        models_of: scoring models of a fold's lists; None for `models`.
         limits: of one text with its context.
         searched: called after each resample, at most `settings.search.num_resamples` times.
 
@@ -328,20 +343,62 @@ def tune_and_evaluate(
     metric, search = settings.metric_of(lists), settings.search
     numbers, referenced = with_references(lists)
     folds = assign_folds(referenced, folds=search.folds, seed=search.seed)
-    corrections: list[PhraseCorrection] = []
+    counts: list[CorrectionCounts] = []
     if settings.corrections:
-        counts = yield from count_corrections(referenced, folds)
-        corrected = yield from correct_by_fold(referenced, folds, counts, limits.max_tokens_per_sequence)
-        corrections = yield from learn_corrections(counts)
-        of_numbers = dict(zip(numbers.tolist(), corrected, strict=True))
-        lists, referenced = [of_numbers.get(n, one) for n, one in enumerate(lists)], tuple(corrected)
+        learnt_from: Sequence[CandidateList] = referenced
+        for forms in make_proposers(models, forms=settings.forms):
+            learnt_from = yield from with_closest_forms(learnt_from, forms)
+        counts = yield from count_corrections(learnt_from, folds)
+    models_of = models_of or (lambda _: models)
+    referenced = yield from propose_by_fold(settings, referenced, folds, counts, models_of, limits)
+    of_numbers = dict(zip(numbers.tolist(), referenced, strict=True))
+    lists = [of_numbers.get(n, one) for n, one in enumerate(lists)]
+    corrections = (yield from learn_corrections(counts)) if counts else []
     computed = yield from features_of(referenced)
     data = yield from tuning_data(
         lists, computed, metric, features=settings.features, length_exponents=search.length_exponents
     )
     yield None
     tuned = yield from cross_fit(data, folds, search, searched=searched)
-    return tuned, tune_reply(tuned, models, settings.phrases, corrections)
+    return tuned, tune_reply(tuned, models, settings, corrections)
+
+
+def propose_by_fold(
+    settings: TuneSettings,
+    lists: Sequence[CandidateList],
+    folds: Int64s,
+    counts: Sequence[CorrectionCounts],
+    models_of: Callable[[int], ScoringModels],
+    limits: Limits,
+) -> Work[Any, tuple[CandidateList, ...]]:
+    """Append candidates of proposals; corrections are those learnt without a list's fold.
+
+    Args:
+        settings: settings of tuning: phrases and forms.
+        lists: lists with references.
+        folds: fold of each list, from 0 [N].
+        counts: evidence of each fold for corrections; empty without corrections.
+        models_of: scoring models of a fold's lists.
+        limits: of one text with its context.
+    """
+    phrases, extended = PhraseList(settings.phrases), list(lists)
+    for fold in range(int(folds.max()) + 1):
+        learnt = (yield from learn_corrections([*counts[:fold], *counts[fold + 1 :]])) if counts else []
+        proposers = make_proposers(
+            models_of(fold),
+            corrections=CorrectionTable(learnt) if learnt else None,
+            phrases=phrases if settings.propose else NO_PHRASES,
+            forms=settings.forms,
+        )
+        if proposers:
+            own = np.flatnonzero(folds == fold).tolist()
+            given = [lists[i] for i in own]
+            found = yield from propose_candidates(
+                models_of(fold), given, proposers, PROPOSING, limits, phrases=phrases
+            )
+            for index, one in zip(own, found, strict=True):
+                extended[index] = one
+    return tuple(extended)
 
 
 def _check(

@@ -19,6 +19,7 @@ from service.operations.autocomplete import (
 )
 from service.operations.check import Check
 from service.operations.completions import CompletionReply, Completions
+from service.operations.correct import Correct, CorrectLine
 from service.operations.generate import Generate
 from service.operations.languagetool import LanguageToolCheck
 from service.operations.next_token import NextToken
@@ -46,6 +47,8 @@ from service.routes.request import (
 )
 from service.schemas.replies import (
     AdvanceReply,
+    CorrectedTextResult,
+    CorrectReply,
     DocumentsReply,
     FreeReply,
     GenerateReply,
@@ -115,6 +118,14 @@ router.operation(
             media_type for form in FORMATS.values() for media_type in form.media_types if form.name != "jsonl"
         ),
     ),
+)
+router.operation(
+    Correct,
+    "/v1/correct",
+    "correct_texts",
+    "Re-rank",
+    CorrectReply,
+    lines=Lines(CorrectLine, CorrectedTextResult, {"weights": "lm=1,distance=10"}),
 )
 router.operation(Tune, "/v1/rerank/tune", "tune_weights", "Re-rank", TuneReply)
 router.operation(Generate, "/v1/generate", "generate_text", "Generate", GenerateReply)

@@ -269,6 +269,10 @@ class ProfileBody(WireModel):
         default_factory=list
     )
     """Corrections of systematic errors, which add corrected candidates to each list."""
+    propose: bool = False
+    """Whether to propose the phrases for words that are spelled nearly like them."""
+    forms: str | None = None
+    """Language in which to propose forms of numbers and abbreviations; null for none."""
     decision: Literal["tuned", "first_pass"] = "tuned"
     """`tuned` if the weights improve on the first pass on held-out lists, else `first_pass`."""
     figures: dict[str, Any] = Field(default_factory=dict)

@@ -9,7 +9,7 @@ The classes are not frozen: that would make an object take five times as long.
 import re
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, TypeAdapter
 from pydantic_core import SchemaSerializer
@@ -294,12 +294,19 @@ class ScoreReply(ModelReply):
 
 @dataclass(slots=True)
 class CandidateCorrection:
-    """Correction of a systematic error of the first pass, by the profile's corrections."""
+    """Replaced words of a candidate."""
 
+    start: int
+    """start of the words in the request's candidate, in code points."""
+    end: int
+    """end of the words in the request's candidate, in code points."""
     heard: str
-    """phrase of the request's candidate."""
+    """words of the request's candidate."""
     written: str
-    """phrase that replaces it."""
+    """words that replace them."""
+    proposer: Literal["corrections", "phrases", "forms"]
+    """source of the replacement: the profile's or the request's corrections, the phrases, or forms of numbers and
+    abbreviations."""
     posterior: float
     """posterior probability of all candidates of the list with this correction."""
 
@@ -326,6 +333,32 @@ class RankedCandidate:
     """score of each token, if `detail` is `token`."""
     words: list[WordScore] = field(default_factory=list)
     """score of each word, if `detail` is `word`."""
+
+
+@dataclass(slots=True)
+class CorrectedTextResult:
+    """A corrected text."""
+
+    id: str | None
+    """the client's id of the text; null without one."""
+    text: str
+    """the text with the best replacements; white space between other words is kept."""
+    posterior: float
+    """posterior probability of this text among those that were compared."""
+    corrections: list[CandidateCorrection] = field(default_factory=list)
+    """replacements from left to right."""
+
+
+@dataclass(slots=True)
+class CorrectReply:
+    """Corrected texts."""
+
+    model: str | None
+    """address of the model of `lm`, or the parts and weights of a mixture; null if no model was used."""
+    results: list[CorrectedTextResult]
+    """one result per text, in order."""
+    weights: dict[str, float] = field(default_factory=dict)
+    """weights in effect, by feature."""
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ import { bitsOf, heatOf, milliseconds, number, percent } from "./text.js";
 
 const GROUPS = [
   ["", ["mbr", "confidences", "drop_duplicates"]],
+  ["Proposals", ["phrases", "propose", "forms"]],
   [
     "Scoring",
     ["length_exponent", "posterior_scale", "profile", "score_mode", "form", "bos", "eos", "top", "slots", "timeout_ms"],
@@ -69,6 +70,10 @@ function request() {
     Object.entries(weights).filter(([name, value]) => known.has(name) && value !== 0),
   );
   const fields = { lists: [list], weights: used, ...form.values() };
+  if (fields.phrases) {
+    fields.phrases = fields.phrases.map((text) => ({ text }));
+    fields.weights = { phrases: 10, ...used };
+  }
   if (fields.profile) delete fields.weights;
   if (model()) fields.model = model();
   return fields;
@@ -97,7 +102,7 @@ const ranking_ = new Latest(
 function weighAnew() {
   if (!last || "expected_utility" in last.ranking[0]) return;
   const totals = last.ranking.map((one) =>
-    Object.entries(weights).reduce((sum, [name, weight]) => sum + weight * (one.features[name] ?? 0), 0),
+    Object.entries({ ...last.used, ...weights }).reduce((sum, [name, weight]) => sum + weight * (one.features[name] ?? 0), 0),
   );
   const highest = Math.max(...totals);
   const masses = totals.map((total) => Math.exp(last.scale * (total - highest)));
@@ -140,7 +145,11 @@ function itemOf(one, place) {
     { class: "card", "data-index": String(one.index) },
     head,
     h("div", { class: "share", css: { "--share": one.posterior.toFixed(4) } }),
-    tellFacts(div("chips"), ...chips.map(([name, value]) => `${name} ${number(value)}`)),
+    tellFacts(
+      div("chips"),
+      ...(one.corrections ?? []).map((span) => `${span.heard} → ${span.written || "nothing"}`),
+      ...chips.map(([name, value]) => `${name} ${number(value)}`),
+    ),
   );
 }
 

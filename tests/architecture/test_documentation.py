@@ -58,7 +58,10 @@ LEFT_OUT = {
         "lists[].commit": "likewise",
         "lists[].continuation": "query likelihood is for programs",
         "lists[].id": "one list has no need of it",
-        "phrases": "a profile has them",
+        "corrections": "a profile has them",
+        "phrases[].wordlist": "its entries can be pasted",
+        "phrases[].weight": "they are equal",
+        "phrases[].class": "likewise",
     },
     "/v1/generate": {"phrases": "programs know names"},
     "/v1/autocomplete": {

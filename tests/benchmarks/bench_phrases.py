@@ -1,12 +1,13 @@
 """Names that the model has never seen, in a tenth of the Common Voice lists: their recall and word error rates.
 
-    GRAMOPHONE_DATA=… python tests/benchmarks/bench_phrases.py [--sentences 300000] [--sizes 200 1000 1250]
+    GRAMOPHONE_DATA=… python tests/benchmarks/bench_phrases.py [--sentences 300000] [--sizes 200 1000 10000]
 
 A name of a novel replaces a rare word of the reference. Where a hypothesis has the right word, it gets the right name;
 elsewhere the name is garbled like the word: letters at the same relative places become those that the recogniser wrote.
 Half of the names have a frequent first name. The n-gram model of order 3 is estimated from other novels, so it knows no
 last name. The phrases are the names in the lists and further ones. Weights are cross-fitted in two folds by reference:
-of `rank` and `phrases`, and of all default features.
+of `rank` and `phrases`, and of all default features. Rows with proposals have further candidates, of phrases that are
+spelled like words of a candidate; the last ones are made of the first candidates alone, with the default weights.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,9 +30,12 @@ from models.phrases import NO_PHRASES, Phrase, PhraseList
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.metrics import make_metric
 from models.reranking.metrics.metric import paired_bootstrap
+from models.reranking.proposals import DEFAULT_WEIGHTS
+from models.reranking.ranking import LogLinearModel
 from models.reranking.tuning.cross_fitting import TuningOutcome, cross_fit, tuning_data
 from models.reranking.tuning.fitting import TuningSettings, assign_folds
 from models.scoring.candidate_features import ScoringModels, score_candidates
+from models.scoring.proposed_candidates import make_proposers, propose_candidates
 from models.words import fold_words
 from service.local.ask import UNLIMITED, load_published
 from tests.support.nbest_lists import recognised
@@ -126,6 +131,14 @@ def fitted(
     return run_to_completion(cross_fit(data, folds, TuningSettings(max_p_value=1.0)))
 
 
+def with_proposals(named: NamedLists, models: ScoringModels, phrases: PhraseList) -> NamedLists:
+    """Append candidates of proposed phrases."""
+    weighting = LogLinearModel(weights={"lm": 1.0, "phrases": 10.0, "distance": DEFAULT_WEIGHTS["distance"]})
+    proposers = make_proposers(models, phrases=phrases)
+    work = propose_candidates(models, named.lists, proposers, weighting, UNLIMITED, phrases=phrases)
+    return NamedLists(run_to_completion(work), named.names)
+
+
 def microseconds(phrases: PhraseList, lists: Sequence[CandidateList]) -> float:
     """Measure the search for phrases in a candidate."""
     texts = [candidate.text for one in lists for candidate in one.candidates]
@@ -158,7 +171,7 @@ def report(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sentences", type=int, default=300_000)
-    parser.add_argument("--sizes", type=int, nargs="*", default=[200, 1000, 1250])
+    parser.add_argument("--sizes", type=int, nargs="*", default=[200, 1000, 10000])
     arguments = parser.parse_args()
     folder = needed_data()
     told, first, last = read_names(folder, arguments.sentences)
@@ -199,6 +212,16 @@ def main() -> None:
             report("default and phrases", named, everything, everything.held_out, plain.held_out)
             two = fitted(named, models, phrases, folds, ["rank", "phrases"])
             report("rank and phrases", named, two, two.held_out, two.first)
+            proposed = with_proposals(named, models, phrases)
+            two = fitted(proposed, models, phrases, folds, ["rank", "phrases", "distance"])
+            report("with proposals", proposed, two, two.held_out, two.first)
+            one = NamedLists(
+                [replace(each, candidates=each.candidates[:1]) for each in named.lists], named.names
+            )
+            one = with_proposals(one, models, phrases)
+            alone = fitted(one, models, phrases, folds, ["lm", "phrases", "distance"])
+            default = np.array([1.0, 10.0, DEFAULT_WEIGHTS["distance"]])
+            report("one candidate, untuned", one, alone, alone.data.problem.chosen(default), alone.first)
 
 
 if __name__ == "__main__":

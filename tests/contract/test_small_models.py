@@ -30,6 +30,7 @@ REQUIRED = [
     ("/detokenize", {"tokens": [3]}),
     ("/v1/rerank", {"lists": [{"candidates": CANDIDATES}]}),
     ("/v1/rerank", {"query": "rain", "documents": ["falls"]}),
+    ("/v1/correct", {"texts": ["rain"]}),
     ("/v1/rerank/tune", {"lists": LISTS}),
     ("/v1/autocomplete", {"text": "ra"}),
     ("/v1/check", {"text": "rain fals"}),

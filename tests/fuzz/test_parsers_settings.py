@@ -128,8 +128,8 @@ def read_weighted_words(path: Path) -> None:
 
 def read_corrections(path: Path) -> None:
     """Read a table of corrections."""
-    for text, _ in CorrectionTable(read_table(path)).correct("at dc now"):
-        assert text.encode()
+    for proposal in CorrectionTable(read_table(path)).propose(["at", "dc", "now"]):
+        assert proposal.written.encode(errors="strict") is not None
 
 
 def read_bench_texts(path: Path) -> None:

@@ -36,6 +36,7 @@ WAYS_IN = {
             "POST /v1/score",
             "POST /v1/rerank",
             "POST /v1/rerank/tune",
+            "POST /v1/correct",
             "POST /v1/generate",
             "POST /v1/completions",
             "POST /v1/autocomplete",

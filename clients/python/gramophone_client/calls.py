@@ -474,14 +474,37 @@ class FurtherModel(TypedDict):
     weight: NotRequired[float]
 
 
-class RerankOptions(_ModelOptions, total=False):
+class Correction(TypedDict):
+    """Replacement to propose, and the logarithm of its odds."""
+
+    heard: str
+    written: str
+    logprob: NotRequired[float]
+
+
+class _ProposalOptions(_ModelOptions, total=False):
+    """Options of what is proposed."""
+
+    phrases: Sequence[PhraseEntry]
+    forms: str
+    corrections: Sequence[Correction]
+    weights: Mapping[str, float]
+    profile: str
+
+
+class CorrectOptions(_ProposalOptions, total=False):
+    """Options of POST /v1/correct."""
+
+    wordlist: str
+    timeout_ms: int
+
+
+class RerankOptions(_ProposalOptions, total=False):
     """Options of POST /v1/rerank."""
 
     mixture: Sequence[MixturePart]
     models: Sequence[FurtherModel]
-    weights: Mapping[str, float]
-    phrases: Sequence[PhraseEntry]
-    profile: str
+    propose: bool
     length_exponent: float
     posterior_scale: float
     mbr: Literal["wer", "chrf", "bleu"]
@@ -509,6 +532,8 @@ class TuneOptions(TypedDict, total=False):
     given_only: bool
     features: Sequence[str]
     phrases: Sequence[Phrase]
+    propose: bool
+    forms: str
     length_exponents: Sequence[float]
     folds: int
     seed: int

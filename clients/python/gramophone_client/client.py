@@ -27,6 +27,7 @@ from gramophone_client.calls import (
     CheckOptions,
     Contexts,
     ContinuationOptions,
+    CorrectOptions,
     GenerateOptions,
     NamedText,
     PhraseEntry,
@@ -50,6 +51,8 @@ from gramophone_client.types import (
     AdvanceReply,
     AutocompleteReply,
     CheckReply,
+    CorrectedTextResult,
+    CorrectReply,
     DeletedReply,
     ErrorBody,
     ForgottenReply,
@@ -187,24 +190,23 @@ def _entry_line(entry: WordListEntry) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode(errors="surrogatepass") + b"\n"
 
 
-def _query_options(options: RerankOptions) -> dict[str, Any]:
-    """Convert options to a query string, mappings and lists to pairs."""
+def _query_options(options: RerankOptions | CorrectOptions) -> dict[str, Any]:
+    """Convert options to a query string, mappings and lists to pairs or JSON."""
     query: dict[str, Any] = dict(options)
-    models = options.get("models", ())
+    models = query.get("models", ())
     weights = {f"lm:{model['name']}": model["weight"] for model in models if "weight" in model}
-    if weights and "profile" in options and "weights" not in options:
+    if weights and "profile" in query and "weights" not in query:
         message = "lines cannot combine a profile with weights of models; give all weights in weights"
         raise invalid_request(message, param="models")
-    if weights or "weights" in options:
-        classes = (phrase.get("class") for phrase in options.get("phrases", ()))
+    if weights or "weights" in query:
+        classes = (phrase.get("class") for phrase in query.get("phrases", ()))
         default = {"lm": 1.0, **{f"phrases:{name}" if name else "phrases": 10.0 for name in classes}}
-        query["weights"] = _comma_pairs({**options.get("weights", default), **weights})
+        query["weights"] = _comma_pairs({**query.get("weights", default), **weights})
     if models:
         query["models"] = _comma_pairs({model["name"]: model["model"] for model in models})
-    if "phrases" in options:
-        query["phrases"] = json.dumps(options["phrases"])
-    if "mixture" in options:
-        query["mixture"] = _comma_pairs({part["model"]: part["weight"] for part in options["mixture"]})
+    query |= {name: json.dumps(query[name]) for name in ("phrases", "corrections") if name in query}
+    if "mixture" in query:
+        query["mixture"] = _comma_pairs({part["model"]: part["weight"] for part in query["mixture"]})
     return query
 
 
@@ -431,6 +433,18 @@ class _HttpClient(Generic[H, T]):
             BadRequestError: models have weights in addition to a profile's, which a query string cannot express.
         """
         return _lines("/v1/rerank", line_reply(RankedListResult), lists, _query_options(options))
+
+    @Method
+    def correct(self, texts: Sequence[str], **options: Unpack[CorrectOptions]) -> Call[CorrectReply]:
+        """Correct texts by phrases, forms of numbers and replacements that are proposed."""
+        return _post("/v1/correct", CorrectReply, {"texts": texts, **options}, results=len(texts))
+
+    @LinesMethod
+    def correct_lines(
+        self, items: Iterable[Mapping[str, Any]], **options: Unpack[CorrectOptions]
+    ) -> Call[CorrectedTextResult | ErrorBody]:
+        """Yield a corrected text, or an error, for each object with `text` and optionally `id`, in order."""
+        return _lines("/v1/correct", line_reply(CorrectedTextResult), items, _query_options(options))
 
     @Method
     def tune(

@@ -75,13 +75,22 @@ class AutocompleteReply(Reply):
 
 
 class CandidateCorrection(Reply):
-    """Correction of a systematic error of the first pass, by the profile's corrections."""
+    """Replaced words of a candidate."""
+
+    start: int
+    """start of the words in the request's candidate, in code points."""
+
+    end: int
+    """end of the words in the request's candidate, in code points."""
 
     heard: str
-    """phrase of the request's candidate."""
+    """words of the request's candidate."""
 
     written: str
-    """phrase that replaces it."""
+    """words that replace them."""
+
+    proposer: Literal["corrections", "phrases", "forms"]
+    """source of the replacement: the profile's or the request's corrections, the phrases, or forms of numbers and abbreviations."""
 
     posterior: float
     """posterior probability of all candidates of the list with this correction."""
@@ -169,6 +178,35 @@ class CompletionCandidate(Reply):
 
     source: Literal["model", "user"]
     """larger contributor to the probability: `model`, or `user` for the user's words and the dictionary."""
+
+
+class CorrectReply(Reply):
+    """Corrected texts."""
+
+    model: str | None
+    """address of the model of `lm`, or the parts and weights of a mixture; null if no model was used."""
+
+    results: list[CorrectedTextResult]
+    """one result per text, in order."""
+
+    weights: dict[str, float] = {}
+    """weights in effect, by feature."""
+
+
+class CorrectedTextResult(Reply):
+    """A corrected text."""
+
+    id: str | None
+    """the client's id of the text; null without one."""
+
+    text: str
+    """the text with the best replacements; white space between other words is kept."""
+
+    posterior: float
+    """posterior probability of this text among those that were compared."""
+
+    corrections: list[CandidateCorrection] = Field([], validate_default=True)
+    """replacements from left to right."""
 
 
 class DeletedReply(Reply):

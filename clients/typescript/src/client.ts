@@ -20,6 +20,8 @@ const CALLS = {
   quality: ["post", "/v1/quality"],
   /** Lists of candidates in their new order. */
   rerank: ["post", "/v1/rerank"],
+  /** Texts corrected by phrases, forms of numbers and replacements that are proposed. */
+  correct: ["post", "/v1/correct"],
   /** Weights of re-ranking, tuned on lists with references. */
   tune: ["post", "/v1/rerank/tune"],
   /** Continuations of a prompt; `stream` yields them token by token. */

@@ -114,6 +114,31 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/correct": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Correct texts
+         * @description Correct texts: propose phrases, forms of numbers and replacements, and let the language model choose.
+         *
+         *     For recognisers that write one text. A profile of `gramophone tune` has weights for a recogniser's errors. With
+         *     `Content-Type: application/x-ndjson`, each line of the body is an object with `text` and optionally `id`; options
+         *     are in the query string, with `phrases` and `corrections` as JSON arrays. The reply has one line per text, in
+         *     order: a result, or `{"error": …}`. If the service fails midway, the last line is an error.
+         */
+        post: operations["correct_texts_v1_correct_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/rerank/tune": {
         parameters: {
             query?: never;
@@ -1085,19 +1110,35 @@ export interface components {
         };
         /**
          * CandidateCorrection
-         * @description Correction of a systematic error of the first pass, by the profile's corrections.
+         * @description Replaced words of a candidate.
          */
         CandidateCorrection: {
             /**
+             * Start
+             * @description start of the words in the request's candidate, in code points.
+             */
+            start: number;
+            /**
+             * End
+             * @description end of the words in the request's candidate, in code points.
+             */
+            end: number;
+            /**
              * Heard
-             * @description phrase of the request's candidate.
+             * @description words of the request's candidate.
              */
             heard: string;
             /**
              * Written
-             * @description phrase that replaces it.
+             * @description words that replace them.
              */
             written: string;
+            /**
+             * Proposer
+             * @description source of the replacement: the profile's or the request's corrections, the phrases, or forms of numbers and abbreviations.
+             * @enum {string}
+             */
+            proposer: "corrections" | "phrases" | "forms";
             /**
              * Posterior
              * @description posterior probability of all candidates of the list with this correction.
@@ -1333,6 +1374,55 @@ export interface components {
             choices: components["schemas"]["CompletionChoice"][];
             /** @description token counts; in a stream null until the last event, unless each event has them. */
             usage: components["schemas"]["Usage"] | null;
+        };
+        /**
+         * CorrectReply
+         * @description Corrected texts.
+         */
+        CorrectReply: {
+            /**
+             * Model
+             * @description address of the model of `lm`, or the parts and weights of a mixture; null if no model was used.
+             */
+            model: string | null;
+            /**
+             * Results
+             * @description one result per text, in order.
+             */
+            results: components["schemas"]["CorrectedTextResult"][];
+            /**
+             * Weights
+             * @description weights in effect, by feature.
+             */
+            weights?: {
+                [key: string]: number;
+            };
+        };
+        /**
+         * CorrectedTextResult
+         * @description A corrected text.
+         */
+        CorrectedTextResult: {
+            /**
+             * Id
+             * @description the client's id of the text; null without one.
+             */
+            id: string | null;
+            /**
+             * Text
+             * @description the text with the best replacements; white space between other words is kept.
+             */
+            text: string;
+            /**
+             * Posterior
+             * @description posterior probability of this text among those that were compared.
+             */
+            posterior: number;
+            /**
+             * Corrections
+             * @description replacements from left to right.
+             */
+            corrections?: components["schemas"]["CandidateCorrection"][];
         };
         /**
          * CountsResult
@@ -2145,6 +2235,17 @@ export interface components {
              * @default []
              */
             corrections?: components["schemas"]["PhraseCorrection"][];
+            /**
+             * Propose
+             * @description true to propose the phrases for words that are spelled nearly like them.
+             * @default false
+             */
+            propose?: boolean;
+            /**
+             * Forms
+             * @description language in which forms of numbers and abbreviations are proposed; None for none.
+             */
+            forms?: string | null;
             /**
              * Decision
              * @description `tuned` if the weights improve on the first pass on held-out lists, else `first_pass`.
@@ -3841,6 +3942,122 @@ export interface components {
             keep?: boolean;
         };
         /**
+         * CorrectLine
+         * @description A text.
+         * @example {
+         *       "text": "call maria caravallo"
+         *     }
+         * @example {
+         *       "id": "utt-2",
+         *       "text": "about three fifty"
+         *     }
+         */
+        CorrectLine: {
+            /**
+             * Text
+             * @description A text of at most 200 words.
+             */
+            text: string;
+            /**
+             * Id
+             * @description Client's id of the text, echoed in the reply.
+             * @default null
+             */
+            id?: string | null;
+        };
+        /**
+         * CorrectRequest
+         * @description Correct texts by proposing other words.
+         * @example {
+         *       "corrections": [
+         *         {
+         *           "heard": "call",
+         *           "logprob": -2,
+         *           "written": "tell"
+         *         }
+         *       ],
+         *       "phrases": [
+         *         {
+         *           "text": "Maria Carvalho"
+         *         }
+         *       ],
+         *       "texts": [
+         *         "call maria caravallo about the $3.50"
+         *       ]
+         *     }
+         */
+        CorrectRequest: {
+            /**
+             * Timeout Ms
+             * @description Time limit in milliseconds, after which the reply is 504; the service's own limit also applies.
+             * @default null
+             */
+            timeout_ms?: number | null;
+            /**
+             * Model
+             * @description Model: `name`, `name@7` or `name@champion`; the service's default if omitted.
+             * @default null
+             */
+            model?: string | null;
+            /**
+             * Slots
+             * @description Members of classes by the class's name, such as `{"city": ["Ulm", "New York"]}` for the mark `$city`: a list of
+             *     names, equally probable, or an object of names and weights above 0. They replace the model's own members of these
+             *     classes; other classes keep theirs.
+             * @default null
+             */
+            slots?: {
+                [key: string]: string[] | {
+                    [key: string]: number;
+                };
+            } | null;
+            /**
+             * Phrases
+             * @description Phrases, such as names and terms, to propose for words that are spelled nearly like them. An object with
+             *     `wordlist` stands for the entries of a stored list.
+             * @default null
+             */
+            phrases?: (components["schemas"]["Phrase"] | components["schemas"]["StoredPhrases"])[] | null;
+            /**
+             * Wordlist
+             * @description Stored word list of further phrases.
+             * @default null
+             */
+            wordlist?: string | null;
+            /**
+             * Forms
+             * @description Language (`en`, `de`, `pt_BR`, …) in which to propose other forms of numbers, money, times, abbreviations and
+             *     initials, as in /v1/rerank. Needs the extra `speech`.
+             * @default null
+             */
+            forms?: string | null;
+            /**
+             * Corrections
+             * @description Replacements to propose.
+             * @default null
+             */
+            corrections?: components["schemas"]["GivenCorrection"][] | null;
+            /**
+             * Profile
+             * @description Name of stored tuned settings, as in /v1/rerank.
+             * @default null
+             */
+            profile?: string | null;
+            /**
+             * Weights
+             * @description Weights by feature, as in /v1/rerank. Default: those of the profile, or ones that suit most models.
+             * @default null
+             */
+            weights?: {
+                [key: string]: number;
+            } | null;
+            /**
+             * Texts
+             * @description Texts, each of at most 200 words.
+             */
+            texts: string[];
+        };
+        /**
          * Detail
          * @description Level of detail of a reported score.
          * @enum {string}
@@ -4189,6 +4406,28 @@ export interface components {
              * @default false
              */
             stream?: boolean;
+        };
+        /**
+         * GivenCorrection
+         * @description A replacement that a request proposes.
+         */
+        GivenCorrection: {
+            /**
+             * Heard
+             * @description Words to replace, 1 to 4.
+             */
+            heard: string;
+            /**
+             * Written
+             * @description Words instead, up to 4; may be empty.
+             */
+            written: string;
+            /**
+             * Logprob
+             * @description Natural logarithm of how much more probable the replacement is than the words, before any model.
+             * @default 0
+             */
+            logprob?: number;
         };
         /**
          * ImportRequest
@@ -4635,6 +4874,18 @@ export interface components {
              */
             corrections?: components["schemas"]["PhraseCorrection"][];
             /**
+             * Propose
+             * @description Whether to propose the phrases for words that are spelled nearly like them.
+             * @default false
+             */
+            propose?: boolean;
+            /**
+             * Forms
+             * @description Language in which to propose forms of numbers and abbreviations; null for none.
+             * @default null
+             */
+            forms?: string | null;
+            /**
              * Decision
              * @description `tuned` if the weights improve on the first pass on held-out lists, else `first_pass`.
              * @default tuned
@@ -4878,6 +5129,27 @@ export interface components {
              * @default null
              */
             profile?: string | null;
+            /**
+             * Propose
+             * @description True to propose phrases for words that are spelled nearly like them, split or joined in any way. Lists get
+             *     further candidates made of the proposals, with the feature `distance`. Default: as in the profile, or false.
+             * @default null
+             */
+            propose?: boolean | null;
+            /**
+             * Forms
+             * @description Language (`en`, `de`, `pt_BR`, …) in which to propose other forms of numbers, money, times, abbreviations and
+             *     initials: written out, or in digits; in other languages than English, of whole numbers. The features are `spoken`,
+             *     `written`, `spelling` and `letters`. Needs the extra `speech`. Default: as in the profile, or none.
+             * @default null
+             */
+            forms?: string | null;
+            /**
+             * Corrections
+             * @description Replacements to propose, with the feature `correction`. Default: those of the profile.
+             * @default null
+             */
+            corrections?: components["schemas"]["GivenCorrection"][] | null;
             /**
              * Length Exponent
              * @description Exponent of the length normalisation: `lm` is the sum of the tokens' log-probabilities / tokens ** exponent, so
@@ -5298,6 +5570,18 @@ export interface components {
              */
             length_exponents?: number[];
             /**
+             * Propose
+             * @description True to propose the phrases for words that are spelled nearly like them, as in /v1/rerank.
+             * @default false
+             */
+            propose?: boolean;
+            /**
+             * Forms
+             * @description Language in which to propose forms of numbers and abbreviations, as in /v1/rerank.
+             * @default null
+             */
+            forms?: string | null;
+            /**
              * Corrections
              * @description True to learn corrections of systematic errors, which add corrected candidates to the lists. Each list is
              *     corrected by what was learnt from the other folds.
@@ -5645,6 +5929,19 @@ export interface operations {
                  */
                 profile?: string | null;
                 /**
+                 * @description For JSON lines. True to propose phrases for words that are spelled nearly like them, split or joined in any way. Lists get
+                 *     further candidates made of the proposals, with the feature `distance`. Default: as in the profile, or false.
+                 */
+                propose?: boolean | null;
+                /**
+                 * @description For JSON lines. Language (`en`, `de`, `pt_BR`, …) in which to propose other forms of numbers, money, times, abbreviations and
+                 *     initials: written out, or in digits; in other languages than English, of whole numbers. The features are `spoken`,
+                 *     `written`, `spelling` and `letters`. Needs the extra `speech`. Default: as in the profile, or none.
+                 */
+                forms?: string | null;
+                /** @description For JSON lines. Replacements to propose, with the feature `correction`. Default: those of the profile. */
+                corrections?: components["schemas"]["GivenCorrection"][] | null;
+                /**
                  * @description For JSON lines. Exponent of the length normalisation: `lm` is the sum of the tokens' log-probabilities / tokens ** exponent, so
                  *     0 (default) gives the sum and 1 the mean. If it is not 0, the feature `lm_sum` is the sum.
                  */
@@ -5712,6 +6009,83 @@ export interface operations {
                 content: {
                     "application/x-ndjson": components["schemas"]["RankedListResult"] | components["schemas"]["ErrorReply"];
                     "application/json": components["schemas"]["RerankReply"] | components["schemas"]["DocumentsReply"];
+                };
+            };
+            /** @description invalid or rejected request */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorReply"];
+                };
+            };
+            /** @description the service cannot process the request now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorReply"];
+                };
+            };
+        };
+    };
+    correct_texts_v1_correct_post: {
+        parameters: {
+            query?: {
+                /** @description For JSON lines. Time limit in milliseconds, after which the reply is 504; the service's own limit also applies. */
+                timeout_ms?: number | null;
+                /** @description For JSON lines. Model: `name`, `name@7` or `name@champion`; the service's default if omitted. */
+                model?: string | null;
+                /**
+                 * @description For JSON lines. Members of classes by the class's name, such as `{"city": ["Ulm", "New York"]}` for the mark `$city`: a list of
+                 *     names, equally probable, or an object of names and weights above 0. They replace the model's own members of these
+                 *     classes; other classes keep theirs.
+                 */
+                slots?: {
+                    [key: string]: string[] | {
+                        [key: string]: number;
+                    };
+                } | null;
+                /**
+                 * @description For JSON lines. Phrases, such as names and terms, to propose for words that are spelled nearly like them. An object with
+                 *     `wordlist` stands for the entries of a stored list.
+                 */
+                phrases?: (components["schemas"]["Phrase"] | components["schemas"]["StoredPhrases"])[] | null;
+                /** @description For JSON lines. Stored word list of further phrases. */
+                wordlist?: string | null;
+                /**
+                 * @description For JSON lines. Language (`en`, `de`, `pt_BR`, …) in which to propose other forms of numbers, money, times, abbreviations and
+                 *     initials, as in /v1/rerank. Needs the extra `speech`.
+                 */
+                forms?: string | null;
+                /** @description For JSON lines. Replacements to propose. */
+                corrections?: components["schemas"]["GivenCorrection"][] | null;
+                /** @description For JSON lines. Name of stored tuned settings, as in /v1/rerank. */
+                profile?: string | null;
+                /** @description For JSON lines. Weights by feature, as in /v1/rerank. Default: those of the profile, or ones that suit most models. Format: `lm=1,distance=10`. */
+                weights?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CorrectRequest"];
+                "application/x-ndjson": components["schemas"]["CorrectLine"];
+            };
+        };
+        responses: {
+            /** @description Corrected texts. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/x-ndjson": components["schemas"]["CorrectedTextResult"] | components["schemas"]["ErrorReply"];
+                    "application/json": components["schemas"]["CorrectReply"];
                 };
             };
             /** @description invalid or rejected request */

@@ -2,17 +2,17 @@
 
 Each hypothesis is aligned with its reference, in blocks of words changed together. A block
 with up to 4 words on both sides, alone or with neighbours as context, is evidence for a correction.
-Every list counts once, however many hypotheses repeat its errors.
+Every reference counts once, however many lists and hypotheses repeat its errors.
 """
 
 import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from itertools import islice, product
+from dataclasses import dataclass, field, replace
+from itertools import groupby, islice, product
+from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
-import numpy as np
 from rapidfuzz.distance import Levenshtein
 
 from models.arrays import Int64s
@@ -25,9 +25,8 @@ from models.reranking.corrections import (
     MAX_PHRASE_WORDS,
     CorrectionTable,
     PhraseCorrection,
-    sum_log_odds,
-    with_corrections,
 )
+from models.reranking.proposals import CORRECTION, Proposer, sum_of, variants
 
 _MIN_LISTS = 2
 """Minimum lists with a correction, so that each is confirmed by another list."""
@@ -129,7 +128,7 @@ class CorrectionCounts:
 
     Attributes:
         lists: number of lists with each replacement.
-        replaced: weight of the lists with each replacement.
+        replaced: weight of the lists with each replacement; those of a reference share it.
         kept: weight of the lists with each phrase, less that of its replacements.
     """
 
@@ -137,15 +136,15 @@ class CorrectionCounts:
     replaced: defaultdict[Pair, float] = field(default_factory=lambda: defaultdict(float))
     kept: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
-    def add_replacements(self, hypotheses: _Hypotheses) -> None:
+    def add_replacements(self, hypotheses: _Hypotheses, weight: float) -> None:
         """Count the replacements in a list."""
         pairs = Counter(pair for texts in hypotheses for pair in _pairs(_align(*texts)))
         self.lists.update(pairs.keys())
         for pair, count in pairs.items():
-            self.replaced[pair] += count / len(hypotheses)
-            self.kept[pair[0]] -= count / len(hypotheses)
+            self.replaced[pair] += weight * count / len(hypotheses)
+            self.kept[pair[0]] -= weight * count / len(hypotheses)
 
-    def add_phrases(self, hypotheses: _Hypotheses, phrases: set[str]) -> None:
+    def add_phrases(self, hypotheses: _Hypotheses, phrases: set[str], weight: float) -> None:
         """Count the phrases that are in a list."""
         for words, _ in hypotheses:
             runs = (
@@ -154,7 +153,25 @@ class CorrectionCounts:
                 for length in range(1, MAX_PHRASE_WORDS + 1)
             )
             for phrase in phrases.intersection(runs):
-                self.kept[phrase] += 1 / len(hypotheses)
+                self.kept[phrase] += weight / len(hypotheses)
+
+
+def with_closest_forms(lists: Sequence[CandidateList], forms: Proposer) -> Steps[list[CandidateList]]:
+    """Give candidates the proposed forms that are closest to a reference, so that corrections need not learn forms."""
+    found = []
+    for one in lists:
+        references = [split_words(reference) for reference in one.references]
+        candidates = []
+        for candidate in one.candidates[:_MAX_HYPOTHESES]:
+            words = split_words(candidate.text)
+            for begin, group in groupby(reversed([*forms.propose(words)]), key=attrgetter("begin")):
+                texts = [words]
+                texts += [[*words[:begin], *one.written.split(), *words[one.end :]] for one in group]
+                words = min(texts, key=lambda text: min(Levenshtein.distance(text, r) for r in references))
+            candidates.append(replace(candidate, text=" ".join(words)))
+            yield
+        found.append(replace(one, candidates=(*candidates,)))
+    return found
 
 
 def count_corrections(lists: Sequence[CandidateList], folds: Int64s) -> Steps[list[CorrectionCounts]]:
@@ -166,6 +183,7 @@ def count_corrections(lists: Sequence[CandidateList], folds: Int64s) -> Steps[li
     """
     counts = [CorrectionCounts() for _ in range(int(folds.max()) + 1)]
     evidence = []
+    sizes = Counter(one.references for one in lists)
     for one, fold in zip(lists, folds.tolist(), strict=True):
         references, good = [split_words(reference) for reference in one.references], []
         for text in islice(dict.fromkeys(candidate.text for candidate in one.candidates), _MAX_HYPOTHESES):
@@ -173,8 +191,8 @@ def count_corrections(lists: Sequence[CandidateList], folds: Int64s) -> Steps[li
             errors, closest = min((Levenshtein.distance(words, right), right) for right in references)
             if errors <= _MAX_ERROR_SHARE * len(closest):
                 good.append((words, closest))
-        evidence.append((counts[fold], good))
-        counts[fold].add_replacements(good)
+        evidence.append((counts[fold], good, 1 / sizes[one.references]))
+        counts[fold].add_replacements(good, 1 / sizes[one.references])
         yield
     in_all = sum((own.lists for own in counts), Counter[Pair]())
     for own in counts:
@@ -182,8 +200,8 @@ def count_corrections(lists: Sequence[CandidateList], folds: Int64s) -> Steps[li
             del own.lists[pair], own.replaced[pair]
         yield
     phrases = {heard for own in counts for heard, _ in own.lists}
-    for own, hypotheses in evidence:
-        own.add_phrases(hypotheses, phrases)
+    for own, hypotheses, weight in evidence:
+        own.add_phrases(hypotheses, phrases, weight)
         yield
     return counts
 
@@ -204,27 +222,12 @@ def learn_corrections(counts: Sequence[CorrectionCounts]) -> Steps[list[PhraseCo
     found.sort(key=lambda one: (one.heard.count(" "), -one.log_odds, one.heard, one.written))
     table, useful = CorrectionTable(), []
     for correction in found:
-        shorter = dict(table.correct(correction.heard)).get(correction.written)
-        if shorter is None or correction.log_odds - sum_log_odds(shorter) > _MIN_CONTEXT_GAIN:
+        words = split_words(correction.heard)
+        proposals = list(table.propose(words))
+        shorter = dict(variants(words, proposals, [one.prior for one in proposals])).get(correction.written)
+        if shorter is None or correction.log_odds - sum_of(CORRECTION, shorter) > _MIN_CONTEXT_GAIN:
             table.add(correction)
             useful.append(correction)
         yield
     useful.sort(key=lambda one: (-one.lists, one.heard, one.written))
     return useful[:MAX_CORRECTIONS]
-
-
-def correct_by_fold(
-    lists: Sequence[CandidateList], folds: Int64s, counts: Sequence[CorrectionCounts], max_tokens: int
-) -> Steps[list[CandidateList]]:
-    """Append candidates corrected by what is learnt without each list's fold, from 0 [N].
-
-    `counts` are those of each fold; see `with_corrections` for the others.
-    """
-    corrected = list(lists)
-    for fold in range(len(counts)):
-        learnt = yield from learn_corrections([*counts[:fold], *counts[fold + 1 :]])
-        table = CorrectionTable(learnt)
-        for number in np.flatnonzero(folds == fold).tolist():
-            corrected[number] = with_corrections(lists[number], table, max_tokens)
-            yield
-    return corrected

@@ -13,10 +13,8 @@ from models.errors import InputError
 from models.files import count_words
 from models.phrases import is_phrase_feature
 from models.reranking.candidates import CandidateList
-from models.reranking.corrections import corrections_of
 from models.reranking.features import (
     CANDIDATES_PER_STEP,
-    CORRECTION,
     LM,
     NUM_UNKNOWN,
     NUM_WORDS,
@@ -29,6 +27,7 @@ from models.reranking.features import (
     with_derived,
 )
 from models.reranking.metrics.metric import Metric, SignificanceResult, paired_bootstrap
+from models.reranking.proposals import CORRECTION, PROPOSED_FEATURES, replacements_of
 from models.reranking.tuning.fitting import (
     FIRST_PASS_WEIGHTS,
     FittedWeights,
@@ -154,6 +153,7 @@ def tuning_data(
         texts = [[candidate.text for candidate in one.candidates] for one in some]
         highest_ranks = [np.maximum.accumulate(text_ranks(of_list)) for of_list in texts]
         distinct = np.concatenate([np.diff(ranks, prepend=-1) > 0 for ranks in highest_ranks])
+        distinct |= np.array([bool(replacements_of(c)) for one in some for c in one.candidates])
         place = partial(list_prefix, numbers[chunk])
         derived = yield from with_derived(some, values.normalised(exponents[0]), names, place=place)
         # −∞: impossible paths of lattices
@@ -207,7 +207,7 @@ def default_features(
 
     These are both rank features, the features given with every candidate, each also times the text's length
     if it seems to be a mean over the text, the models' features, the number of words, the phrases' features,
-    and, with corrected candidates, `correction`.
+    and, with candidates of proposals, their features.
     """
     names = [RANK, RANK_LOG]
     words = np.array([count_words(one.candidates[0].text) for one in lists], np.float64)
@@ -217,9 +217,9 @@ def default_features(
         if looks_like_mean(values, words):
             names += [length_scaled_name(name, "words"), length_scaled_name(name, "characters")]
     models = [name for name in computed.names if name.partition(":")[0] in {LM, NUM_UNKNOWN}]
-    corrected = any(corrections_of(candidate) for one in lists for candidate in one.candidates)
+    made = {r.feature for one in lists for candidate in one.candidates for r in replacements_of(candidate)}
     phrases = filter(is_phrase_feature, computed.names)
-    return (*names, *models, NUM_WORDS, *phrases, *([CORRECTION] if corrected else []))
+    return (*names, *models, NUM_WORDS, *phrases, *filter(made.__contains__, PROPOSED_FEATURES))
 
 
 def looks_like_mean(values: Float64s, words: Float64s) -> bool:

@@ -153,9 +153,17 @@ def test_corrected_candidates_are_ranked_with_the_features_of_their_origin(calle
     assert ranked["unchanged"] is False
     told = [(one["index"], one["text"], one["total"], one.get("corrections")) for one in ranked["ranking"]]
     by_text = {one["text"]: one["posterior"] for one in ranked["ranking"]}
-    split = {"heard": "double u2", "written": "w2", "posterior": by_text["w3 w2"]}
+    end, common = len("w3 double u2"), {"start": len("w3 "), "proposer": "corrections"}
+    joined = {
+        **common,
+        "end": len("w3 wone"),
+        "heard": "wone",
+        "written": "w1",
+        "posterior": by_text["w3 w1"],
+    }
+    split = {**common, "end": end, "heard": "double u2", "written": "w2", "posterior": by_text["w3 w2"]}
     assert told[:3] == [
-        (0, "w3 w1", 3.0, [{"heard": "wone", "written": "w1", "posterior": by_text["w3 w1"]}]),
+        (0, "w3 w1", 3.0, [joined]),
         (1, "w3 w2", 3.0, [split]),
         (0, "w3 wone", 1.0, None),
     ]

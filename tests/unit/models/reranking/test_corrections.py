@@ -9,19 +9,26 @@ from models.calls import run_to_completion
 from models.errors import FormatError, InputError
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.corrections import (
-    MAX_CORRECTED_CANDIDATES,
-    MAX_CORRECTED_WORDS,
     MAX_CORRECTIONS,
-    MAX_VARIANTS,
     CorrectionTable,
     PhraseCorrection,
-    corrections_of,
-    origins_of,
     read_table,
-    with_corrections,
     write_table,
 )
 from models.reranking.features import derive
+from models.reranking.proposals import (
+    MAX_SOURCES,
+    MAX_VARIANTS,
+    MAX_WORDS,
+    origins_of,
+    proposals_of,
+    replacements_of,
+    variants,
+)
+from models.reranking.ranking import LogLinearModel
+from models.scoring.candidate_features import ScoringModels
+from models.scoring.proposed_candidates import propose_candidates
+from models.text_model import Limits
 from tests.support.nbest_lists import candidate_list
 
 UNLIMITED = 1 << 30
@@ -35,8 +42,21 @@ def table(*pairs):
     return CorrectionTable([correction(*pair) for pair in pairs])
 
 
+def variants_of(text, *pairs):
+    proposals = proposals_of(text.split(), [table(*pairs)])
+    return variants(text.split(), proposals, [one.prior for one in proposals])
+
+
 def corrected(text, *pairs):
-    return [result for result, _ in table(*pairs).correct(text)]
+    return [result for result, _ in variants_of(text, *pairs)]
+
+
+def with_proposals(given, proposers, max_tokens):
+    """Append corrected candidates without a model, by log-odds alone."""
+    limits = Limits(max_texts=1, max_tokens_per_sequence=max_tokens, max_new_tokens=1)
+    weighting = LogLinearModel(weights={"correction": 1.0})
+    work = propose_candidates(ScoringModels((), ()), [given], proposers, weighting, limits)
+    return run_to_completion(work)[0]
 
 
 def test_phrases_are_replaced_split_joined_and_removed():
@@ -92,22 +112,22 @@ def test_the_best_corrected_texts_are_those_of_all_combinations(seed):
     }
     pairs = [(heard, *rest) for heard, rest in pairs.items()]
     expected = brute_force(words, pairs)
-    told = table(*pairs).correct(" ".join(words))
+    told = variants_of(" ".join(words), *pairs)
     assert len(told) == min(MAX_VARIANTS, len(expected))
-    sums = [sum(one.log_odds for one in corrections) for _, corrections in told]
+    sums = [sum(one.value for one in replacements) for _, replacements in told]
     assert sums == pytest.approx(sorted(expected.values(), reverse=True)[: len(told)])
     assert [expected[text] for text, _ in told] == pytest.approx(sums)
 
 
 def test_long_texts_and_many_matches_are_bounded():
     pairs = [("a", f"x{i}", i / 100) for i in range(1000)]
-    assert len(corrected("a " * MAX_CORRECTED_WORDS, *pairs)) == MAX_VARIANTS
-    assert corrected("a " * (MAX_CORRECTED_WORDS + 1), *pairs) == []
+    assert len(corrected("a " * MAX_WORDS, *pairs)) == MAX_VARIANTS
+    assert corrected("a " * (MAX_WORDS + 1), *pairs) == []
 
 
 def test_corrected_candidates_follow_with_the_features_and_the_rank_of_their_origin():
     given = candidate_list("at b c", "at dc", features=[{"am": -1.0}, {"am": -2.0}])
-    candidates = with_corrections(given, table(("dc", "d c", 1.5)), UNLIMITED).candidates
+    candidates = with_proposals(given, [table(("dc", "d c", 1.5))], UNLIMITED).candidates
     assert [candidate.text for candidate in candidates] == ["at b c", "at dc", "at d c"]
     assert candidates[2].features == {"am": -2.0}
     assert origins_of(candidates).tolist() == [0, 1, 1]
@@ -115,26 +135,33 @@ def test_corrected_candidates_follow_with_the_features_and_the_rank_of_their_ori
     assert run_to_completion(derive("correction", candidates, lambda _: np.zeros(3))).tolist() == [0, 0, 1.5]
 
 
-def test_a_text_of_the_list_is_no_corrected_candidate():
+def test_a_later_text_of_the_list_is_also_made_of_an_earlier_one_with_its_rank():
     given = candidate_list("at dc", "at d c")
-    assert with_corrections(given, table(("dc", "d c")), UNLIMITED) is given
+    candidates = with_proposals(given, [table(("dc", "d c"))], UNLIMITED).candidates
+    assert [candidate.text for candidate in candidates] == ["at dc", "at d c", "at d c"]
+    assert origins_of(candidates).tolist() == [0, 1, 0]
+
+
+def test_an_earlier_text_of_the_list_is_no_corrected_candidate():
+    given = candidate_list("at d c", "at dc")
+    assert with_proposals(given, [table(("dc", "d c"))], UNLIMITED) is given
 
 
 def test_only_the_first_candidates_are_corrected():
     given = candidate_list(*(f"a {number}" for number in range(50)))
-    candidates = with_corrections(given, table(("a", "b")), UNLIMITED).candidates
-    assert [c.text for c in candidates[50:]] == [f"b {number}" for number in range(MAX_CORRECTED_CANDIDATES)]
+    candidates = with_proposals(given, [table(("a", "b"))], UNLIMITED).candidates
+    assert [c.text for c in candidates[50:]] == [f"b {number}" for number in range(MAX_SOURCES)]
 
 
 def test_corrected_texts_that_may_have_too_many_tokens_are_left_out():
     given = candidate_list("at dc")
-    assert len(with_corrections(given, table(("dc", "d c")), 9).candidates) == 2
-    assert with_corrections(given, table(("dc", "d c")), 8) is given
+    assert len(with_proposals(given, [table(("dc", "d c"))], 9).candidates) == 2
+    assert with_proposals(given, [table(("dc", "d c"))], 8) is given
 
 
 def test_contexts_of_a_continuation_are_not_corrected():
     given = CandidateList(None, "", (Candidate("at dc"),), continuation="now")
-    assert with_corrections(given, table(("dc", "d c")), UNLIMITED) is given
+    assert with_proposals(given, [table(("dc", "d c"))], UNLIMITED) is given
 
 
 @pytest.mark.parametrize(
@@ -202,4 +229,4 @@ def test_other_files_are_refused(tmp_path, content, message):
 
 
 def test_candidates_of_the_first_pass_have_no_corrections():
-    assert corrections_of(Candidate("a")) == ()
+    assert replacements_of(Candidate("a")) == ()

@@ -8,11 +8,14 @@ import pytest
 
 from models.calls import run_to_completion
 from models.reranking.corrections import CorrectionTable
+from models.reranking.proposals import proposals_of, variants
 from models.reranking.tuning.correction_estimation import (
-    correct_by_fold,
     count_corrections,
     learn_corrections,
 )
+from models.scoring.candidate_features import ScoringModels
+from models.text_model import Limits
+from service.operations.tune import TuneSettings, propose_by_fold
 from tests.support.nbest_lists import candidate_list
 
 NAMES = ("oak", "elm", "fir", "yew", "ash", "bay", "fig", "nut")
@@ -21,6 +24,14 @@ NAMES = ("oak", "elm", "fir", "yew", "ash", "bay", "fig", "nut")
 def learnt(lists):
     counts = run_to_completion(count_corrections(lists, np.zeros(len(lists), dtype=np.int64)))
     return {(one.heard, one.written): one for one in run_to_completion(learn_corrections(counts))}
+
+
+def corrected_by_fold(lists, folds):
+    """Lists with candidates corrected by what was learnt from the other folds, without a model."""
+    counts = run_to_completion(count_corrections(lists, folds))
+    limits = Limits(max_texts=1, max_tokens_per_sequence=1000, max_new_tokens=1)
+    given = TuneSettings(), lists, folds, counts, lambda _: ScoringModels((), ()), limits
+    return [*run_to_completion(propose_by_fold(*given))]
 
 
 def spoken(pairs, count=8):
@@ -44,8 +55,11 @@ def spoken(pairs, count=8):
 )
 def test_errors_that_recur_are_learnt_once(heard, written):
     found = learnt(spoken([(heard, written)]))
-    table = CorrectionTable(list(found.values()))
-    assert table.correct(f"show us {heard} today")[0][0] == " ".join(f"show us {written} today".split())
+    words = f"show us {heard} today".split()
+    proposals = proposals_of(words, [CorrectionTable(list(found.values()))])
+    assert variants(words, proposals, [one.prior for one in proposals])[0][0] == " ".join(
+        f"show us {written} today".split()
+    )
     assert len(found) == 1
 
 
@@ -59,7 +73,7 @@ def test_inserted_words_belong_to_the_word_before():
 
 
 def test_the_log_odds_are_those_of_counts_with_a_prior_for_keeping():
-    kept = [candidate_list("at dc now", reference="at dc now") for _ in range(3)]
+    kept = [candidate_list(text, reference=text) for text in ("at dc now", "to dc now", "dc now")]
     found = learnt([*spoken([("dc", "d c")]), *kept])
     assert found["dc", "d c"].log_odds == pytest.approx(math.log(8 / (3 + 2)), abs=1e-4)
     assert found["dc", "d c"].lists == 8
@@ -67,13 +81,20 @@ def test_the_log_odds_are_those_of_counts_with_a_prior_for_keeping():
 
 def test_hypotheses_of_a_list_share_its_weight():
     texts = [f"show dc {name} today please" for name in NAMES]
-    lists = [candidate_list(*texts, reference="show d c oak today please") for _ in range(2)]
-    lists += [candidate_list("at dc now please", reference="at dc now please")] * 2
+    lists = [candidate_list(*texts, reference=f"show d c {one} today please") for one in ("oak", "elm")]
+    lists += [candidate_list(text, reference=text) for text in ("at dc now please", "to dc now please")]
     assert learnt(lists)["dc", "d c"].log_odds == pytest.approx(math.log(2 / (2 + 2)), abs=1e-4)
 
 
+def test_lists_of_a_reference_share_its_weight():
+    lists = [candidate_list("at dc now", reference="at d c now")] * 8
+    assert learnt(lists)["dc", "d c"].log_odds == pytest.approx(math.log(1 / 2), abs=1e-4)
+    assert learnt(lists)["dc", "d c"].lists == 8
+
+
 def test_rare_or_mostly_wrong_corrections_are_not_learnt():
-    kept = spoken([("dc", "dc")]) * 10
+    texts = [f"show {name} {number} dc today please" for name in NAMES for number in range(10)]
+    kept = [candidate_list(text, reference=text) for text in texts]
     assert learnt([*spoken([("dc", "d c")], 2), *kept]) == {}
     assert learnt(spoken([("dc", "d c")], 1)) == {}
 
@@ -108,12 +129,10 @@ def test_the_closest_of_several_references_is_aligned():
 def test_a_fold_is_corrected_by_the_other_folds_alone():
     lists = [*spoken([("dc", "d c")], 4), *spoken([("pm", "p m")], 4)]
     folds = np.array([0] * 4 + [1] * 4)
-    counts = run_to_completion(count_corrections(lists, folds))
-    told = run_to_completion(correct_by_fold(lists, folds, counts, 1000))
+    told = corrected_by_fold(lists, folds)
     assert told == lists  # each error occurs in one fold only
     mixed = np.array([0, 1] * 4)
-    counts = run_to_completion(count_corrections(lists, mixed))
-    told = run_to_completion(correct_by_fold(lists, mixed, counts, 1000))
+    told = corrected_by_fold(lists, mixed)
     assert [one.candidates[1].text for one in told] == [one.references[0] for one in lists]
 
 
@@ -127,13 +146,7 @@ def test_references_of_a_fold_do_not_change_its_candidates():
     told = [
         [
             [candidate.text for candidate in one.candidates]
-            for one, fold in zip(
-                run_to_completion(
-                    correct_by_fold(some, folds, run_to_completion(count_corrections(some, folds)), 1000)
-                ),
-                folds,
-                strict=True,
-            )
+            for one, fold in zip(corrected_by_fold(some, folds), folds, strict=True)
             if not fold
         ]
         for some in (lists, other)

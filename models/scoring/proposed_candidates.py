@@ -1,0 +1,184 @@
+"""Candidates made of proposals: which of them are worth a score in full.
+
+The models first compare each proposal with the words that it replaces, in a window of a few words around them. The
+combinations of proposals with the greatest gains become candidates of the list, and are scored like all others. For an
+n-gram model of an order up to five, the sum of the gains of proposals that are far enough from one another is exact.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from models.arrays import Float64s, runs_by_cost
+from models.calls import Work
+from models.files import split_words
+from models.phrases import NO_PHRASES, PhraseList
+from models.reranking.candidates import Candidate, CandidateList
+from models.reranking.corrections import CorrectionTable
+from models.reranking.features import LM, NUM_UNKNOWN, NUM_WORDS, offsets_of
+from models.reranking.proposals import (
+    CORRECTION,
+    DEFAULT_WEIGHTS,
+    MAX_SOURCES,
+    SPELLING,
+    SPOKEN,
+    WRITTEN,
+    Proposal,
+    Proposer,
+    proposals_of,
+    with_replacements,
+)
+from models.reranking.ranking import LogLinearModel
+from models.scoring.candidate_features import ScoringModels, score_candidates
+from models.text_model import Limits
+
+PROPOSING = LogLinearModel(
+    weights={
+        **DEFAULT_WEIGHTS,
+        LM: 1.0,
+        NUM_WORDS: 4.0,
+        NUM_UNKNOWN: -12.0,
+        CORRECTION: 4.0,
+        SPOKEN: 0.0,
+        WRITTEN: 2.0,
+        SPELLING: 2.0,
+    }
+)
+"""Weights before any are tuned, with a model of the references' texts; fitted on flight enquiries and CHiME-4."""
+
+WINDOW_WORDS = 4
+"""Words on either side of a proposal that the models read with it."""
+
+_WINDOWS_PER_STEP = 512
+
+
+class _Source(NamedTuple):
+    """A candidate, its words and proposals for them."""
+
+    words: list[str]
+    proposals: list[Proposal]
+
+    def windows(self) -> tuple[list[str], list[int], list[int]]:
+        """Return distinct texts, and for each proposal the index of its text with and without it."""
+        numbers: dict[str, int] = {}
+        before, after = list[int](), list[int]()
+        for one in self.proposals:
+            left = self.words[max(one.begin - WINDOW_WORDS, 0) : one.begin]
+            right = self.words[one.end : one.end + WINDOW_WORDS]
+            for rows, inner in (
+                (before, self.words[one.begin : one.end]),
+                (after, [one.written] if one.written else []),
+            ):
+                rows.append(numbers.setdefault(" ".join([*left, *inner, *right]), len(numbers)))
+        return list(numbers), before, after
+
+
+def make_proposers(
+    models: ScoringModels,
+    *,
+    corrections: CorrectionTable | None = None,
+    phrases: PhraseList = NO_PHRASES,
+    forms: str | None = None,
+) -> list[Proposer]:
+    """Return the sources of proposals for some models.
+
+    Takes up to a tenth of a second for 10,000 phrases or the numbers of a language.
+
+    Args:
+        models: scoring models; the words that the main one knows are replaced less readily.
+        corrections: learnt corrections.
+        phrases: phrases to propose for words that are spelled nearly like them.
+        forms: language in which to propose forms of numbers and abbreviations.
+
+    Raises:
+        InputError: numbers of the language cannot be written out.
+        UnsupportedError: the library for numbers is not installed.
+    """
+    proposers: list[Proposer] = [] if corrections is None else [corrections]
+    is_known = models.parts[0].is_known_word if models.parts else None
+    if phrases:
+        from models.reranking.similar_phrases import SimilarPhrases  # compiled, and rarely used
+
+        proposers.append(SimilarPhrases(phrases, is_known))
+    if forms is not None:
+        from models.reranking.forms import Forms
+
+        proposers.append(Forms(forms, is_known))
+    return proposers
+
+
+def propose_candidates(
+    models: ScoringModels,
+    lists: Sequence[CandidateList],
+    proposers: Sequence[Proposer],
+    weighting: LogLinearModel,
+    limits: Limits,
+    *,
+    phrases: PhraseList = NO_PHRASES,
+    num_read: Sequence[int] = (),
+) -> Work[Any, list[CandidateList]]:
+    """Append candidates with replaced words to lists.
+
+    Lists with a continuation, whose candidates are contexts, stay unchanged, and texts that may have too many tokens
+    are left out.
+
+    Args:
+        models: scoring models; without a main model, the priors of the proposals decide.
+        lists: candidate lists.
+        proposers: sources of proposals.
+        weighting: weights of the features.
+        limits: of one text with its context.
+        phrases: phrases that candidates may have.
+        num_read: tokens before each list that are not in its context.
+    """
+    extended = list(lists)
+    sources: list[list[_Source]] = []
+    for one in lists:
+        words = [split_words(candidate.text) for candidate in one.candidates[:MAX_SOURCES]]
+        own = words if one.continuation is None else []
+        sources.append([_Source(text, proposals_of(text, proposers)) for text in own])
+        yield None
+    for rows in runs_by_cost([sum(len(s.proposals) for s in many) for many in sources], _WINDOWS_PER_STEP):
+        gains = yield from _gains(
+            [s for many in sources[rows] for s in many if s.proposals], models, weighting, limits, phrases
+        )
+        for number in range(rows.start, rows.stop):
+            found = [
+                (s.words, s.proposals, gains.pop(0).tolist() if s.proposals else []) for s in sources[number]
+            ]
+            most = limits.max_tokens_per_sequence - (num_read[number] if num_read else 0)
+            extended[number] = with_replacements(lists[number], found, most)
+            yield None
+    return extended
+
+
+def _gains(
+    sources: Sequence[_Source],
+    models: ScoringModels,
+    weighting: LogLinearModel,
+    limits: Limits,
+    phrases: PhraseList,
+) -> Work[Any, list[Float64s]]:
+    """Return how much each proposal raises the total of its window, by source [P]."""
+    gains = [
+        np.array([weighting.weights.get(one.feature, 0.0) * one.value for one in source.proposals])
+        for source in sources
+    ]
+    if not models.parts or not sources:
+        return gains
+    windows = [source.windows() for source in sources]
+    texts = [CandidateList(None, "", tuple(map(Candidate, found))) for found, _, _ in windows]
+    # windows are bounded by themselves, and texts that are too long are left out later
+    unbounded = replace(limits, max_tokens_per_sequence=sys.maxsize)
+    scores = yield from score_candidates(models, texts, unbounded, phrases=phrases)
+    features = scores.features
+    names = [n for n in weighting.weights if n in features.names]
+    totals = features.matrix(names, {}) @ np.array([weighting.weights[n] for n in names])
+    offsets = offsets_of(texts)
+    return [
+        own + totals[first + np.array(after)] - totals[first + np.array(before)]
+        for own, first, (_, before, after) in zip(gains, offsets, windows, strict=False)
+    ]

@@ -1,0 +1,218 @@
+"""Phrases spelled like words: the kernel against all substrings, and what is proposed for names."""
+
+import time
+
+import numpy as np
+import pytest
+from rapidfuzz.distance import Levenshtein
+
+from models.phrases import Phrase, PhraseList
+from models.reranking.proposals import DISTANCE, proposals_of
+from models.reranking.similar_phrases import (
+    MAX_LETTERS,
+    SimilarPhrases,
+    find_similar,
+    letters_of,
+)
+
+
+def phrases(*texts):
+    return [Phrase(text=text) for text in texts]
+
+
+def proposed(text, *texts, is_known=None):
+    """Begin, end and text of each proposal."""
+    found = SimilarPhrases(PhraseList(phrases(*texts)), is_known).propose(text.split())
+    return [(one.begin, one.end, one.written) for one in found]
+
+
+def search(text, is_end, targets, most, size=10_000):
+    """Run the kernel; return what it found, and the masks after it."""
+    offsets = np.concatenate([[0], np.cumsum([len(one) for one in targets])]).astype(np.int64)
+    letters = np.array([letter for one in targets for letter in one], np.int32)
+    masks = np.zeros(max([*letters, *text, 0]) + 1, np.uint64)
+    found = np.full((size, 2), -1, np.int32)
+    given = np.array(text, np.int32), np.array(is_end, np.bool_), letters, offsets
+    count = find_similar(*given, masks, np.array(most, np.int64), len(text) + 1, found)
+    return [tuple(row) for row in found[:count].tolist()], masks, found[count:]
+
+
+def test_a_phrase_takes_no_more_places_than_it_may():
+    numbers, offsets = np.ones(1, np.int32), np.array([0, 1], np.int64)
+    found, masks = np.zeros((9, 2), np.int32), np.zeros(2, np.uint64)
+    text, is_end = np.ones(9, np.int32), np.ones(9, np.bool_)
+    assert find_similar(text, is_end, numbers, offsets, masks, np.zeros(1, np.int64), 3, found) == 3
+    assert found[:3].tolist() == [[0, 0], [0, 1], [0, 2]]
+
+
+def edits_up_to(text, target):
+    """Fewest edits of a phrase to any part of the text that ends at each letter."""
+    return [
+        min(Levenshtein.distance(text[begin : at + 1], target) for begin in range(at + 2))
+        for at in range(len(text))
+    ]
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_the_ends_with_few_edits_are_those_of_all_parts_of_the_text(seed):
+    rng = np.random.default_rng(seed)
+    size = int(rng.integers(1, 6))
+    # letter 0 is in no phrase
+    text = rng.integers(0, size + 1, rng.integers(0, 40)).tolist()
+    targets = [rng.integers(1, size + 1, rng.choice([1, 2, 5, 9, 63, 64])).tolist() for _ in range(6)]
+    most = rng.integers(0, 1 + np.array([len(one) for one in targets])).tolist()
+    is_end = (rng.random(len(text)) < 0.5).tolist()
+    found, masks, rest = search(text, is_end, targets, most)
+    expected = [
+        (phrase, at)
+        for phrase, target in enumerate(targets)
+        for at, edits in enumerate(edits_up_to(text, target))
+        if is_end[at] and edits <= most[phrase]
+    ]
+    assert found == expected
+    assert not masks.any()
+    assert (rest == -1).all()
+
+
+@pytest.mark.parametrize("length", [1, 63, 64])
+def test_a_phrase_of_up_to_64_letters_is_found_where_it_ends(length):
+    target = [1 + number % 7 for number in range(length)]
+    text = [0, 0, *target, 0]
+    assert search(text, [True] * len(text), [target], [0])[0] == [(0, 1 + length)]
+    changed = [0, 0, 8, *target[1:], 0]
+    assert search(changed, [True] * len(text), [target], [0])[0] == []
+    assert (0, 1 + length) in search(changed, [True] * len(text), [target], [1])[0]
+
+
+def test_no_more_ends_are_found_than_there_is_room_for():
+    found, masks, _ = search([1] * 10, [True] * 10, [[1], [1]], [0, 0], size=3)
+    assert found == [(0, 0), (0, 1), (0, 2)]
+    assert not masks.any()
+
+
+def test_without_letters_or_phrases_nothing_is_found():
+    assert search([], [], [[1, 2]], [2])[0] == []
+    assert search([1, 2], [True, True], [], [])[0] == []
+
+
+def test_letters_have_no_case_accents_and_punctuation():
+    assert letters_of("O\u2019Brien-M\u00fcller 2.") == "obrienmuller2"
+    assert letters_of("Stra\u00dfe") == "strasse"
+    assert letters_of("\u2026\U0001f389") == ""
+
+
+def test_phrases_of_up_to_64_letters_are_proposed():
+    longest = "abcdefgh" * (MAX_LETTERS // 8)
+    assert proposed(longest[:-1], longest) == [(0, 1, longest)]
+    assert proposed(longest, longest + "i") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "phrase", "expected"),
+    [
+        ("call kowalchyk now", "Kowalczyk", (1, 2, "kowalczyk")),
+        ("call kowal czyk now", "Kowalczyk", (1, 3, "kowalczyk")),
+        ("call ko wal chyk now", "Kowalczyk", (1, 4, "kowalczyk")),
+        ("flights to newyork", "New York", (2, 3, "new york")),
+        ("flights to knew york today", "New York", (2, 4, "new york")),
+        ("flights to ne wyork", "New York", (2, 4, "new york")),
+        ("ask muller", "M\u00fcller", (1, 2, "m\u00fcller")),
+        ("mcdonalds is open", "McDonald's", (0, 1, "mcdonald's")),
+        ("kowalchyk", "Kowalczyk", (0, 1, "kowalczyk")),
+    ],
+)
+def test_a_misspelt_split_or_joined_name_is_proposed(text, phrase, expected):
+    assert proposed(text, phrase) == [expected]
+    assert proposed(text, "Anderson", phrase, "Zimmermann") == [expected]
+
+
+def test_the_log_odds_of_fewer_edits_are_greater_and_those_of_known_words_smaller():
+    def value(text, phrase="Kowalczyk", is_known=None):
+        (one,) = SimilarPhrases(PhraseList(phrases(phrase)), is_known).propose([text])
+        assert (one.feature, one.value) == (DISTANCE, one.prior)
+        return one.value
+
+    assert value("kowalcyk") > value("kowalchyyk") > -4
+    assert value("kowalcyk") > value("cowalczyk")
+    long, known = ("swarzenegger", "Schwarzenegger"), {"swarzenegger"}.__contains__
+    assert value(*long, known) == pytest.approx(value(*long) - 6)
+    assert proposed("kowalcyk", "Kowalczyk", is_known={"kowalcyk"}.__contains__) == []
+
+
+def test_proposals_are_in_order_of_their_log_odds():
+    found = list(
+        SimilarPhrases(PhraseList(phrases("Kowalczyk", "Zimmermann"))).propose(["kowalchyk", "zimerman"])
+    )
+    assert {one.written for one in found} == {"kowalczyk", "zimmermann"}
+    assert [one.value for one in found] == sorted((one.value for one in found), reverse=True)
+
+
+@pytest.mark.parametrize("text", ["Anderson", "anderson", "ask anderson.", "ANDERSON's", "and Anderson, too"])
+def test_words_that_are_exactly_another_phrase_are_not_replaced(text):
+    assert proposed(text, "Anderson", "Andersen") == []
+    assert proposed(text, "Andersen") != []
+
+
+def test_words_next_to_an_exact_phrase_are_still_replaced():
+    assert proposed("andersen met anderson", "Anderson") == [(0, 1, "anderson")]
+
+
+@pytest.mark.parametrize("ending", ["", ".", ",", "?!", "'s", "'s.", "\u2019s,", "'"])
+def test_the_ending_of_a_possessive_and_punctuation_are_kept(ending):
+    assert proposed(f"ask kowalchyk{ending}", "Kowalczyk") == [(1, 2, f"kowalczyk{ending}")]
+
+
+@pytest.mark.parametrize("text", ["b", "ab", "xa a x", "an", "the cat sat"])
+@pytest.mark.parametrize("phrase", ["a", "Al", "Bob"])
+def test_a_phrase_of_few_letters_is_not_proposed_for_other_letters(text, phrase):
+    assert proposed(text, phrase) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["", "\U0001f389", "... --", "cat", "42", "\u05e9\u05dc\u05d5\u05dd", "x" * 10_000]
+)
+def test_words_unlike_all_phrases_have_no_proposals(text):
+    assert proposed(text, "Kowalczyk", "\u2665") == []
+
+
+def test_a_phrase_is_proposed_once_for_overlapping_words():
+    found = proposed("kowalczyk kowalchyk", "Kowalczyk")
+    assert found == [(1, 2, "kowalczyk")]
+    spans = [span[:2] for span in proposed("new new york york", "Newyork")]
+    assert all(a[1] <= b[0] or b[1] <= a[0] for a in spans for b in spans if a != b)
+
+
+def test_a_text_of_capitals_has_the_phrase_as_given():
+    assert proposed("ASK KOWALCHYK", "Kowalczyk") == [(1, 2, "Kowalczyk")]
+
+
+def test_a_text_with_a_capital_has_the_phrase_as_given():
+    assert proposed("Ask Kowalchyk", "Kowalczyk") == [(1, 2, "Kowalczyk")]
+
+
+@pytest.mark.parametrize(("text", "phrase"), [("at mcdonald's", "McDonald's"), ("yahoo!", "Yahoo!")])
+def test_a_phrase_with_an_ending_of_its_own_is_not_given_another(text, phrase):
+    assert proposed(text, phrase) == []
+
+
+def test_a_dash_before_known_words_makes_them_no_less_known():
+    known = {"hello", "brown"}.__contains__
+    assert proposed("hello \u2014 brown", "Browne", is_known=known) == proposed(
+        "hello brown", "Browne", is_known=known
+    )
+
+
+def test_short_phrases_do_not_hide_a_later_one():
+    assert proposed("banana " * 100 + "kowalchyk", "a", "na", "ana", "Kowalczyk") == [(100, 101, "kowalczyk")]
+
+
+def test_ten_thousand_phrases_are_searched_in_bounded_time():
+    rng = np.random.default_rng(0)
+    names = {"".join(rng.choice(list("abcdefghijklmnop"), rng.integers(4, 12))) for _ in range(9990)}
+    proposer = SimilarPhrases(PhraseList(phrases(*sorted(names), "Zuckerberg")))
+    words = ("the quick brown fox jumps over the lazy dog " * 22 + "sukerberg").split()
+    begun = time.perf_counter()
+    found = list(proposer.propose(words))
+    assert time.perf_counter() - begun < 5
+    assert (198, 199, "zuckerberg") in [(one.begin, one.end, one.written) for one in found]
+    assert len(proposals_of(words, [proposer])) <= 32
