@@ -15,6 +15,9 @@ from models.reranking.proposals import LETTERS, SPELLING, SPOKEN, WRITTEN, Propo
 _MAX_FORMS = 8
 """Maximum forms proposed for a span."""
 
+_WORDS_PER_STEP = 8
+"""Words read per step: up to half a millisecond each, in long numbers."""
+
 _MAX_INITIALS = 5
 _MIN_PART = 3
 """Minimum letters of a half of a word that is split."""
@@ -93,10 +96,12 @@ class Forms:
             text: short for short, many in self._long_forms.items() for text in many if " " not in text
         }
 
-    def propose(self, words: Sequence[str]) -> Iterator[Proposal]:
-        """Yield other forms of spans of words."""
+    def propose(self, words: Sequence[str]) -> Iterator[Proposal | None]:
+        """Yield other forms of spans of words; None between steps."""
         begin = 0
         while begin < len(words):
+            if begin % _WORDS_PER_STEP == 0:
+                yield None
             end, forms = self._forms_at(words, begin)
             given, (last, tail) = " ".join(words[begin:end]), split_tail(words[end - 1])
             is_short = (

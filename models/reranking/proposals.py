@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 import numpy as np
 
 from models.arrays import Int64s
+from models.calls import Steps
 from models.reranking.candidates import Candidate, CandidateList
 
 CORRECTION, DISTANCE = "correction", "distance"
@@ -85,8 +86,8 @@ class Proposal(NamedTuple):
 class Proposer(Protocol):
     """Source of proposals."""
 
-    def propose(self, words: Sequence[str]) -> Iterable[Proposal]:
-        """Return proposals for spans of words, in order of their first words."""
+    def propose(self, words: Sequence[str]) -> Iterable[Proposal | None]:
+        """Return proposals for spans of words, with None between steps of some milliseconds."""
         ...
 
 
@@ -146,7 +147,7 @@ def origins_of(candidates: Sequence[Candidate]) -> Int64s:
     return np.array(origins, np.int64)
 
 
-def proposals_of(words: Sequence[str], proposers: Iterable[Proposer]) -> list[Proposal]:
+def proposals_of(words: Sequence[str], proposers: Iterable[Proposer]) -> Steps[list[Proposal]]:
     """Return the proposals for a text, at most `_MAX_PROPOSALS` of each proposer, by their priors.
 
     There are none for texts of more than `MAX_WORDS` words, or with a word of more than `MAX_WORD_CHARS` characters.
@@ -155,7 +156,12 @@ def proposals_of(words: Sequence[str], proposers: Iterable[Proposer]) -> list[Pr
         return []
     found: list[Proposal] = []
     for proposer in proposers:
-        proposals = list(proposer.propose(words))
+        proposals: list[Proposal] = []
+        for one in proposer.propose(words):
+            if one is None:
+                yield
+            else:
+                proposals.append(one)
         if len(proposals) > _MAX_PROPOSALS:
             proposals = nlargest(_MAX_PROPOSALS, proposals, key=attrgetter("prior"))
         found += proposals

@@ -42,7 +42,10 @@ _MAX_PLACES = 8
 """Maximum ends of words up to which a phrase is aligned, per candidate."""
 
 _MAX_ENDS = 256
-"""Maximum phrases and ends of words that are aligned word by word, per candidate."""
+"""Maximum phrases and ends of words that are aligned word by word, per step."""
+
+_LETTERS_PER_STEP = 1 << 19
+"""Letters of phrases compared with letters of a candidate per step, some milliseconds."""
 
 _ENDING = re.compile("(?<=[^.,;:!?])(?:['\u2019]s?)?[.,;:!?]*$")
 """End of a word that a phrase keeps: of a possessive, and punctuation."""
@@ -169,8 +172,8 @@ class SimilarPhrases:
             _spelled[phrases] = _PhraseLetters(phrases.phrases)
         self._phrases = _spelled[phrases]
 
-    def propose(self, words: Sequence[str]) -> Iterator[Proposal]:
-        """Yield phrases for spans of words, the most probable first."""
+    def propose(self, words: Sequence[str]) -> Iterator[Proposal | None]:
+        """Yield phrases for spans of words, the most probable first; None between steps of the search."""
         endings = [_ENDING.search(word) for word in words]
         stems = [
             word if end is None else word[: end.start()] for word, end in zip(words, endings, strict=True)
@@ -178,7 +181,11 @@ class SimilarPhrases:
         spelled = [letters_of(stem) for stem in stems]
         is_lower = all(word == word.lower() for word in words)
         exact, found = list[_Span](), list[tuple[_Span, str]]()
-        for phrase, end in self._find(spelled):
+        for hit in self._find(spelled):
+            if hit is None:
+                yield None
+                continue
+            phrase, end = hit
             nearest = self._nearest(self._phrases.spelled[phrase], stems, spelled, end)
             if nearest is None:
                 continue
@@ -200,8 +207,8 @@ class SimilarPhrases:
                 text += "" if text.casefold().endswith(kept.casefold()) else kept
                 yield Proposal(span.begin, span.end, text, DISTANCE, span.value, span.value)
 
-    def _find(self, spelled: Sequence[str]) -> Iterator[tuple[int, int]]:
-        """Yield phrases with few edits up to the end of a word, and the word after it."""
+    def _find(self, spelled: Sequence[str]) -> Iterator[tuple[int, int] | None]:
+        """Yield phrases with few edits up to the end of a word, and the word after it; None between steps."""
         given, numbers = self._phrases, self._phrases.numbers
         ends = {
             end - 1: word for word, end in enumerate(accumulate(map(len, spelled)), 1) if spelled[word - 1]
@@ -210,10 +217,12 @@ class SimilarPhrases:
         is_end, found = np.zeros(len(text), np.bool_), np.empty((_MAX_ENDS, 2), np.int32)
         is_end[[*ends]] = True
         masks = np.zeros(len(numbers) + 1, np.uint64)
-        count = find_similar(
-            text, is_end, given.letters, given.offsets, masks, given.most, _MAX_PLACES, found
-        )
-        return ((phrase, ends[last]) for phrase, last in found[:count].tolist())
+        step = max(_LETTERS_PER_STEP // max(len(text), 1), 1)
+        for first in range(0, len(given.most), step):
+            most, offsets = given.most[first : first + step], given.offsets[first : first + step + 1]
+            count = find_similar(text, is_end, given.letters, offsets, masks, most, _MAX_PLACES, found)
+            yield from ((first + phrase, ends[last]) for phrase, last in found[:count].tolist())
+            yield None
 
     def _nearest(self, target: str, stems: Sequence[str], spelled: Sequence[str], end: int) -> _Span | None:
         """Return the span up to a word with the greatest log-odds; None if all differ too much."""

@@ -139,18 +139,21 @@ def propose_candidates(
     for one in lists:
         words = [split_words(candidate.text) for candidate in one.candidates[:MAX_SOURCES]]
         own = words if one.continuation is None else []
-        sources.append([_Source(text, proposals_of(text, proposers)) for text in own])
-        yield None
+        found = []
+        for text in own:
+            found.append(_Source(text, (yield from proposals_of(text, proposers))))
+            yield None
+        sources.append(found)
     for rows in runs_by_cost([sum(len(s.proposals) for s in many) for many in sources], _WINDOWS_PER_STEP):
         gains = yield from _gains(
             [s for many in sources[rows] for s in many if s.proposals], models, weighting, limits, phrases
         )
         for number in range(rows.start, rows.stop):
-            found = [
+            combined = [
                 (s.words, s.proposals, gains.pop(0).tolist() if s.proposals else []) for s in sources[number]
             ]
             most = limits.max_tokens_per_sequence - (num_read[number] if num_read else 0)
-            extended[number] = with_replacements(lists[number], found, most)
+            extended[number] = with_replacements(lists[number], combined, most)
             yield None
     return extended
 

@@ -205,6 +205,7 @@ def main() -> None:
         report("oracle", named, plain, plain.oracle, plain.first)
         report("default features", named, plain, plain.held_out, plain.first)
         unused = [one for one in last if one not in " ".join(present).split()]
+        unused += [f"{one} {other}" for one in first for other in unused]
         for size in arguments.sizes:
             phrases = PhraseList([Phrase(text=one) for one in [*present, *unused][:size]])
             print(f"{len(phrases)} phrases, found in {microseconds(phrases, named.lists):.1f} µs a candidate")

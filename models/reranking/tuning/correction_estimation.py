@@ -164,7 +164,9 @@ def with_closest_forms(lists: Sequence[CandidateList], forms: Proposer) -> Steps
         candidates = []
         for candidate in one.candidates[:_MAX_HYPOTHESES]:
             words = split_words(candidate.text)
-            for begin, group in groupby(reversed([*forms.propose(words)]), key=attrgetter("begin")):
+            for begin, group in groupby(
+                reversed([*filter(None, forms.propose(words))]), key=attrgetter("begin")
+            ):
                 texts = [words]
                 texts += [[*words[:begin], *one.written.split(), *words[one.end :]] for one in group]
                 words = min(texts, key=lambda text: min(Levenshtein.distance(text, r) for r in references))

@@ -43,7 +43,7 @@ def table(*pairs):
 
 
 def variants_of(text, *pairs):
-    proposals = proposals_of(text.split(), [table(*pairs)])
+    proposals = run_to_completion(proposals_of(text.split(), [table(*pairs)]))
     return variants(text.split(), proposals, [one.prior for one in proposals])
 
 

@@ -33,7 +33,7 @@ LEXICON |= {"a", "i", "to", "today", "smith", "met", "is", "here"}
 def forms(text, lexicon=None):
     """Begin, end, text, feature and value of each proposal."""
     proposer = ANY if lexicon is None else Forms("en", frozenset(lexicon).__contains__)
-    return [tuple(one)[:5] for one in proposer.propose(text.split())]
+    return [tuple(one)[:5] for one in filter(None, proposer.propose(text.split()))]
 
 
 def texts(text, lexicon=None):
@@ -72,7 +72,9 @@ def test_an_amount_abbreviation_or_compound_has_its_other_form(text, expected):
 
 
 def test_the_priors_of_all_forms_are_equal():
-    assert {one.prior for one in ANY.propose(["Dr.", "Smith", "paid", "$5", "on", "t", "w", "a"])} == {0.0}
+    assert {
+        one.prior for one in filter(None, ANY.propose(["Dr.", "Jo", "paid", "$5", "on", "t", "w", "a"]))
+    } == {0.0}
 
 
 def test_a_form_at_the_start_of_a_sentence_has_a_capital():
@@ -227,7 +229,9 @@ def test_other_languages_have_forms_of_numbers_and_no_english_abbreviations():
     german = Forms("de")
     found = [
         tuple(one)[:5]
-        for one in german.propose(["Dr.", "Meier", "hat", "zwanzig", "Hunde", "und", "21", "Katzen"])
+        for one in filter(
+            None, german.propose(["Dr.", "Meier", "hat", "zwanzig", "Hunde", "und", "21", "Katzen"])
+        )
     ]
     assert found == [(3, 4, "20", WRITTEN, -1), (6, 7, "einundzwanzig", SPOKEN, 0)]
 

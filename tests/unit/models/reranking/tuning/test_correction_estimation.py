@@ -56,7 +56,7 @@ def spoken(pairs, count=8):
 def test_errors_that_recur_are_learnt_once(heard, written):
     found = learnt(spoken([(heard, written)]))
     words = f"show us {heard} today".split()
-    proposals = proposals_of(words, [CorrectionTable(list(found.values()))])
+    proposals = run_to_completion(proposals_of(words, [CorrectionTable(list(found.values()))]))
     assert variants(words, proposals, [one.prior for one in proposals])[0][0] == " ".join(
         f"show us {written} today".split()
     )
