@@ -14,8 +14,8 @@ Derived from a list's texts, order and given features:
     NAME*characters       … times its number of characters
     NAME*tokens           … times its number of tokens for the language model
     consensus:UTILITY     mean utility (`chrf`, `bleu`, `wer`) against all candidates of the list
-    correction            sum of the log-odds of the corrections that made the text; 0 without any
-    distance              −d: distance of the proposed phrases from the words that they replace; 0 without any
+    correction, distance  sums over the proposals that made the text, 0 without any; so are `spoken`, `written`,
+                          `spelling` and `letters`, see `proposals`
 
 A text made of another has the rank and the given features of the text that it was made from.
 """

@@ -21,7 +21,7 @@ SPOKEN, WRITTEN, SPELLING, LETTERS = "spoken", "written", "spelling", "letters"
 """Features of proposals, of which a sum is the value of a candidate:
 
 - `correction`: log-odds of learnt corrections
-- `distance`: log-odds of phrases that sound like the words replaced
+- `distance`: log-odds of phrases that are spelled nearly like the words replaced
 - `spoken`: words added by numbers and abbreviations written out
 - `written`: minus the words saved by digits and abbreviations, and one for each
 - `spelling`: -1 for words joined or split, 0 for those with a hyphen
