@@ -18,7 +18,6 @@ from models.reranking.proposals import MAX_WORDS
 from service.operations.operation import Call
 from service.operations.rerank import RankedList, Rerank, corrected_spans, proposal_masses
 from service.operations.rerank_request import (
-    Forms,
     GivenCorrection,
     RerankItem,
     RerankSettings,
@@ -27,6 +26,7 @@ from service.operations.rerank_request import (
 from service.schemas import with_examples
 from service.schemas.replies import to_json
 from service.schemas.wire import (
+    Forms,
     ModelRequest,
     Name,
     Weight,
@@ -85,9 +85,7 @@ class CorrectRequest(CorrectSettings):
 class CorrectLine(WireModel):
     """A text."""
 
-    model_config = with_examples(
-        {"text": "call maria caravallo"}, {"id": "utt-2", "text": "about three fifty"}
-    )
+    model_config = with_examples({"text": "return a new list"}, {"id": "utt-2", "text": "for $3.50"})
 
     text: str
     """A text of at most 200 words."""

@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from itertools import chain
 from typing import Annotated, Any, NamedTuple, Self
 
-from pydantic import ConfigDict, Field, JsonValue, StringConstraints, model_validator, with_config
+from pydantic import ConfigDict, Field, JsonValue, model_validator, with_config
 from pydantic_core import PydanticCustomError
 
 from models.errors import InputError, check_range
@@ -46,6 +46,7 @@ from service.hosting.loaded_model import LoadedModel
 from service.operations.score import Detail, DetailName
 from service.schemas import with_examples
 from service.schemas.wire import (
+    Forms,
     LengthExponent,
     MixtureWeight,
     ModelAddress,
@@ -67,9 +68,6 @@ from service.schemas.word_lists import PhraseEntry, StoredPhrases
 _MAX_SESSION = 2048
 """Maximum characters of a session, which consists of one handle per model."""
 
-
-Forms = Annotated[str, StringConstraints(pattern=r"^[A-Za-z]{2,3}(_[A-Za-z]{2,4})?$")]
-"""Language of forms, as the library num2words names it."""
 
 _CANDIDATES: JsonValue = [
     {"text": "return a knew list", "features": {"am": -12.1}},

@@ -59,9 +59,10 @@ from models.text_model import Limits
 from service.hosting.loaded_model import LoadedModel
 from service.operations.operation import LISTS_AT_ONCE, Call, Cost, Operation
 from service.operations.rerank import MAX_COMPARED
-from service.operations.rerank_request import CandidateIn, Forms, Mixture, TunedModel, main_models
+from service.operations.rerank_request import CandidateIn, Mixture, TunedModel, main_models
 from service.schemas import with_examples
 from service.schemas.wire import (
+    Forms,
     LengthExponent,
     ModelAddress,
     Probability,

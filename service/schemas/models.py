@@ -20,7 +20,7 @@ from service.hosting.loaded_model import HostedModel
 from service.hosting.model_host import ModelHost
 from service.schemas import with_examples
 from service.schemas.replies import ModelCard
-from service.schemas.wire import LengthExponent, Weight, WireModel, schema_only
+from service.schemas.wire import Forms, LengthExponent, Weight, WireModel, schema_only
 
 Address = Annotated[str, Field(min_length=1, max_length=201)]
 """Address of a model in a request."""
@@ -271,7 +271,7 @@ class ProfileBody(WireModel):
     """Corrections of systematic errors, which add corrected candidates to each list."""
     propose: bool = False
     """Whether to propose the phrases for words that are spelled nearly like them."""
-    forms: str | None = None
+    forms: Forms | None = None
     """Language in which to propose forms of numbers and abbreviations; null for none."""
     decision: Literal["tuned", "first_pass"] = "tuned"
     """`tuned` if the weights improve on the first pass on held-out lists, else `first_pass`."""

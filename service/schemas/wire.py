@@ -56,6 +56,9 @@ _MANY_ERRORS = 1000
 
 _CONTEXT_MESSAGE = "input should be a string or a list of token ids"
 S = TypeVar("S", bound=str)
+Forms = Annotated[str, Field(pattern=r"^[A-Za-z]{2,3}(_[A-Za-z]{2,4})?$")]
+"""Language of proposed forms, as the library num2words names it."""
+
 T = TypeVar("T")
 W = TypeVar("W", bound=BaseModel)
 

@@ -39,6 +39,7 @@ MAX_REPETITIONS = 4
 QUADRATIC = re.compile(
     "mbr|confidences|num_beams|best_of|[.]n |max_words|models|folds|restarts|resamples|continuation"
     "|query .*documents"  # the query is read after each document
+    "|phrases .*texts|phrases .*lists|texts .*phrases|lists .*phrases"  # each text is searched for each phrase
     "|context comma"  # a word of any length, to which each text may belong
 )
 """Fields whose task compares all with all or multiplies with another number: their steps are short nevertheless."""

@@ -3945,11 +3945,11 @@ export interface components {
          * CorrectLine
          * @description A text.
          * @example {
-         *       "text": "call maria caravallo"
+         *       "text": "return a new list"
          *     }
          * @example {
          *       "id": "utt-2",
-         *       "text": "about three fifty"
+         *       "text": "for $3.50"
          *     }
          */
         CorrectLine: {
