@@ -17,7 +17,7 @@ from models.scoring.candidate_features import ScoringModels, score_candidates
 from models.scoring.sequences import build_tree, may_be_cheaper, score_tree, tree_is_cheaper
 from models.text_model import Limits, TextModel
 from service.operations.rerank import rerank
-from service.operations.rerank_request import RerankItem, RerankJob, RerankSettings
+from service.operations.rerank_request import ProposalSettings, RerankItem, RerankJob, RerankSettings
 from tests.support import families
 from tests.support.nbest_lists import problem
 
@@ -85,7 +85,8 @@ weights = st.dictionaries(
 def test_every_total_is_the_weighted_sum_of_the_returned_features(some, given_weights, exponent):
     models = ScoringModels((LOADED["ngram"],), extra={"o": LOADED["mixture"]})
     weighting = LogLinearModel(weights=given_weights, length_exponent=exponent)
-    job = RerankJob(models, weighting, 1.0, None, RerankSettings())
+    proposals = ProposalSettings(None, phrases=False, forms=None)
+    job = RerankJob(models, weighting, 1.0, proposals, RerankSettings())
     for ranked in run_to_completion(rerank(job, [RerankItem(one) for one in some], LIMITS)):
         for place, total in enumerate(ranked.totals):
             told = ranked.features(place)

@@ -24,6 +24,8 @@ METHODS = {
     "score_lines": lambda client: client.score_lines(LINE),
     "rerank": lambda client: client.rerank(LISTS),
     "rerank_lines": lambda client: client.rerank_lines(LISTS),
+    "correct": lambda client: client.correct(["rain"]),
+    "correct_lines": lambda client: client.correct_lines([{"text": "rain"}]),
     "tune": lambda client: client.tune(LISTS),
     "generate": lambda client: client.generate("a"),
     "stream": lambda client: client.stream("a"),
