@@ -178,10 +178,12 @@ def _gains(
     unbounded = replace(limits, max_tokens_per_sequence=sys.maxsize)
     scores = yield from score_candidates(models, texts, unbounded, phrases=phrases)
     features = scores.features
-    names = [n for n in weighting.weights if n in features.names]
-    totals = features.matrix(names, {}) @ np.array([weighting.weights[n] for n in names])
+    weights = {name: weight for name, weight in weighting.weights.items() if name in features.names}
+    totals = LogLinearModel(weights=weights).totals(features.matrix([*weights], {}))
+    # of two impossible texts, neither gains
+    possible = np.where(np.isneginf(totals), np.finfo(np.float64).min / 4, totals)
     offsets = offsets_of(texts)
     return [
-        own + totals[first + np.array(after)] - totals[first + np.array(before)]
+        own + (possible[first + np.array(after)] - possible[first + np.array(before)])
         for own, first, (_, before, after) in zip(gains, offsets, windows, strict=False)
     ]

@@ -110,7 +110,7 @@ def test_unnormalised_scores_rank_and_are_not_mixed(model):
 @row("POST /v1/correct")
 def test_a_name_is_corrected_in_its_place(model):
     heard = {"heard": "b", "written": "a", "logprob": 50}
-    body = {"texts": [f"b {TEXTS[0]}"], "corrections": [heard], "weights": {"lm": 0.1, "correction": 1.0}}
+    body = {"texts": [f"b {TEXTS[0]}"], "corrections": [heard], "weights": {"lm": 0.0, "correction": 1.0}}
     answered = model.ask("/v1/correct", **body)["results"][0]
     assert answered["text"] == f"a {TEXTS[0]}"
     where = {"start": 0, "end": 1, "proposer": "corrections", "posterior": answered["posterior"]}

@@ -37,6 +37,7 @@ from tests.support import families
 from tests.support.nbest_lists import candidate_list
 from tests.support.text_models import trigram
 from training.ngram.estimate import estimate
+from training.ngram.smoothing.interpolation import maximum_likelihood
 from training.progress import Progress
 
 WEIGHTING = LogLinearModel(weights={"lm": 1.0, "words": 0.5, "unk": -3.0, "correction": 2.0, "spoken": 0.1})
@@ -326,3 +327,14 @@ def test_the_weights_before_tuning_prefer_the_usual_spelling():
 def test_a_replacement_of_too_many_tokens_is_left_out_and_does_not_fail_the_request():
     corrections = table(("cat", "the dog ran off", 1.0))
     assert added("cat", [corrections], english(), most=4) == []
+
+
+def test_proposals_in_impossible_texts_are_decided_by_their_own_features():
+    tokenizer = families.tokenizer()
+    given = families.corpus(), tokenizer.vocabulary
+    model = estimate(*given, order=3, smoothing=maximum_likelihood, progress=Progress()).model
+    scoring = ScoringModels((TextModel("m@1", model, tokenizer),))
+    text = " ".join(f"w{i}" for i in range(36, 20, -1))
+    assert np.isneginf(totals(scoring, [text], WEIGHTING)[0])
+    pairs = [("w36", f"w{i}", float(i)) for i in (1, 2)]
+    assert [one.split()[0] for one in added(text, [table(*pairs)], scoring)] == ["w2", "w1"]
