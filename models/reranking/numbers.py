@@ -18,7 +18,12 @@ MAX_NUMBER = 10**15
 
 _POWERS = (10**12, 10**9, 10**6, 10**3)
 _GROUP = 1000
-_YEARS = range(1100, 2100)
+_READ: tuple[tuple[Kind, range], ...] = (
+    ("year", range(1100, 2100)),
+    ("ordinal", range(1, _GROUP)),
+    ("cardinal", range(_GROUP)),
+)
+"""Numbers whose words are known by heart; of equal words, the last one counts."""
 
 
 class Number(NamedTuple):
@@ -62,9 +67,9 @@ class NumberWords:
         self._convert, self._language = library.num2words, language
         self._conjunction = re.compile(r"\band\b") if language.startswith("en") else None
         self._numbers: dict[str, Number] = {}
-        for kind, values in (("year", _YEARS), ("ordinal", range(1, _GROUP)), ("cardinal", range(_GROUP))):
+        for kind, values in _READ:
             for value in values:
-                self._numbers[self.plain(self._words(value, kind))] = Number(value, kind)  # type: ignore[arg-type]
+                self._numbers[self.plain(self._words(value, kind))] = Number(value, kind)
         self.scales = list(self._find_scales())
         self._vocabulary = {word for words in self._numbers for word in words.split()}
         self.scale_names = {name for _, names in self.scales for name in names}

@@ -73,6 +73,7 @@ class Proposal(NamedTuple):
         feature: feature of the proposer.
         value: its value for this replacement.
         prior: natural logarithm of how much more probable the replacement is than the words, before any model.
+        heard: the words; of replacements in candidates only.
     """
 
     begin: int
@@ -81,6 +82,7 @@ class Proposal(NamedTuple):
     feature: str
     value: float
     prior: float
+    heard: str = ""
 
 
 class Proposer(Protocol):
@@ -89,26 +91,6 @@ class Proposer(Protocol):
     def propose(self, words: Sequence[str]) -> Iterable[Proposal | None]:
         """Return proposals for spans of words, with None between steps of some milliseconds."""
         ...
-
-
-class Replacement(NamedTuple):
-    """A replacement in a candidate.
-
-    Attributes:
-        begin: first word, in the original candidate.
-        end: word after the last.
-        heard: these words.
-        written: the words instead.
-        feature: feature of the proposer.
-        value: its value.
-    """
-
-    begin: int
-    end: int
-    heard: str
-    written: str
-    feature: str
-    value: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,19 +103,19 @@ class ProposedCandidate(Candidate):
     """
 
     origin: int = 0
-    replacements: tuple[Replacement, ...] = ()
+    replacements: tuple[Proposal, ...] = ()
 
 
 _Path: TypeAlias = tuple[float, tuple[Proposal, ...]]
-"""Sum of the priors of proposals without overlap, and the proposals from left to right."""
+"""Sum of the gains of proposals without overlap, and the proposals from left to right."""
 
 
-def replacements_of(candidate: Candidate) -> tuple[Replacement, ...]:
+def replacements_of(candidate: Candidate) -> tuple[Proposal, ...]:
     """Return the replacements that made a candidate; none for one of the first pass."""
     return candidate.replacements if isinstance(candidate, ProposedCandidate) else ()
 
 
-def sum_of(feature: str, replacements: Iterable[Replacement]) -> float:
+def sum_of(feature: str, replacements: Iterable[Proposal]) -> float:
     """Sum a feature of proposals."""
     return sum((one.value for one in replacements if one.feature == feature), 0.0)
 
@@ -170,26 +152,16 @@ def proposals_of(words: Sequence[str], proposers: Iterable[Proposer]) -> Steps[l
 
 def variants(
     words: Sequence[str], proposals: Sequence[Proposal], gains: Sequence[float]
-) -> list[tuple[str, tuple[Replacement, ...]]]:
+) -> list[tuple[str, tuple[Proposal, ...]]]:
     """Return the texts of the best combinations of proposals, at most `MAX_VARIANTS`, with their replacements."""
-    texts: dict[str, tuple[Replacement, ...]] = {}
+    texts: dict[str, tuple[Proposal, ...]] = {}
     for _, path in _best_paths(proposals, gains):
         replaced = [*words]
         for one in reversed(path):
             replaced[one.begin : one.end] = [one.written]
         result = " ".join(filter(None, replaced))
         if result and result not in texts:
-            texts[result] = tuple(
-                Replacement(
-                    one.begin,
-                    one.end,
-                    " ".join(words[one.begin : one.end]),
-                    one.written,
-                    one.feature,
-                    one.value,
-                )
-                for one in path
-            )
+            texts[result] = tuple(one._replace(heard=" ".join(words[one.begin : one.end])) for one in path)
         if len(texts) == MAX_VARIANTS:
             break
     return list(texts.items())

@@ -126,7 +126,7 @@ def propose_candidates(
     are left out.
 
     Args:
-        models: scoring models; without a main model, the priors of the proposals decide.
+        models: scoring models; without a main model, the weighted values of the proposals decide.
         lists: candidate lists.
         proposers: sources of proposals.
         weighting: weights of the features.

@@ -62,9 +62,11 @@ class CorrectSettings(ModelRequest):
         phrases = self.phrases
         if self.wordlist is not None:
             phrases = [*(phrases or []), StoredPhrases(wordlist=self.wordlist)]
-        shared = {"model", "timeout_ms", "forms", "corrections", "profile", "weights"}
-        fields = {name: getattr(self, name) for name in shared & type(self).model_fields.keys()}
-        return RerankSettings.model_construct(**fields, phrases=phrases, propose=phrases is not None or None)
+        shared = CorrectSettings.model_fields.keys() & RerankSettings.model_fields.keys()
+        fields = {name: getattr(self, name) for name in shared}
+        return RerankSettings.model_construct(
+            **{**fields, "phrases": phrases, "propose": phrases is not None or None}
+        )
 
 
 class CorrectRequest(CorrectSettings):

@@ -23,7 +23,7 @@ from models.arrays import Float64s, Int64s, TokenIds, runs_by_cost
 from models.calls import Work
 from models.completion.token_trie import NO_TOKENS
 from models.errors import DomainError, InputError
-from models.files import split_words
+from models.files import WORD
 from models.language_model import EOS, STATE
 from models.normaliser import written
 from models.phrases import is_phrase_feature
@@ -40,7 +40,14 @@ from models.reranking.features import (
     with_derived,
 )
 from models.reranking.mbr import WordPosterior, expected_utilities, word_confidences
-from models.reranking.proposals import MAX_SOURCES, MAX_VARIANTS, PROPOSERS, origins_of, replacements_of
+from models.reranking.proposals import (
+    MAX_SOURCES,
+    MAX_VARIANTS,
+    PROPOSERS,
+    ProposedCandidate,
+    origins_of,
+    replacements_of,
+)
 from models.reranking.ranking import Profile, rank_by, scaled_posteriors
 from models.scoring.candidate_features import CandidateScores, StartStates, TokenScores, score_candidates
 from models.scoring.candidate_texts import reads_forms, split_at_space
@@ -366,15 +373,10 @@ def corrected_spans(
     candidates: Sequence[Candidate], position: int, masses: Mapping[tuple[str, str], float]
 ) -> list[dict[str, Any]]:
     """Return the replacements that made a candidate, with their places in the one that it was made from."""
-    made = replacements_of(candidates[position])
-    if not made:
+    made = candidates[position]
+    if not isinstance(made, ProposedCandidate):
         return []
-    source = candidates[int(origins_of(candidates)[position])].text
-    places, at = [], 0
-    for word in split_words(source):
-        at = source.index(word, at)
-        places.append((at, at + len(word)))
-        at += len(word)
+    places = [match.span() for match in WORD.finditer(candidates[made.origin].text)]
     return [
         {
             "start": places[one.begin][0],
@@ -384,7 +386,7 @@ def corrected_spans(
             "proposer": PROPOSERS[one.feature],
             "posterior": masses[one.heard, one.written],
         }
-        for one in made
+        for one in made.replacements
     ]
 
 
@@ -545,12 +547,15 @@ class Rerank(LinesOperation[RerankItem, RankedList]):
             head["confidences"] = [word._asdict() for word in ranked.confidences]
         yield to_json(head)[:-1] + b',"ranking":['
         order = ranked.order[: self.given.top]
+        masses = proposal_masses(ranked) if self.job.proposes else {}
         for first in range(0, len(order), _BATCH_CANDIDATES):
-            candidates = self._candidates(ranked, order[first : first + _BATCH_CANDIDATES])
+            candidates = self._candidates(ranked, order[first : first + _BATCH_CANDIDATES], masses)
             yield (b"," if first else b"") + to_json(candidates)[1:-1]
         yield b"]}"
 
-    def _candidates(self, ranked: RankedList, order: Int64s) -> list[dict[str, Any]]:
+    def _candidates(
+        self, ranked: RankedList, order: Int64s, masses: Mapping[tuple[str, str], float]
+    ) -> list[dict[str, Any]]:
         """Return candidates; dictionaries instead of dataclasses take a third of the time."""
         positions = order.tolist()
         candidates, names = ranked.given.candidates, ranked.computed.names
@@ -571,8 +576,7 @@ class Rerank(LinesOperation[RerankItem, RankedList]):
                 strict=True,
             )
         ]
-        if self.job.proposes:
-            masses = proposal_masses(ranked)
+        if masses:
             for fields, position in zip(written, positions, strict=True):
                 if spans := corrected_spans(candidates, position, masses):
                     fields["corrections"] = spans

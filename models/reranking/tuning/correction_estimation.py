@@ -164,12 +164,19 @@ def with_closest_forms(lists: Sequence[CandidateList], forms: Proposer) -> Steps
         candidates = []
         for candidate in one.candidates[:_MAX_HYPOTHESES]:
             words = split_words(candidate.text)
+            first = len(words)  # of those replaced, from the right: places after it have moved
             for begin, group in groupby(
                 reversed([*filter(None, forms.propose(words))]), key=attrgetter("begin")
             ):
                 texts = [words]
-                texts += [[*words[:begin], *one.written.split(), *words[one.end :]] for one in group]
-                words = min(texts, key=lambda text: min(Levenshtein.distance(text, r) for r in references))
+                texts += [
+                    [*words[:begin], *one.written.split(), *words[one.end :]]
+                    for one in group
+                    if one.end <= first
+                ]
+                closest = min(texts, key=lambda text: min(Levenshtein.distance(text, r) for r in references))
+                if closest is not words:
+                    words, first = closest, begin
             candidates.append(replace(candidate, text=" ".join(words)))
             yield
         found.append(replace(one, candidates=(*candidates,)))

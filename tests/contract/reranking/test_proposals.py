@@ -131,6 +131,7 @@ def test_candidates_after_the_first_five_get_no_proposals(rerank, texts):
         ({"wordlist": "nowhere"}, "phrases[0].wordlist", "nowhere"),
         ({"profile": "nowhere"}, "profile", "no profile"),
         ({"texts": []}, "texts", "at least 1"),
+        ({"slots": {"nowhere": ["a"]}}, "slots.nowhere", "nowhere"),
     ],
 )
 def test_an_invalid_option_is_refused_by_name(http, options, param, message):

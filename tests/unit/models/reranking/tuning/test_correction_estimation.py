@@ -8,10 +8,11 @@ import pytest
 
 from models.calls import run_to_completion
 from models.reranking.corrections import CorrectionTable
-from models.reranking.proposals import proposals_of, variants
+from models.reranking.proposals import Proposal, proposals_of, variants
 from models.reranking.tuning.correction_estimation import (
     count_corrections,
     learn_corrections,
+    with_closest_forms,
 )
 from models.scoring.candidate_features import ScoringModels
 from models.text_model import Limits
@@ -157,3 +158,32 @@ def test_references_of_a_fold_do_not_change_its_candidates():
 def test_the_order_of_lists_does_not_matter():
     lists = spoken([("dc", "d c"), ("pm", "p m"), ("onest", "first")])
     assert learnt(lists) == learnt(lists[::-1])
+
+
+class Proposing:
+    """Proposer of fixed replacements: first word, word after the last, and the words instead."""
+
+    def __init__(self, *spans):
+        self.spans = spans
+
+    def propose(self, _words):
+        yield None
+        for begin, end, written in self.spans:
+            yield Proposal(begin, end, written, "spoken", 0.0, 0.0)
+
+
+def closest(text, reference, *spans):
+    lists = [candidate_list(text, reference=reference)]
+    (found,) = run_to_completion(with_closest_forms(lists, Proposing(*spans)))
+    return found.candidates[0].text
+
+
+def test_each_form_closest_to_the_reference_replaces_its_words():
+    spans = (1, 2, "b two"), (1, 2, "b"), (2, 3, "c")
+    assert closest("a 2 3 d", "a b c d", *spans) == "a b c d"
+    assert closest("a 2 3 d", "a 2 three d", *spans) == "a 2 3 d"
+
+
+def test_a_form_across_replaced_words_is_left_out():
+    # "q c d e" for the second word moves the places after it: "x" for both must not leave "c d e"
+    assert closest("a 2", "x c d e", (0, 2, "x"), (1, 2, "q c d e")) == "a q c d e"
