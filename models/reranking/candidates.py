@@ -18,10 +18,12 @@ class Candidate:
         text: the complete sentence.
         features: features by name, such as `am`; natural logarithms, larger is better, unless weights are
             negative.
+        confidences: probability that each word, between white space, is right; empty if unknown.
     """
 
     text: str
     features: Mapping[str, float] = field(default_factory=dict)
+    confidences: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ Derived from a list's texts, order and given features:
     NAME*tokens           … times its number of tokens for the language model
     consensus:UTILITY     mean utility (`chrf`, `bleu`, `wer`) against all candidates of the list
     correction, distance  sums over the proposals that made the text, 0 without any; so are `spoken`, `written`,
-                          `spelling` and `letters`, see `proposals`
+                          `spelling`, `letters` and `doubt`, see `proposals`
 
 A text made of another has the rank and the given features of the text that it was made from.
 """
@@ -291,16 +291,37 @@ def given_column(
 def check_given(
     lists: Sequence[CandidateList], *, models: Collection[str], place: Place = "lists[{}].".format
 ) -> None:
-    """Refuse given features with the name of a computed one.
+    """Refuse given features with the name of a computed one, and confidences that do not fit the words.
 
     Raises:
-        InputError: a given feature has a reserved name.
+        InputError: a given feature has a reserved name, the number of confidences differs from that of words, or one
+            is not from 0 to 1.
     """
+    for i, one in enumerate(lists):
+        for j, candidate in enumerate(one.candidates):
+            check_confidences(candidate, f"{place(i)}candidates[{j}].confidences")
     names: set[str] = set().union(*(c.features for one in lists for c in one.candidates))
     for name in sorted(names):
         if is_reserved(name, models):
             where = next(w for w, features in _feature_locations(lists, place) if name in features)
             raise InputError.of(f"{where}.{name}", f"is given, but {name} is computed by the service")
+
+
+def check_confidences(candidate: Candidate, where: str) -> None:
+    """Check that a candidate has no confidences, or one from 0 to 1 for each word.
+
+    Raises:
+        InputError: it has not; `where` is the field.
+    """
+    if not candidate.confidences:
+        return
+    count, given = count_words(candidate.text), candidate.confidences
+    if len(given) != count:
+        raise InputError.of(
+            where, f"has {len(given)} numbers, but the text has {count} words between white space"
+        )
+    for index, value in enumerate(given):
+        check_range(f"{where}[{index}]", value, 0, 1)
 
 
 def _feature_locations(

@@ -26,15 +26,26 @@ SPOKEN, WRITTEN, SPELLING, LETTERS = "spoken", "written", "spelling", "letters"
 - `written`: minus the words saved by digits and abbreviations, and one for each
 - `spelling`: -1 for words joined or split, 0 for those with a hyphen
 - `letters`: 1 for initials in place of a word without vowels, -1 for others
+- `doubt`: 1 minus the mean confidence of the words replaced, by any of them
 """
 
+DOUBT = "doubt"
+
 FORM_FEATURES = (SPOKEN, WRITTEN, SPELLING, LETTERS)
-PROPOSED_FEATURES = (CORRECTION, DISTANCE, *FORM_FEATURES)
+PROPOSED_FEATURES = (CORRECTION, DISTANCE, *FORM_FEATURES, DOUBT)
 
 PROPOSERS = {CORRECTION: "corrections", DISTANCE: "phrases", **dict.fromkeys(FORM_FEATURES, "forms")}
 """Names of proposers in requests and replies, by their features."""
 
-DEFAULT_WEIGHTS = {CORRECTION: 1.0, DISTANCE: 10.0, SPOKEN: 3.0, WRITTEN: 6.0, SPELLING: 10.0, LETTERS: 4.0}
+DEFAULT_WEIGHTS = {
+    CORRECTION: 1.0,
+    DISTANCE: 10.0,
+    SPOKEN: 3.0,
+    WRITTEN: 6.0,
+    SPELLING: 10.0,
+    LETTERS: 4.0,
+    DOUBT: 15.0,
+}
 """Weights relative to that of `lm`, of requests without tuned ones; chosen on first candidates of flight enquiries,
 Common Voice, CHiME-4 and LibriSpeech with a model of novels, see bench_forms."""
 
@@ -74,6 +85,7 @@ class Proposal(NamedTuple):
         value: its value for this replacement.
         prior: natural logarithm of how much more probable the replacement is than the words, before any model.
         heard: the words; of replacements in candidates only.
+        doubt: 1 minus their mean confidence; 0 if that is unknown.
     """
 
     begin: int
@@ -83,6 +95,7 @@ class Proposal(NamedTuple):
     value: float
     prior: float
     heard: str = ""
+    doubt: float = 0.0
 
 
 class Proposer(Protocol):
@@ -117,6 +130,8 @@ def replacements_of(candidate: Candidate) -> tuple[Proposal, ...]:
 
 def sum_of(feature: str, replacements: Iterable[Proposal]) -> float:
     """Sum a feature of proposals."""
+    if feature == DOUBT:
+        return sum((one.doubt for one in replacements), 0.0)
     return sum((one.value for one in replacements if one.feature == feature), 0.0)
 
 
@@ -203,7 +218,9 @@ def with_replacements(
         for text, replacements in variants(*source):
             if text not in seen and _num_bytes(text) <= max_bytes:
                 seen.add(text)
-                made.append(ProposedCandidate(text, candidate.features, index, replacements))
+                made.append(
+                    ProposedCandidate(text, candidate.features, origin=index, replacements=replacements)
+                )
     return replace(one, candidates=(*one.candidates, *made)) if made else one
 
 

@@ -8,6 +8,7 @@ n-gram model of an order up to five, the sum of the gains of proposals that are 
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import fmean as mean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ from models.reranking.features import LM, NUM_UNKNOWN, NUM_WORDS, offsets_of
 from models.reranking.proposals import (
     CORRECTION,
     DEFAULT_WEIGHTS,
+    DOUBT,
     MAX_SOURCES,
     SPELLING,
     SPOKEN,
@@ -137,11 +139,11 @@ def propose_candidates(
     extended = list(lists)
     sources: list[list[_Source]] = []
     for one in lists:
-        words = [split_words(candidate.text) for candidate in one.candidates[:MAX_SOURCES]]
-        own = words if one.continuation is None else []
         found = []
-        for text in own:
-            found.append(_Source(text, (yield from proposals_of(text, proposers))))
+        for candidate in one.candidates[:MAX_SOURCES] if one.continuation is None else ():
+            words = split_words(candidate.text)
+            proposals = yield from proposals_of(words, proposers)
+            found.append(_Source(words, _with_doubts(proposals, words, candidate, one)))
             yield None
         sources.append(found)
     for rows in runs_by_cost([sum(len(s.proposals) for s in many) for many in sources], _WINDOWS_PER_STEP):
@@ -158,6 +160,21 @@ def propose_candidates(
     return extended
 
 
+def _with_doubts(
+    proposals: list[Proposal], words: Sequence[str], candidate: Candidate, given: CandidateList
+) -> list[Proposal]:
+    """Add the doubts in the words replaced: by confidences, else by the share of the list's texts without the words."""
+    confidences = candidate.confidences
+    if confidences:
+        return [one._replace(doubt=1 - mean(confidences[one.begin : one.end])) for one in proposals]
+    if len(given.candidates) == 1 or not proposals:
+        return proposals
+    texts = [f" {' '.join(split_words(other.text))} " for other in given.candidates]
+    spans = {one[:2]: f" {' '.join(words[one.begin : one.end])} " for one in proposals}
+    doubts = {span: 1 - mean([heard in text for text in texts]) for span, heard in spans.items()}
+    return [one._replace(doubt=doubts[one[:2]]) for one in proposals]
+
+
 def _gains(
     sources: Sequence[_Source],
     models: ScoringModels,
@@ -167,7 +184,13 @@ def _gains(
 ) -> Work[Any, list[Float64s]]:
     """Return how much each proposal raises the total of its window, by source [P]."""
     gains = [
-        np.array([weighting.weights.get(one.feature, 0.0) * one.value for one in source.proposals])
+        np.array(
+            [
+                weighting.weights.get(one.feature, 0.0) * one.value
+                + weighting.weights.get(DOUBT, 0.0) * one.doubt
+                for one in source.proposals
+            ]
+        )
         for source in sources
     ]
     if not models.parts or not sources:

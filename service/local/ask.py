@@ -38,7 +38,7 @@ from models.lattices.rescoring import (
 )
 from models.lattices.token_passing import LatticeSearch
 from models.phrases import NO_PHRASES, PhraseList, is_phrase_feature
-from models.reranking.candidates import Candidate, CandidateList
+from models.reranking.candidates import CandidateList
 from models.reranking.features import RANK
 from models.reranking.formats.writer import write_lists
 from models.reranking.metrics import make_metric
@@ -400,7 +400,7 @@ def reorder_list(ranked: RankedList, top: int | None) -> CandidateList:
         if "score" in features:
             features["old_score"] = features.pop("score")
         features["score"] = float(ranked.totals[index])
-        candidates.append(Candidate(ranked.given.candidates[index].text, features))
+        candidates.append(dataclasses.replace(ranked.given.candidates[index], features=features))
     return dataclasses.replace(ranked.given, candidates=tuple(candidates))
 
 

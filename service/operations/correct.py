@@ -14,6 +14,7 @@ from models.files import count_words
 from models.phrases import MAX_PHRASES
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.corrections import MAX_CORRECTIONS
+from models.reranking.features import check_confidences
 from models.reranking.proposals import MAX_WORDS
 from service.operations.operation import Call
 from service.operations.rerank import RankedList, Rerank, corrected_spans, proposal_masses
@@ -29,6 +30,7 @@ from service.schemas.wire import (
     Forms,
     ModelRequest,
     Name,
+    Probability,
     Weight,
     WireModel,
     parse_json,
@@ -77,20 +79,29 @@ class CorrectRequest(CorrectSettings):
             "texts": ["call maria caravallo about the $3.50"],
             "phrases": [{"text": "Maria Carvalho"}],
             "corrections": [{"heard": "call", "written": "tell", "logprob": -2}],
+            "confidences": [[0.9, 0.8, 0.4, 0.9, 0.9, 0.7]],
         }
     )
 
     texts: list[str] = Field(min_length=1)
     """Texts, each of at most 200 words."""
+    confidences: list[tuple[Probability, ...]] | None = None
+    """For each text, the probability that each word, between white space, is right, as a recogniser tells it; empty if
+    unknown. Words of which it is sure are replaced less readily."""
 
 
 class CorrectLine(WireModel):
     """A text."""
 
-    model_config = with_examples({"text": "return a new list"}, {"id": "utt-2", "text": "for $3.50"})
+    model_config = with_examples(
+        {"text": "return a knew list", "confidences": [0.9, 0.8, 0.3, 0.9]},
+        {"id": "utt-2", "text": "for $3.50"},
+    )
 
     text: str
     """A text of at most 200 words."""
+    confidences: tuple[Probability, ...] = ()
+    """Probability that each word, between white space, is right; empty if unknown."""
     id: str | None = None
     """Client's id of the text, echoed in the reply."""
 
@@ -100,20 +111,21 @@ class CorrectLine(WireModel):
         Raises:
             InputError: the text is too long.
         """
-        return _item(self.text, "text", self.id)
+        return _item(Candidate(self.text, confidences=self.confidences), "text", "confidences", self.id)
 
 
-def _item(text: str, place: str, name: str | None = None) -> RerankItem:
+def _item(given: Candidate, text: str, confidences: str, name: str | None = None) -> RerankItem:
     """Return a text as a list of one candidate.
 
     Raises:
-        InputError: it has too many words.
+        InputError: it has too many words, or confidences that do not fit them; `text` and `confidences` are the fields.
     """
-    if (num_words := count_words(text)) > MAX_WORDS:
+    if (num_words := count_words(given.text)) > MAX_WORDS:
         raise InputError.of(
-            place, f"has {num_words} words; at most {MAX_WORDS} are accepted: send its sentences as texts"
+            text, f"has {num_words} words; at most {MAX_WORDS} are accepted: send its sentences as texts"
         )
-    return RerankItem(CandidateList(name, "", (Candidate(text),)))
+    check_confidences(given, confidences)
+    return RerankItem(CandidateList(name, "", (given,)))
 
 
 class Correct(Rerank):
@@ -129,9 +141,18 @@ class Correct(Rerank):
 
     def __init__(self, call: Call, given: CorrectSettings) -> None:
         super().__init__(call, given.reranking())
-        texts = given.texts if isinstance(given, CorrectRequest) else []
-        call.limits.check_count(len(texts), "texts")
-        self.items = [_item(text, f"texts[{number}]") for number, text in enumerate(texts)]
+        self.items = []
+        if not isinstance(given, CorrectRequest):
+            return
+        call.limits.check_count(len(given.texts), "texts")
+        confidences = given.confidences or [()] * len(given.texts)
+        if len(confidences) != len(given.texts):
+            raise InputError.of(
+                "confidences", f"has {len(confidences)} entries, but there are {len(given.texts)} texts"
+            )
+        for number, (text, own) in enumerate(zip(given.texts, confidences, strict=True)):
+            given_text = Candidate(text, confidences=own)
+            self.items.append(_item(given_text, f"texts[{number}]", f"confidences[{number}]"))
 
     @override
     @classmethod

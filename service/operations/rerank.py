@@ -402,8 +402,8 @@ class Rerank(LinesOperation[RerankItem, RankedList]):
     last line is an error.
 
     Other programs' list formats get the same reply: `text/x-NAME-nbest` for moses, srilm, kaldi and fairseq;
-    `application/x-NAME+json` for mlm-scoring, hyporadise, nemo-manifest, vosk, azure, google, aws and sockeye. A
-    candidate that cannot be read is left out, and its error is in `problems` of its list's line.
+    `application/x-NAME+json` for mlm-scoring, hyporadise, nemo-manifest, vosk, whisper, azure, google, aws and
+    sockeye. A candidate that cannot be read is left out, and its error is in `problems` of its list's line.
     """
 
     request: ClassVar[Any] = RerankRequest | DocumentsRequest
@@ -429,10 +429,8 @@ class Rerank(LinesOperation[RerankItem, RankedList]):
             self._find_job(found[0])
         if given.slots:
             yield self._replace_members
-        if self.job.phrases:
-            yield lambda: self.job.phrases.automaton
-        if self.job.proposes:
-            yield lambda: self.job.proposers
+        if self.job.phrases or self.job.proposes:
+            yield lambda: (self.job.phrases.automaton, self.job.proposers)
         if self.job.is_pairwise:  # its kernels take 1 s to compile at first
             yield lambda: importlib.import_module("models.reranking.metrics.ngram_overlap")
 

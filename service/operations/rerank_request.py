@@ -31,6 +31,7 @@ from models.reranking.mbr import Utility
 from models.reranking.proposals import (
     CORRECTION,
     DISTANCE,
+    DOUBT,
     FORM_FEATURES,
     UNKNOWN_WEIGHT,
     Proposer,
@@ -53,6 +54,7 @@ from service.schemas.wire import (
     ModelName,
     ModelRequest,
     Name,
+    Probability,
     TextOrObject,
     TimedRequest,
     Weight,
@@ -128,6 +130,9 @@ class CandidateIn(Candidate):
     """Text of the candidate, a complete sentence."""
     features: dict[str, float] = field(default_factory=dict)
     """Values by feature name: natural logarithms, or other scores with suitable weights; larger is better."""
+    confidences: tuple[Probability, ...] = ()
+    """Probability that each word, between white space, is right, as a recogniser tells it. Words of which it is sure
+    are replaced by proposals less readily: the feature `doubt`."""
 
 
 class CandidateListIn(WireModel):
@@ -305,7 +310,7 @@ class RerankSettings(ModelRequest):
         unit = abs(weights.get(LM, 0.0)) or 1.0
         proposed = (
             (self.corrections, (CORRECTION,)),
-            (self.propose and phrases, (DISTANCE,)),
+            (self.propose and phrases, (DISTANCE, DOUBT)),
             (self.forms, FORM_FEATURES),
         )
         for is_given, features in proposed:

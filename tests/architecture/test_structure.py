@@ -15,11 +15,11 @@ PACKAGES = ("models", "service", "training", "clients/python/gramophone_client")
 
 # Lines by kind: folders, endings, maximum. A maximum is raised only in a commit that says why.
 LINE_LIMITS = {
-    "product": (("models", "service", "training"), (".py",), 76_810),
+    "product": (("models", "service", "training"), (".py",), 77_080),
     "Python of clients, site and examples": (
         ("clients/python", "deploy", "docs", "examples"),
         (".py",),
-        3_267,
+        3_275,
     ),
     "templates, scripts and styles": (
         ("models", "service", "docs", "examples"),

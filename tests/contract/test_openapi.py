@@ -291,6 +291,7 @@ UNBOUNDED = {
     "weights": "a weight for each feature, which must be known",
     **dict.fromkeys(["weight", "logprob"], ANY_NUMBER),
     **dict.fromkeys(["start", "end"], "the text's length"),
+    "confidences": "one for each word of the text, of each text",
     "slots": "the model's classes; 10,000 members of 200 characters and 16 words",
     "timeout_ms": "the service's own limit holds too",
     "max_tokens": "GRAMOPHONE_MAX_NEW_TOKENS",
@@ -442,6 +443,6 @@ def test_fields_without_a_documented_bound_have_a_reason(openapi):
             sides = [sides for sides in BOUNDS.get(node.get("type"), ()) if not sides & node.keys()]
             if sides and (node["type"] != "object" or isinstance(node.get("additionalProperties"), dict)):
                 field = next((step for step in reversed(path) if step not in {0, "*"}), "")
-                (reasons.add(field) if field in UNBOUNDED else free.add((place, *sides)))
+                (reasons.add(field) if field in UNBOUNDED else free.add((place, *map(tuple, sides))))
     assert free == set(), "state a bound, or give the reason why there is none"
     assert UNBOUNDED.keys() == reasons, "these have bounds"

@@ -46,6 +46,7 @@ MEDIA_TYPES = [
     *("application/x-mlm-scoring+json", "application/x-hyporadise+json"),
     *(
         "application/x-vosk+json",
+        "application/x-whisper+json",
         "application/x-azure+json",
         "application/x-aws+json",
         "text/x-fairseq-nbest",

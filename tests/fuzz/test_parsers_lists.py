@@ -42,6 +42,10 @@ WORDS = [
         b'"results": {"segments": [',
         b'"NBest": [{}]',
         b'"1.0"',
+        b'"result": [{"conf": 1}]',
+        b'"segments": [',
+        b'"words": [{"probability": 2}]',
+        b'"confidences": [0.5]',
         b'"beams": [["a", -1]]',
     ),
 ]
@@ -86,7 +90,8 @@ def _check(items, named):
             assert 0 < len(bad.problem) < 1000
     for one in kept:
         assert one.candidates
-        assert all(math.isfinite(value) for c in one.candidates for value in c.features.values())
+        values = [value for c in one.candidates for value in (*c.features.values(), *c.confidences)]
+        assert all(map(math.isfinite, values))
     summarise_lists(kept)
     written = "".join(format_lists(kept, "jsonl")).encode()
     assert list(read_bytes(written, "jsonl")) == [replace(one, continuation=one.continuation) for one in kept]

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import math
 import tempfile
 from dataclasses import replace
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.errors import FormatError, InputError
-from models.files import collapse_spaces
+from models.files import collapse_spaces, count_words
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.format import BadLine, SourceLines
 from models.reranking.formats.reader import FORMAT_NAMES, FORMATS, read_bytes, read_lists
@@ -28,6 +29,7 @@ any_text = st.text(
 texts = any_text.map(collapse_spaces)
 words = any_text.map(lambda text: collapse_spaces(text).replace(" ", "")).filter(bool)
 numbers = st.floats(-1e12, 1e12)
+probabilities = st.floats(0, 1)
 names = st.one_of(
     words, st.sampled_from(["lm", "score", "total", "d_0", "d_1", "d_2", "d", "feature_0", "am"])
 )
@@ -57,12 +59,20 @@ def reread(written, name, **options):
     return list(read_lists(io.BytesIO(body), format_name=name, source_name="body", **options))
 
 
+def with_confidences(candidate):
+    """The candidate with any confidence for each word."""
+    count = count_words(candidate.text)
+    each = st.lists(probabilities, min_size=count, max_size=count)
+    return each.map(lambda some: replace(candidate, confidences=tuple(some)))
+
+
 references = st.lists(any_text, max_size=3).map(tuple)
+given_any = candidates(any_text)
 full = st.builds(
     CandidateList,
     st.none() | any_text,
     any_text,
-    st.lists(candidates(any_text), min_size=1, max_size=4).map(tuple),
+    st.lists(given_any | given_any.flatmap(with_confidences), min_size=1, max_size=4).map(tuple),
     references,
     st.none() | any_text,
 )
@@ -146,6 +156,30 @@ def test_nemo_carries_beams_of_one_size(size, data):
     assert reread(some, "nemo", beam_size=size) == some
 
 
+SPOKEN = {
+    "vosk": ("conf", lambda text, words: {"result": words, "text": text}),
+    "whisper": ("probability", lambda text, words: {"segments": [{"text": text, "words": words}]}),
+    "azure": (
+        "Confidence",
+        lambda text, words: {"NBest": [{"Lexical": text, "Confidence": 1, "Words": words}]},
+    ),
+    "google": (
+        "confidence",
+        lambda text, words: {"results": [{"alternatives": [{"transcript": text, "words": words}]}]},
+    ),
+}
+"""Key of a word's confidence, and a reply of one text with its words, by format."""
+
+
+@given(st.sampled_from(sorted(SPOKEN)), any_text, st.lists(probabilities, max_size=4))
+def test_recognisers_confidences_are_kept_if_there_is_one_for_each_word(name, text, confidences):
+    key, reply = SPOKEN[name]
+    body = json.dumps(reply(text, [{key: confidence} for confidence in confidences])).encode()
+    [one] = read_bytes(body, name)
+    kept = tuple(confidences) if len(confidences) == count_words(text) else ()
+    assert [candidate.confidences for candidate in one.candidates] == [kept]
+
+
 def beam_size(name):
     return {"beam_size": 2} if FORMATS[name].needs_beam_size else {}
 
@@ -154,6 +188,8 @@ REPLIES = [
     b'{"alternatives": [{"text": "a", "confidence": 1}]}',
     b'{"results": [{"alternatives": [{"transcript": "a"}]}]}',
     b'{"NBest": [{"Lexical": "a", "Confidence": 0.5}]}',
+    b'{"result": [{"word": "a", "conf": 1}], "text": "a"}',
+    b'{"segments": [{"text": " a", "words": [{"word": " a", "probability": 0.5}]}]}',
     b'{"sentence_id": 1, "translation": "a", "score": 1}',
     b'{"beams": [["a", -1]]}\n',
 ]
@@ -182,7 +218,8 @@ def test_any_bytes_give_lists_or_bad_lines(name, body):
             assert str(item).startswith(f"body:{item.number}: ")
         else:
             assert item.candidates
-            assert all(math.isfinite(v) for c in item.candidates for v in c.features.values())
+            values = [v for c in item.candidates for v in (*c.features.values(), *c.confidences)]
+            assert all(map(math.isfinite, values))
             "".join(c.text for c in item.candidates).encode()
 
 

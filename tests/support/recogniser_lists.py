@@ -29,6 +29,45 @@ VOSK = """\
 {"alternatives" : [{"text": "", "confidence" : 1.0}] }
 """
 
+VOSK_SINGLE = """\
+{
+  "partial" : ""
+}
+{
+  "result" : [{
+      "conf" : 0.986124,
+      "end" : 1.110000,
+      "start" : 0.840000,
+      "word" : "the"
+    }, {
+      "conf" : 1.000000,
+      "end" : 1.530000,
+      "start" : 1.110000,
+      "word" : "cat"
+    }],
+  "text" : "the cat"
+}
+{
+  "text" : ""
+}
+"""
+
+WHISPER = """\
+{"text": " The cat sat. Did it?", "segments": [
+{"id": 0, "seek": 0, "start": 0.0, "end": 1.36, "text": " The cat sat.", "tokens": [50364, 440, 3857, 3227, 13, 50432],
+"temperature": 0.0, "avg_logprob": -0.3125, "compression_ratio": 0.75, "no_speech_prob": 0.015625, "words": [
+{"word": " The", "start": 0.0, "end": 0.42, "probability": 0.75},
+{"word": " cat", "start": 0.42, "end": 0.8, "probability": 0.984375},
+{"word": " sat.", "start": 0.8, "end": 1.36, "probability": 0.0000152587890625}]},
+{"id": 1, "seek": 0, "start": 2.0, "end": 2.0, "text": "", "tokens": [],
+"temperature": 0.0, "avg_logprob": -0.3125, "compression_ratio": 0.75, "no_speech_prob": 0.015625, "words": []},
+{"id": 2, "seek": 200, "start": 2.0, "end": 2.5, "text": " Did it?", "tokens": [50364, 2589, 309, 30, 50389],
+"temperature": 0.2, "avg_logprob": -0.5, "compression_ratio": 0.5, "no_speech_prob": 0.25, "words": [
+{"word": " Did", "start": 2.0, "end": 2.25, "probability": 0.5},
+{"word": " it?", "start": 2.25, "end": 2.5, "probability": 1.0}]}],
+"language": "en"}
+"""
+
 AZURE = """\
 {
   "RecognitionStatus": "Success",
@@ -40,7 +79,13 @@ AZURE = """\
       "Display": "What's the weather like?",
       "ITN": "what's the weather like",
       "Lexical": "what's the weather like",
-      "MaskedITN": "what's the weather like"
+      "MaskedITN": "what's the weather like",
+      "Words": [
+        {"Word": "what's", "Offset": 1236645672289, "Duration": 3200000, "Confidence": 0.5},
+        {"Word": "the", "Offset": 1236648872289, "Duration": 1100000, "Confidence": 0.875},
+        {"Word": "weather", "Offset": 1236649972289, "Duration": 4000000, "Confidence": 1},
+        {"Word": "like", "Offset": 1236653972289, "Duration": 2800000, "Confidence": 0}
+      ]
     },
     {
       "Confidence": "0.25",
@@ -74,7 +119,10 @@ AZURE_BATCH = """\
           "itn": "hello world",
           "maskedITN": "hello world",
           "display": "Hello world.",
-          "words": [{"word": "hello", "offset": "PT0.09S", "duration": "PT0.48S", "confidence": 0.98}]
+          "words": [
+            {"word": "hello", "offset": "PT0.09S", "duration": "PT0.48S", "confidence": 0.98},
+            {"word": "world", "offset": "PT0.59S", "duration": "PT0.16S", "confidence": 0.25}
+          ]
         },
         {"confidence": 0, "lexical": "hello word", "itn": "hello word", "display": "Hello word."}
       ]
@@ -89,7 +137,18 @@ GOOGLE = """\
   "results": [
     {
       "alternatives": [
-        {"transcript": "how old is the Brooklyn Bridge", "confidence": 0.98267895},
+        {
+          "transcript": "how old is the Brooklyn Bridge",
+          "confidence": 0.98267895,
+          "words": [
+            {"startTime": "0s", "endTime": "0.300s", "word": "how", "confidence": 0.98762906},
+            {"startTime": "0.300s", "endTime": "0.600s", "word": "old", "confidence": 0.96929157},
+            {"startTime": "0.600s", "endTime": "0.800s", "word": "is", "confidence": 0.98271006},
+            {"startTime": "0.800s", "endTime": "0.900s", "word": "the", "confidence": 0.98271006},
+            {"startTime": "0.900s", "endTime": "1.100s", "word": "Brooklyn", "confidence": 0.5},
+            {"startTime": "1.100s", "endTime": "1.700s", "word": "Bridge", "confidence": 0.98762906}
+          ]
+        },
         {"transcript": "how old is the brook in bridge"}
       ],
       "resultEndTime": "1.770s",
@@ -156,11 +215,9 @@ SOCKEYE = """\
 
 
 def some_list(name, *candidates, reference=None):
-    """Return a list of texts with their features."""
+    """Return a list of texts with their features and their words' confidences, if any."""
     references = () if reference is None else (reference,)
-    return CandidateList(
-        name, "", tuple(Candidate(text, features) for text, features in candidates), references
-    )
+    return CandidateList(name, "", tuple(Candidate(*candidate) for candidate in candidates), references)
 
 
 def scored(text, score):
@@ -168,14 +225,22 @@ def scored(text, score):
     return text, {"score": score}
 
 
-def confident(text, confidence):
-    """Return a text with the logarithm of its confidence."""
-    return text, {"log_confidence": math.log(confidence)}
+def confident(text, confidence, *of_words):
+    """Return a text with the logarithm of its confidence, and those of its words."""
+    return text, {"log_confidence": math.log(confidence)}, of_words
 
 
 _LN2 = math.log(2)
 _GOOGLE = [
-    some_list("0", ("how old is the Brooklyn Bridge", {}), ("how old is the brook in bridge", {})),
+    some_list(
+        "0",
+        (
+            "how old is the Brooklyn Bridge",
+            {},
+            (0.98762906, 0.96929157, 0.98271006, 0.98271006, 0.5, 0.98762906),
+        ),
+        ("how old is the brook in bridge", {}),
+    ),
     some_list("1", ("it is old", {})),
 ]
 _FAIRSEQ = some_list(
@@ -190,18 +255,32 @@ SAMPLES = {
             some_list("1", scored("", 1.0)),
         ],
     ),
+    "vosk (single)": (
+        VOSK_SINGLE,
+        [some_list("0", ("the cat", {}, (0.986124, 1.0))), some_list("1", ("", {}))],
+    ),
+    "whisper": (
+        WHISPER,
+        [
+            some_list("0", ("The cat sat.", {}, (0.75, 0.984375, 2.0**-16))),
+            some_list("1", ("", {})),
+            some_list("2", ("Did it?", {}, (0.5, 1.0))),
+        ],
+    ),
     "azure": (
         AZURE,
         [
             some_list(
-                "0", confident("what's the weather like", 0.5), confident("what is the weather like", 0.25)
+                "0",
+                confident("what's the weather like", 0.5, 0.5, 0.875, 1.0, 0.0),
+                confident("what is the weather like", 0.25),
             )
         ],
     ),
     "azure (batch)": (
         AZURE_BATCH,
         [
-            some_list("0", confident("hello world", 0.5), confident("hello word", 1e-4)),
+            some_list("0", confident("hello world", 0.5, 0.98, 0.25), confident("hello word", 1e-4)),
             some_list("1", confident("good bye", 1)),
         ],
     ),
@@ -212,7 +291,13 @@ SAMPLES = {
     ),
     "aws": (
         AWS,
-        [some_list("0", confident("The rainforest.", 0.5), confident("The rain forest", 0.25 * 1e-4))],
+        [
+            some_list(
+                "0",
+                confident("The rainforest.", 0.5, 1.0, 0.5),
+                confident("The rain forest", 0.25 * 1e-4, 1.0, 0.25, 0.0),
+            )
+        ],
     ),
     "nemo-manifest": (
         NEMO_MANIFEST,

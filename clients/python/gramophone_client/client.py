@@ -435,15 +435,22 @@ class _HttpClient(Generic[H, T]):
         return _lines("/v1/rerank", line_reply(RankedListResult), lists, _query_options(options))
 
     @Method
-    def correct(self, texts: Sequence[str], **options: Unpack[CorrectOptions]) -> Call[CorrectReply]:
-        """Correct texts by phrases, forms of numbers and replacements that are proposed."""
-        return _post("/v1/correct", CorrectReply, {"texts": texts, **options}, results=len(texts))
+    def correct(
+        self,
+        texts: Sequence[str],
+        *,
+        confidences: Sequence[Sequence[float]] | None = None,
+        **options: Unpack[CorrectOptions],
+    ) -> Call[CorrectReply]:
+        """Correct texts by phrases, forms of numbers and replacements; `confidences` are of the words of each text."""
+        body = {"texts": texts, "confidences": confidences, **options}
+        return _post("/v1/correct", CorrectReply, body, results=len(texts))
 
     @LinesMethod
     def correct_lines(
         self, items: Iterable[Mapping[str, Any]], **options: Unpack[CorrectOptions]
     ) -> Call[CorrectedTextResult | ErrorBody]:
-        """Yield a corrected text, or an error, for each object with `text` and optionally `id`, in order."""
+        """Yield a corrected text, or an error, for each object with `text`, in order."""
         return _lines("/v1/correct", line_reply(CorrectedTextResult), items, _query_options(options))
 
     @Method

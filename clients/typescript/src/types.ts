@@ -104,8 +104,8 @@ export interface paths {
          *     last line is an error.
          *
          *     Other programs' list formats get the same reply: `text/x-NAME-nbest` for moses, srilm, kaldi and fairseq;
-         *     `application/x-NAME+json` for mlm-scoring, hyporadise, nemo-manifest, vosk, azure, google, aws and sockeye. A
-         *     candidate that cannot be read is left out, and its error is in `problems` of its list's line.
+         *     `application/x-NAME+json` for mlm-scoring, hyporadise, nemo-manifest, vosk, whisper, azure, google, aws and
+         *     sockeye. A candidate that cannot be read is left out, and its error is in `problems` of its list's line.
          */
         post: operations["rerank_lists_v1_rerank_post"];
         delete?: never;
@@ -3486,6 +3486,13 @@ export interface components {
             features?: {
                 [key: string]: number;
             };
+            /**
+             * Confidences
+             * @description Probability that each word, between white space, is right, as a recogniser tells it. Words of which it is sure
+             *     are replaced by proposals less readily: the feature `doubt`.
+             * @default []
+             */
+            confidences?: number[];
         };
         /**
          * CandidateListIn
@@ -3945,7 +3952,13 @@ export interface components {
          * CorrectLine
          * @description A text.
          * @example {
-         *       "text": "return a new list"
+         *       "confidences": [
+         *         0.9,
+         *         0.8,
+         *         0.3,
+         *         0.9
+         *       ],
+         *       "text": "return a knew list"
          *     }
          * @example {
          *       "id": "utt-2",
@@ -3959,6 +3972,12 @@ export interface components {
              */
             text: string;
             /**
+             * Confidences
+             * @description Probability that each word, between white space, is right; empty if unknown.
+             * @default []
+             */
+            confidences?: number[];
+            /**
              * Id
              * @description Client's id of the text, echoed in the reply.
              * @default null
@@ -3969,6 +3988,16 @@ export interface components {
          * CorrectRequest
          * @description Correct texts by proposing other words.
          * @example {
+         *       "confidences": [
+         *         [
+         *           0.9,
+         *           0.8,
+         *           0.4,
+         *           0.9,
+         *           0.9,
+         *           0.7
+         *         ]
+         *       ],
          *       "corrections": [
          *         {
          *           "heard": "call",
@@ -4056,6 +4085,13 @@ export interface components {
              * @description Texts, each of at most 200 words.
              */
             texts: string[];
+            /**
+             * Confidences
+             * @description For each text, the probability that each word, between white space, is right, as a recogniser tells it; empty if
+             *     unknown. Words of which it is sure are replaced less readily.
+             * @default null
+             */
+            confidences?: number[][] | null;
         };
         /**
          * Detail
@@ -5993,6 +6029,7 @@ export interface operations {
                 "application/x-hyporadise+json": string;
                 "application/x-nemo-manifest+json": string;
                 "application/x-vosk+json": string;
+                "application/x-whisper+json": string;
                 "application/x-azure+json": string;
                 "application/x-google+json": string;
                 "application/x-aws+json": string;

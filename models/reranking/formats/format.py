@@ -154,7 +154,7 @@ class Format:
         first_key: key that detects a JSON file of this format, if before other formats' keys.
         features: names of the supported features; None: any.
         custom_feature_names: True if the file's author names the features, not the format's programs.
-        carried_fields: those of `id`, `context` and `continuation` that lists keep.
+        carried_fields: those of `id`, `context`, `continuation` and `confidences` that lists keep.
         max_references: maximum references of a list; None: no limit.
         separate_score_files: True if scores have their own files and a single stream has none.
         one_list_per_file: True if a file holds one list, and several need a folder.
@@ -185,7 +185,12 @@ class Format:
 
     def dropped_fields(self, one: CandidateList, *, streamed: bool = False) -> set[str]:
         """Return a list's fields that this format, or its stream, drops, such as `features.lm`."""
-        given = {"id": one.name, "context": one.context or None, "continuation": one.continuation}
+        given: dict[str, Any] = {
+            "id": one.name,
+            "context": one.context or None,
+            "continuation": one.continuation,
+        }
+        given["confidences"] = any(candidate.confidences for candidate in one.candidates) or None
         lost = {field for field, value in given.items() if value is not None} - self.carried_fields
         if self.max_references is not None and len(one.references) > self.max_references:
             lost.add("references" if self.max_references else "reference")

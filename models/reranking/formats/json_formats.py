@@ -82,7 +82,11 @@ def _jsonl_candidate(value: Any, field: str) -> Candidate:
         string_value(name, f"a name in {place}"): number_value(number, f"{place}.{name}")
         for name, number in given.items()
     }
-    return Candidate(text, features)
+    confidences, place = candidate.get("confidences"), f"{field}.confidences"
+    if confidences is None or confidences == []:
+        return Candidate(text, features)
+    numbers = enumerate(list_value(confidences, place))
+    return Candidate(text, features, tuple(number_value(value, f"{place}[{i}]") for i, value in numbers))
 
 
 def _jsonl_references(value: JsonObject) -> tuple[str, ...]:
@@ -99,7 +103,11 @@ def _write_jsonl(lists: Iterable[CandidateList]) -> Iterator[str]:
         if one.context:
             value["context"] = one.context
         value["candidates"] = [
-            {"text": c.text, "features": dict(c.features)} if c.features else {"text": c.text}
+            {
+                "text": c.text,
+                **({"features": dict(c.features)} if c.features else {}),
+                **({"confidences": list(c.confidences)} if c.confidences else {}),
+            }
             for c in one.candidates
         ]
         if len(one.references) == 1:
@@ -111,7 +119,7 @@ def _write_jsonl(lists: Iterable[CandidateList]) -> Iterator[str]:
         try:
             yield dump_json(value) + "\n"
         except ValueError:
-            raise InputError(f"lists[{index}] has a feature that is not finite") from None
+            raise InputError(f"lists[{index}] has a number that is not finite") from None
 
 
 JSONL = Format(
@@ -120,7 +128,7 @@ JSONL = Format(
     write=_write_jsonl,
     first_key=re.compile(r'"(candidates|ranking)"\s*:\s*\['),
     custom_feature_names=True,
-    carried_fields=frozenset({"id", "context", "continuation"}),
+    carried_fields=frozenset({"id", "context", "continuation", "confidences"}),
     max_references=None,
     max_line_bytes=MAX_LIST_BYTES,
     media_types=("application/x-ndjson", "application/jsonl"),

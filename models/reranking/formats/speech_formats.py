@@ -1,4 +1,4 @@
-"""Output of speech recognisers: NeMo, Vosk, Azure, Google Cloud and Amazon Transcribe.
+"""Output of speech recognisers: NeMo, Vosk, Whisper, Azure, Google Cloud and Amazon Transcribe.
 
 NeMo's beams are `text <tab> score`, a fixed number of lines per input (the beam size); no ids. The
 score is the recogniser's log-probability (natural logarithm): the feature `score`. References are in a
@@ -16,7 +16,10 @@ utterance or segment with alternatives is a list, in reply order; its id is its 
 file, from 0; an unreadable segment has a number too. Interim results are skipped.
 
 - `vosk`: `{"alternatives": [{"text": …, "confidence": …}, …]}`, the result after
-  `SetMaxAlternatives`. Its confidence is a log-likelihood, graph and acoustic: the feature `score`.
+  `SetMaxAlternatives`. Its confidence is a log-likelihood, graph and acoustic: the feature `score`. Or
+  `{"result": [{"word": …, "conf": …}, …], "text": …}`, the single text without them.
+- `whisper`: `{"segments": [{"text": …, "words": [{"word": …, "probability": …}, …]}, …]}`, one text per segment. Words
+  may be parts of those between white space; then their product counts.
 - `azure`: `{"NBest": [{"Lexical": …, "Confidence": …}, …]}`, the detailed format, or
   `{"recognizedPhrases": [{"nBest": [{"lexical": …, "confidence": …}, …]}, …]}`, the file of a batch
   transcription. The text is the lexical form, without digits and punctuation. The logarithm of the
@@ -28,15 +31,17 @@ file, from 0; an unreadable segment has a number too. Interim results are skippe
   file of a job with `ShowAlternatives`. Only words have confidences: `log_confidence` is the sum of
   their logarithms.
 
-Confidences may be strings, as Amazon's are. Those below 0.0001, Amazon's last digit,
-count as 0.0001.
+Confidences of words, where the recogniser was asked for them, are kept if there is one for each word between white
+space. Confidences may be strings, as Amazon's are. Those below 0.0001, Amazon's last digit, count as 0.0001 in
+logarithms.
 
 Sources: NeMo scripts/asr_language_modeling/neural_rescorer/eval_neural_rescorer.py
 (`BeamScoresDataset`), ngram_lm/eval_beamsearch_ngram_ctc.py, which writes the file;
 nemo/collections/asr/parts/utils/transcribe_utils.py (`write_transcription`, NeMo 3.0); vosk-api
-src/recognizer.cc (`NbestResult`); Azure AI Speech, "Speech to text REST API for short audio", "Get batch
-transcription results"; google.cloud.speech.v1 `RecognizeResponse`, `StreamingRecognitionResult`; Amazon
-Transcribe, "Alternative transcriptions".
+src/recognizer.cc (`NbestResult`, `MbrResult`); openai-whisper whisper/timing.py
+(`add_word_timestamps`); Azure AI Speech, "Speech to text REST API for short audio", "Get batch
+transcription results"; google.cloud.speech.v1 `RecognizeResponse`, `StreamingRecognitionResult`;
+Amazon Transcribe, "Alternative transcriptions".
 """
 
 import itertools
@@ -48,7 +53,7 @@ from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from models.errors import InputError
-from models.files import ASCII_WHITESPACE, collapse_spaces
+from models.files import ASCII_WHITESPACE, collapse_spaces, count_words
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.format import (
     MAX_DOC_LINE_BYTES,
@@ -168,21 +173,62 @@ def _confidence(candidate: JsonObject, field: str, key: str) -> _Features:
     return {"log_confidence": _log_confidence(candidate.get(key), f"{field}.{key}")}
 
 
-def _word_confidences(candidate: JsonObject, field: str) -> _Features:
-    """Sum the log-confidences of words; punctuation has none."""
-    total = 0.0
-    for index, item in enumerate(list_value(candidate.get("items"), f"{field}.items")):
-        place = f"{field}.items[{index}]"
-        if object_value(item, place).get("type") == "pronunciation":
-            total += _log_confidence(item.get("confidence"), f"{place}.confidence")
-    return {"log_confidence": total}
+def _sum_of_words(candidate: JsonObject, field: str) -> _Features:
+    """Sum the log-confidences of words."""
+    return {"log_confidence": sum(map(_log, _AWS_WORDS.confidences(candidate, field)), 0.0)}
+
+
+class _Words(NamedTuple):
+    """Place of the confidences of a candidate's words.
+
+    Attributes:
+        key: key of the array of words.
+        confidence: key of a word's confidence.
+        are_needed: whether each word must have one, not only may.
+        are_split: whether a word without a space before it continues the one before.
+    """
+
+    key: str
+    confidence: str
+    are_needed: bool = False
+    are_split: bool = False
+
+    def confidences(self, candidate: JsonObject, field: str) -> tuple[float, ...]:
+        """Return the confidences of words, without those of punctuation."""
+        found = list[float]()
+        given, field = candidate.get(self.key), _join(field, self.key)
+        for index, item in enumerate(list_value(given, field) if given or self.are_needed else ()):
+            place = f"{field}[{index}]"
+            if object_value(item, place).get("type", "pronunciation") != "pronunciation":
+                continue
+            if self.are_needed or self.confidence in item:
+                value = _probability(item.get(self.confidence), f"{place}.{self.confidence}")
+                if self.are_split and found and not str(item.get("word", " ")).startswith(" "):
+                    value *= found.pop()
+                found.append(value)
+        return tuple(found)
+
+
+_AWS_WORDS = _Words("items", "confidence", are_needed=True)
+
+
+def _join(field: str, key: str) -> str:
+    return f"{field}.{key}" if field else key
 
 
 def _log_confidence(value: Any, field: str) -> float:
+    return _log(_probability(value, field))
+
+
+def _log(probability: float) -> float:
+    return math.log(max(probability, _SMALLEST_CONFIDENCE))
+
+
+def _probability(value: Any, field: str) -> float:
     number = parse_number(value, field) if isinstance(value, str) else number_value(value, field)
     if not 0 <= number <= 1:
         raise InputError(f"{field} is {number:g}, but must be from 0 to 1")
-    return math.log(max(number, _SMALLEST_CONFIDENCE))
+    return number
 
 
 class _Layout(NamedTuple):
@@ -190,17 +236,19 @@ class _Layout(NamedTuple):
 
     Attributes:
         path: keys of the array of segments; empty if the reply is one segment.
-        candidates: key of a segment's candidates.
+        candidates: key of a segment's candidates; None if the segment is the only one.
         text: key of a candidate's text.
+        words: place of the confidences of a candidate's words.
         features: returns a candidate's features; the string is its field, for messages.
         interim: key of a segment that is an interim result.
         omits_empty: True if a missing text is an empty one, as in the JSON of protocol buffers.
     """
 
     path: tuple[str, ...]
-    candidates: str
+    candidates: str | None
     text: str
-    features: Callable[[JsonObject, str], _Features]
+    words: _Words
+    features: Callable[[JsonObject, str], _Features] = lambda *_: {}
     interim: str | None = None
     omits_empty: bool = False
 
@@ -215,7 +263,10 @@ def _read(lines: SourceLines, layouts: Sequence[_Layout]) -> Iterator[ListOrBadL
             continue
         try:
             value = parse_json_object(element.text)
-            layout = next((one for one in layouts if (one.path or (one.candidates,))[0] in value), layouts[0])
+            layout = next(
+                (one for one in layouts if (*one.path, one.candidates or one.text)[0] in value),
+                layouts[0],
+            )
             segments = list(_follow(value, layout.path))
         except InputError as error:
             next(numbers)
@@ -243,12 +294,16 @@ def _follow(reply: JsonObject, path: Sequence[str]) -> Iterator[tuple[str, Any]]
 def _segment_list(name: str, segment: Any, field: str, layout: _Layout, problems: list[str]) -> CandidateList:
     def parse(value: Any, place: str) -> Candidate:
         candidate = object_value(value, place)
-        text = candidate.get(layout.text, "" if layout.omits_empty else None)
-        return Candidate(stripped_value(text, f"{place}.{layout.text}"), layout.features(candidate, place))
+        given = candidate.get(layout.text, "" if layout.omits_empty else None)
+        text = stripped_value(given, _join(place, layout.text))
+        confidences = layout.words.confidences(candidate, place)
+        is_complete = len(confidences) == count_words(text)
+        return Candidate(text, layout.features(candidate, place), confidences if is_complete else ())
 
+    if layout.candidates is None:
+        return CandidateList(name, "", (parse(segment, field),))
     given = object_value(segment, field).get(layout.candidates)
-    field = f"{field}.{layout.candidates}" if field else layout.candidates
-    return CandidateList(name, "", parse_candidates(given, field, parse, problems))
+    return CandidateList(name, "", parse_candidates(given, _join(field, layout.candidates), parse, problems))
 
 
 def _format(name: str, first_key: str, example: str, *layouts: _Layout) -> Format:
@@ -265,7 +320,12 @@ def _format(name: str, first_key: str, example: str, *layouts: _Layout) -> Forma
 
 
 _GOOGLE = _Layout(
-    ("results",), "alternatives", "transcript", lambda *_: {}, interim="stability", omits_empty=True
+    ("results",),
+    "alternatives",
+    "transcript",
+    _Words("words", "confidence"),
+    interim="stability",
+    omits_empty=True,
 )
 
 FORMATS = (
@@ -273,16 +333,32 @@ FORMATS = (
     NEMO_MANIFEST,
     _format(
         "vosk",
-        r'"(alternatives"\s*:\s*\[|partial"\s*:)',
+        r'"((alternatives|result)"\s*:\s*\[|partial"\s*:)',
         '{"alternatives": [{"text": "a new list", "confidence": 231}, {"text": "anew list", "confidence": 230}]}',
-        _Layout((), "alternatives", "text", _vosk_score, interim="partial"),
+        _Layout((), "alternatives", "text", _Words("result", "conf"), _vosk_score, interim="partial"),
+        _Layout((), None, "text", _Words("result", "conf"), interim="partial"),
+    ),
+    _format(
+        "whisper",
+        r'"segments"\s*:\s*\[|^\s*\{\s*"text"\s*:\s*" ',  # a long text may come first, with a space before it
+        '{"segments": [{"text": " a knew list", "words": [{"word": " a", "probability": 0.9}, '
+        '{"word": " knew", "probability": 0.3}, {"word": " list", "probability": 0.8}]}]}',
+        _Layout(("segments",), None, "text", _Words("words", "probability", are_split=True)),
     ),
     _format(
         "azure",
         r'"(RecognitionStatus|NBest|recognizedPhrases)"\s*:',
         '{"NBest": [{"Lexical": "a new list", "Confidence": 0.9}, {"Lexical": "anew list", "Confidence": 0.8}]}',
-        _Layout((), "NBest", "Lexical", partial(_confidence, key="Confidence")),
-        _Layout(("recognizedPhrases",), "nBest", "lexical", partial(_confidence, key="confidence")),
+        _Layout(
+            (), "NBest", "Lexical", _Words("Words", "Confidence"), partial(_confidence, key="Confidence")
+        ),
+        _Layout(
+            ("recognizedPhrases",),
+            "nBest",
+            "lexical",
+            _Words("words", "confidence"),
+            partial(_confidence, key="confidence"),
+        ),
     ),
     _format(
         "google",
@@ -296,6 +372,6 @@ FORMATS = (
         r'"results"\s*:\s*\{',
         '{"results": {"segments": [{"alternatives": [{"transcript": "list", "items": ['
         '{"type": "pronunciation", "content": "list", "confidence": "0.9"}]}]}]}}',
-        _Layout(("results", "segments"), "alternatives", "transcript", _word_confidences),
+        _Layout(("results", "segments"), "alternatives", "transcript", _AWS_WORDS, _sum_of_words),
     ),
 )

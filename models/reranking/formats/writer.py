@@ -11,7 +11,7 @@ from typing import BinaryIO
 from models.errors import FormatError, InputError
 from models.files import COMPRESSED_SUFFIXES, atomic_writer
 from models.language_model import finite_logprob
-from models.reranking.candidates import Candidate, CandidateList
+from models.reranking.candidates import CandidateList
 from models.reranking.formats import kaldi
 from models.reranking.formats.format import named_lists, shorten
 from models.reranking.formats.reader import format_by_name
@@ -55,7 +55,7 @@ def _finite(one: CandidateList) -> CandidateList:
         return one
     scores = [{k: finite_logprob(v) for k, v in c.features.items()} for c in one.candidates]
     of_texts = zip(one.candidates, scores, strict=True)
-    return replace(one, candidates=tuple(Candidate(c.text, features) for c, features in of_texts))
+    return replace(one, candidates=tuple(replace(c, features=features) for c, features in of_texts))
 
 
 def _write_pieces(pieces: Iterable[str], write: Callable[[bytes], object]) -> None:

@@ -27,7 +27,7 @@ from models.reranking.features import (
     with_derived,
 )
 from models.reranking.metrics.metric import Metric, SignificanceResult, paired_bootstrap
-from models.reranking.proposals import CORRECTION, PROPOSED_FEATURES, replacements_of
+from models.reranking.proposals import CORRECTION, DOUBT, PROPOSED_FEATURES, replacements_of
 from models.reranking.tuning.fitting import (
     FIRST_PASS_WEIGHTS,
     FittedWeights,
@@ -217,7 +217,8 @@ def default_features(
         if looks_like_mean(values, words):
             names += [length_scaled_name(name, "words"), length_scaled_name(name, "characters")]
     models = [name for name in computed.names if name.partition(":")[0] in {LM, NUM_UNKNOWN}]
-    made = {r.feature for one in lists for candidate in one.candidates for r in replacements_of(candidate)}
+    replaced = [r for one in lists for candidate in one.candidates for r in replacements_of(candidate)]
+    made = {one.feature for one in replaced} | {DOUBT for one in replaced if one.doubt}
     phrases = filter(is_phrase_feature, computed.names)
     return (*names, *models, NUM_WORDS, *phrases, *filter(made.__contains__, PROPOSED_FEATURES))
 

@@ -74,7 +74,13 @@ def test_corrected_texts_are_those_of_reranked_lists_of_one(http, correct):
         result["corrections"],
     )
     assert best["index"] == 0
-    assert reply["weights"] == {"lm": 1.0, "phrases": 10.0, "correction": 1.0, "distance": 10.0}
+    assert reply["weights"] == {
+        "lm": 1.0,
+        "phrases": 10.0,
+        "correction": 1.0,
+        "distance": 10.0,
+        "doubt": 15.0,
+    }
 
 
 def test_the_log_probability_of_a_replacement_decides_where_the_model_does_not(correct):
@@ -94,6 +100,63 @@ def test_words_may_be_removed(correct):
 def test_replacements_in_a_circle_are_made_once(correct):
     given = [{"heard": a, "written": b, "logprob": 50} for a, b in (("w5", "w6"), ("w6", "w5"))]
     assert correct("w5 w6", corrections=given)["results"][0]["text"] == "w6 w5"
+
+
+@pytest.mark.parametrize("as_lines", [False, True])
+def test_words_of_which_the_recogniser_is_sure_stay(http, correct, as_lines):
+    text, phrases = "w1 jaanedam w2", [{"text": "Jaan Tamm"}]
+
+    def written(confidence):
+        options = {"phrases": phrases, "weights": {"distance": 1.0, "doubt": 10.0, "words": -5.0}}
+        confidences = [0.9, confidence, 0.9]
+        if not as_lines:
+            return correct(text, confidences=[confidences], **options)["results"][0]["text"]
+        query = {"phrases": json.dumps(phrases), "weights": "distance=1,doubt=10,words=-5"}
+        line = json.dumps({"text": text, "confidences": confidences})
+        return json.loads(http.post("/v1/correct", params=query, content=line, headers=LINES).text)["text"]
+
+    assert [written(confidence) for confidence in (1.0, 0.1)] == [text, "w1 jaan tamm w2"]
+
+
+def test_confidences_of_candidates_are_a_feature_of_what_replaces_their_words(rerank):
+    candidates = {"candidates": [{"text": "w1 jaantam", "confidences": [1, 0.25]}, {"text": "w1 w2"}]}
+    ranking = rerank(candidates, phrases=NAMES, propose=True)["lists"][0]["ranking"]
+    made = next(one for one in ranking if "corrections" in one)
+    assert made["features"]["doubt"] == 0.75
+    assert {one["features"]["doubt"] for one in ranking if "corrections" not in one} == {0.0}
+
+
+@pytest.mark.parametrize(
+    ("confidences", "field", "message"),
+    [
+        ([0.5], "", "has 1 numbers, but the text has 2 words"),
+        ([0.5] * 3, "", "has 3 numbers"),
+        ([0.5, 1.5], "[1]", "is 1.5"),
+        ([-0.5, 1], "[0]", "is -0.5"),
+        (["0.5", 1], "[0]", "number"),
+        (0.5, "", "array"),
+    ],
+)
+def test_confidences_that_do_not_fit_the_words_are_refused_by_name(http, confidences, field, message):
+    candidate = {"text": "w1 w2", "confidences": confidences}
+    bodies = {
+        "/v1/rerank": ({"lists": [{"candidates": [candidate]}]}, "lists[0].candidates[0].confidences"),
+        "/v1/correct": ({"texts": ["w1 w2"], "confidences": [confidences]}, "confidences[0]"),
+    }
+    for path, (body, place) in bodies.items():
+        response = http.post(path, json=body)
+        error = response.json()["error"]
+        assert (response.status_code, error["param"]) == (400, place + field)
+        assert message in error["message"]
+    line = http.post("/v1/correct", content=json.dumps(candidate), headers=LINES)
+    assert json.loads(line.text)["error"]["param"] == "confidences" + field
+
+
+def test_there_are_confidences_for_each_text_or_none(http, correct):
+    response = http.post("/v1/correct", json={"texts": ["w1", "w2"], "confidences": [[0.5]]})
+    assert response.json()["error"]["param"] == "confidences"
+    assert "1 entries" in response.json()["error"]["message"]
+    assert correct("w1", "w2 w3", confidences=[[], [1, 0]])["results"]
 
 
 def test_forms_are_proposed_in_lists_with_their_features(rerank, texts):

@@ -19,6 +19,7 @@ from models.reranking.proposals import (
     Proposal,
     ProposedCandidate,
     proposals_of,
+    sum_of,
 )
 from models.reranking.ranking import LogLinearModel
 from models.reranking.similar_phrases import SimilarPhrases
@@ -285,6 +286,35 @@ def test_windows_are_the_words_around_a_proposal_and_equal_ones_are_read_once():
     assert (texts[before[2]], texts[after[2]]) == ("w0 w1 w2 w3 w4 w5", "w2 w3 w4 w5")
     assert before[0] == before[1]
     assert len(texts) == len(set(texts)) == 5
+
+
+def doubts(given, *pairs):
+    """Doubt of each replacement in the texts made of a list, by the words heard."""
+    (one,) = proposed([given], [table(*((heard, written, 1.0) for heard, written in pairs))])
+    return {r.heard: r.doubt for c in one.candidates[len(given.candidates) :] for r in c.replacements}
+
+
+def test_the_doubt_in_words_is_one_minus_their_mean_confidence():
+    given = CandidateList(None, "", (Candidate("a b c d", confidences=(0.9, 0.5, 0.25, 1.0)),))
+    assert doubts(given, ("b c", "x"), ("d", "y"), ("a", "z")) == pytest.approx(
+        {"b c": 0.625, "d": 0.0, "a": 0.1}
+    )
+
+
+def test_without_confidences_the_doubt_is_the_share_of_the_lists_texts_without_the_words():
+    given = candidate_list("a b  c", "a b d", "ab c", "b c")
+    assert doubts(given, ("a b", "x"), ("c", "y")) == {"a b": 0.5, "c": 0.25}
+    assert doubts(candidate_list("a b"), ("a", "x")) == {"a": 0.0}
+
+
+def test_doubtful_words_are_replaced_where_sure_ones_stay():
+    weighting = LogLinearModel(weights={"correction": 1.0, "doubt": 10.0})
+    given = CandidateList(None, "", (Candidate("a b", confidences=(0.9, 0.2)),))
+    corrections = table(("a", "x", -3.0), ("b", "y", -3.0))
+    (one,) = proposed([given], [corrections], weighting=weighting)
+    assert [c.text for c in one.candidates[1:]] == ["a y", "x y", "x b"]
+    made = one.candidates[1:]
+    assert [sum_of("doubt", c.replacements) for c in made] == pytest.approx([0.8, 0.9, 0.1])
 
 
 def test_sources_of_proposals_are_those_given():

@@ -32,8 +32,20 @@ AZURE = speech("Lexical", "Confidence", 0.5, {"Lexical": "b", "Confidence": 2})
 AWS = speech("transcript", "items", items(), {"transcript": "b", "items": items("2")})
 VOSK = speech("text", "confidence", 2, {"text": "b"})
 GOOGLE = speech("transcript", "confidence", 0.5, {"transcript": 5})
+UNSURE = {
+    "vosk": speech("text", "confidence", 2, {"text": "b", "confidence": 2, "result": [{"conf": 2}]}),
+    "azure": speech(
+        "Lexical", "Confidence", 0.5, {"Lexical": "b", "Confidence": 1, "Words": [{"Confidence": "x"}]}
+    ),
+    "google": speech("transcript", "confidence", 0.5, {"transcript": "b", "words": [{"confidence": -1}]}),
+}
+"""Replies in which the confidence of a word is bad."""
 FILES = {
     "jsonl": jsonl({"candidates": [GOOD, BAD, GOOD | {"text": "c"}]}, {"candidates": [GOOD | {"text": "d"}]}),
+    "jsonl words": jsonl(
+        {"candidates": [GOOD, {"text": "b", "confidences": ["x"]}, GOOD | {"text": "c"}]},
+        {"candidates": [GOOD | {"text": "d"}]},
+    ),
     "moses": "0 ||| a ||| am= -1 ||| -1\n0 ||| b ||| am= -inf ||| -inf\n0 ||| c ||| am= -2 ||| -2\n1 ||| d\n",
     "moses first": "0 ||| b ||| am= x\n0 ||| a ||| am= 1\n0 ||| c ||| am= 2\n1 ||| d\n",
     "moses last": "0 ||| a ||| am= 1\n0 ||| c ||| am= 2\n0 ||| b ||| am= x\n1 ||| d\n",
@@ -54,8 +66,11 @@ FILES = {
     ),
     "nemo-manifest": jsonl({"beams": [["a", -1], ["b"], ["c", -2]]}, {"beams": [["d", -1]]}),
     "vosk": jsonl(*({"alternatives": one} for one in VOSK)),
+    "vosk words": jsonl(*({"alternatives": one} for one in UNSURE["vosk"])),
     "azure": jsonl(*({"NBest": one} for one in AZURE)),
+    "azure words": jsonl(*({"NBest": one} for one in UNSURE["azure"])),
     "google": json.dumps({"results": [{"alternatives": one} for one in GOOGLE]}),
+    "google words": json.dumps({"results": [{"alternatives": one} for one in UNSURE["google"]]}),
     "aws": jsonl(*({"results": {"segments": [{"alternatives": one}]}} for one in AWS)),
 }  # fmt: skip
 
@@ -73,7 +88,7 @@ def test_the_other_candidates_stay_and_the_bad_one_is_told_before_its_list(name)
     assert (isinstance(bad, BadLine), bad.loses_list) == (True, False)
 
 
-@pytest.mark.parametrize("name", [name for name in FILES if name != "jsonl"])
+@pytest.mark.parametrize("name", [name for name in FILES if name.split()[0] != "jsonl"])
 def test_over_http_each_list_is_one_item_and_has_the_error_of_its_bad_candidate(name):
     asked = rerank_items(
         encoded(FILES[name]), name.split()[0], UNLIMITED, reserved=partial(is_reserved, models=())
@@ -172,6 +187,9 @@ def test_lists_of_kaldi_are_told_by_their_first_lines(text):
 
 
 def test_every_format_of_one_stream_is_tried():
-    """SRILM has one list per file; NeMo and CTranslate2 tell lists apart by their number of lines only."""
+    """SRILM has one list per file; NeMo and CTranslate2 tell lists apart by their number of lines only.
+
+    A list of Whisper has one candidate.
+    """
     tried = {name.split()[0] for name in FILES}
-    assert {*FORMATS} - tried == {"srilm", "nbestlist1.0", "nbestlist2.0", "nemo", "ctranslate2"}
+    assert {*FORMATS} - tried == {"srilm", "nbestlist1.0", "nbestlist2.0", "nemo", "ctranslate2", "whisper"}

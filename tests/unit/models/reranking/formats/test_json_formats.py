@@ -53,6 +53,59 @@ def test_a_bad_list_is_lost_alone(line, problem):
     assert one.candidates == (Candidate("a"),)
 
 
+SURE = CandidateList(
+    "u", "", (Candidate("a b", {"am": -1.0}, (0.5, 1.0)), Candidate("b", {}, (0.0,)), Candidate("c"))
+)
+
+
+def test_confidences_are_written_and_read():
+    text = "".join(format_lists([SURE], "jsonl"))
+    assert json.loads(text)["candidates"] == [
+        {"text": "a b", "features": {"am": -1.0}, "confidences": [0.5, 1.0]},
+        {"text": "b", "confidences": [0.0]},
+        {"text": "c"},
+    ]
+    assert read(text, "jsonl") == [SURE]
+
+
+def test_confidences_of_a_reply_are_read():
+    reply = {"ranking": [{"index": 1, "text": "a b", "confidences": [1, 0.5], "total": -1}]}
+    [one] = read(json.dumps(reply), "jsonl")
+    assert one.candidates == (Candidate("a b", {}, (1.0, 0.5)),)
+
+
+@pytest.mark.parametrize("none", ["null", "[]"])
+def test_a_candidate_may_have_no_confidences(none):
+    [one] = read(f'{{"candidates": [{{"text": "a b", "confidences": {none}}}]}}', "jsonl")
+    assert one.candidates == (Candidate("a b"),)
+
+
+@pytest.mark.parametrize(
+    ("confidences", "problem"),
+    [
+        ("3", " is a number, but must be a non-empty list"),
+        ('"0.5 1"', " is a string, but must be a non-empty list"),
+        ('{"a": 0.5, "b": 1}', " is an object, but must be a non-empty list"),
+        ('[1, "0.5"]', "[1] is a string, but must be a number"),
+        ("[1, null]", "[1] is missing or null, but must be a number"),
+        ("[1, true]", "[1] is a boolean, but must be a number"),
+        ("[1, [0.5]]", "[1] is a list, but must be a number"),
+        ("[1, 1e999]", "[1] is too large for a floating-point number"),
+    ],
+)
+def test_a_confidence_that_is_no_number_is_told_with_its_field(confidences, problem):
+    line = f'{{"candidates": [{{"text": "a b", "confidences": {confidences}}}, {{"text": "c"}}]}}'
+    bad, one = read(line, "jsonl")
+    assert (bad.problem, bad.loses_list) == (f"candidates[0].confidences{problem}", False)
+    assert one.candidates == (Candidate("c"),)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
+def test_a_confidence_that_is_not_json_loses_its_list(number):
+    [bad] = read(f'{{"candidates": [{{"text": "a", "confidences": [{number}]}}]}}', "jsonl")
+    assert (bad.problem, bad.loses_list) == (f"invalid JSON: {number} is not a JSON number", True)
+
+
 MLM = {
     "utt1": {
         "ref": "BERT",
@@ -184,6 +237,7 @@ def test_documents_that_are_written_are_json():
         ("hyporadise", [CandidateList("u", "", (Candidate("a", {"output": 1.0}),))]),
         ("hyporadise", [CandidateList("u", "", (Candidate("a", {"am_score": 1.0}),))]),
         ("jsonl", [CandidateList("u", "", (Candidate("a", {"am": float("nan")}),))]),
+        ("jsonl", [CandidateList("u", "", (Candidate("a", {}, (float("nan"),)),))]),
     ],
 )
 def test_list_that_a_json_format_cannot_represent_is_refused(name, some):

@@ -122,6 +122,27 @@ def test_reserved_names_become_old():
     assert one.candidates[0].features == {"old_lm": 1.0}
 
 
+@pytest.mark.parametrize(
+    ("form", "body", "features"),
+    [
+        (
+            "azure",
+            b'{"NBest": [{"Lexical": "a b", "Confidence": 1, "Words": [{"Confidence": 0.5}, {"Confidence": 1}]}]}',
+            {"old_log_confidence": 0.0},
+        ),
+        (
+            "jsonl",
+            b'{"candidates": [{"text": "a b", "features": {"log_confidence": 0}, "confidences": [0.5, 1]}]}',
+            {},
+        ),
+    ],
+)
+def test_candidates_with_reserved_names_keep_their_confidences(form, body, features):
+    items = read_lists(io.BytesIO(body), format_name=form, reserved={"log_confidence"}.__contains__)
+    [one] = (item for item in items if not isinstance(item, BadLine))
+    assert one.candidates == (Candidate("a b", features, (0.5, 1.0)),)
+
+
 def test_a_folder_of_srilms_has_a_list_a_file(tmp_path):
     for name in ("b", "a.gz", ".hidden"):
         (tmp_path / name).write_bytes(gzip.compress(f"1 2 3 {name}\n".encode()))
@@ -151,7 +172,8 @@ def test_media_types_name_formats():
 def test_fields_that_a_format_drops_are_named():
     one = CandidateList("u", "c", (Candidate("a", {"am": 1.0}),), ("a", "b"), "d")
     form = reader.format_by_name
-    assert form("jsonl").dropped_fields(one) == set()
+    sure = replace(one, candidates=(Candidate("a", {"am": 1.0}, (0.5,)),))
+    assert form("jsonl").dropped_fields(one) == form("jsonl").dropped_fields(sure) == set()
     assert form("nemo").dropped_fields(one) == {"id", "context", "continuation", "reference", "features.am"}
     assert form("mlm-scoring").dropped_fields(replace(one, context="", continuation=None)) == {
         "references",

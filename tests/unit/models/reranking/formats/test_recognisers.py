@@ -38,6 +38,7 @@ def assert_same(items, expected):
     for one, other in zip(items, expected, strict=True):
         for candidate, wanted in zip(one.candidates, other.candidates, strict=True):
             assert candidate.features == pytest.approx(dict(wanted.features))
+            assert candidate.confidences == wanted.confidences
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -61,7 +62,9 @@ def test_formats_that_are_only_read_have_samples():
     assert {name.partition(" ")[0] for name in SAMPLES} == FORMATS.keys() - set(WRITTEN_FORMAT_NAMES)
 
 
-@pytest.mark.parametrize("name", ["vosk", "azure", "azure (batch)", "google", "aws"])
+@pytest.mark.parametrize(
+    "name", ["vosk", "vosk (single)", "whisper", "azure", "azure (batch)", "google", "aws"]
+)
 @pytest.mark.parametrize("layout", ["one line each", "no line breaks", "indented", "array", "CRLF"])
 def test_replies_follow_one_another_in_any_layout(name, layout):
     text, lists = SAMPLES[name]
@@ -86,7 +89,8 @@ def test_replies_follow_one_another_in_any_layout(name, layout):
 
 
 SPEECH = [
-    ("vosk", {"text": "a"}, "alternatives is missing or null, but must be a non-empty list"),
+    ("vosk", {"result": []}, "alternatives is missing or null, but must be a non-empty list"),
+    ("vosk", {"text": 3}, "text is a number, but must be a string"),
     ("vosk", {"alternatives": [{"confidence": 1}]}, "alternatives[0].text is missing"),
     ("vosk", {"alternatives": [{"text": "a"}]}, "alternatives[0].confidence is missing"),
     (
@@ -94,6 +98,10 @@ SPEECH = [
         {"alternatives": [{"text": "a", "confidence": "x"}]},
         "confidence is a string, but must be a number",
     ),
+    ("whisper", {"text": "a"}, "segments is missing or null, but must be a non-empty list"),
+    ("whisper", {"segments": []}, "segments is an empty list"),
+    ("whisper", {"segments": [3]}, "segments[0] is a number, but must be an object"),
+    ("whisper", {"segments": [{"words": []}]}, "segments[0].text is missing or null, but must be a string"),
     ("azure", {"RecognitionStatus": "NoMatch"}, "NBest is missing"),
     (
         "azure",
@@ -154,6 +162,186 @@ def test_a_bad_segment_is_lost_alone():
     items = read(json.dumps({"results": segments}), "google")
     assert texts(items) == [["a"], ["b"]]
     assert problems(items) == [(1, "results[1].alternatives is a number, but must be a non-empty list", True)]
+
+
+def test_a_bad_segment_of_whisper_is_lost_alone_and_keeps_its_number():
+    items = read(json.dumps({"segments": [{"text": " a"}, {"text": None}, {"text": " b"}]}), "whisper")
+    assert [(one.name, one.candidates) for one in items if not isinstance(one, BadLine)] == [
+        ("0", (Candidate("a"),)),
+        ("2", (Candidate("b"),)),
+    ]
+    assert problems(items) == [(1, "segments[1].text is missing or null, but must be a string", True)]
+
+
+def test_the_single_text_of_vosk_may_be_empty():
+    assert read('{"text": ""}', "vosk") == [CandidateList("0", "", (Candidate(""),))]
+
+
+SPOKEN = {
+    "vosk": (
+        "alternatives[0].result[{}].conf",
+        lambda text, words: {"alternatives": [{"text": text, "confidence": 1, "result": words}]},
+    ),
+    "vosk (single)": ("result[{}].conf", lambda text, words: {"result": words, "text": text}),
+    "whisper": (
+        "segments[0].words[{}].probability",
+        lambda text, words: {"segments": [{"text": text, "words": words}]},
+    ),
+    "azure": (
+        "NBest[0].Words[{}].Confidence",
+        lambda text, words: {"NBest": [{"Lexical": text, "Confidence": 1, "Words": words}]},
+    ),
+    "azure (batch)": (
+        "recognizedPhrases[0].nBest[0].words[{}].confidence",
+        lambda text, words: {
+            "recognizedPhrases": [{"nBest": [{"lexical": text, "confidence": 1, "words": words}]}]
+        },
+    ),
+    "google": (
+        "results[0].alternatives[0].words[{}].confidence",
+        lambda text, words: {"results": [{"alternatives": [{"transcript": text, "words": words}]}]},
+    ),
+    "google (operation)": (
+        "response.results[0].alternatives[0].words[{}].confidence",
+        lambda text, words: {
+            "response": {"results": [{"alternatives": [{"transcript": text, "words": words}]}]}
+        },
+    ),
+    "aws": (
+        "results.segments[0].alternatives[0].items[{}].confidence",
+        lambda text, words: {
+            "results": {"segments": [{"alternatives": [{"transcript": text, "items": words}]}]}
+        },
+    ),
+}
+"""Field of a word's confidence, and a reply of one text with its words, by layout."""
+
+of_each_layout = pytest.mark.parametrize("layout", SPOKEN)
+
+
+def key_of(layout):
+    """Return the key of a word's confidence."""
+    return SPOKEN[layout][0].rpartition(".")[2]
+
+
+def said(layout, text, words):
+    """Read a reply with a text and its words, given in full or by their confidences."""
+    key = key_of(layout)
+    if isinstance(words, tuple):
+        words = [{"type": "pronunciation", key: confidence} for confidence in words]
+    return read(json.dumps(SPOKEN[layout][1](text, words)), layout.partition(" ")[0])
+
+
+def kept(items):
+    """Return the text and the confidences of the only candidate."""
+    [one] = items
+    [candidate] = one.candidates
+    return candidate.text, candidate.confidences
+
+
+@of_each_layout
+@pytest.mark.parametrize(
+    ("confidences", "numbers"),
+    [
+        ((0.5, 0.25), (0.5, 0.25)),
+        ((0, 1), (0.0, 1.0)),
+        (("0.5", "25e-2"), (0.5, 0.25)),
+        (("0", "1.0"), (0.0, 1.0)),
+        ((1e-9, "1e-9"), (1e-9, 1e-9)),
+    ],
+)
+def test_confidences_of_words_are_kept_be_they_numbers_or_strings(layout, confidences, numbers):
+    assert kept(said(layout, "a b", confidences)) == ("a b", numbers)
+
+
+@of_each_layout
+@pytest.mark.parametrize("text", [" a b", "a \t b\n", "a\u00a0b c"])
+def test_words_with_confidences_are_between_ascii_white_space(layout, text):
+    assert kept(said(layout, text, (0.5, 0.25)))[1] == (0.5, 0.25)
+
+
+@of_each_layout
+@pytest.mark.parametrize("confidences", [(0.5,), (0.5, 0.5, 0.5)])
+def test_no_confidences_are_kept_if_there_are_fewer_or_more_than_words(layout, confidences):
+    assert kept(said(layout, "a b", confidences)) == ("a b", ())
+
+
+BESIDE_AWS = [layout for layout in SPOKEN if layout != "aws"]
+"""Layouts whose words need no confidences; AWS has no other."""
+
+
+@pytest.mark.parametrize("layout", BESIDE_AWS)
+def test_no_confidences_are_kept_if_a_word_has_none(layout):
+    assert kept(said(layout, "a b", [{key_of(layout): 0.5}, {"word": "b"}])) == ("a b", ())
+
+
+@pytest.mark.parametrize("layout", BESIDE_AWS)
+@pytest.mark.parametrize("words", [None, [], [{"word": "a"}, {"word": "b"}]])
+def test_words_without_confidences_are_no_error(layout, words):
+    assert kept(said(layout, "a b", words)) == ("a b", ())
+
+
+@of_each_layout
+@pytest.mark.parametrize(
+    ("confidence", "problem"),
+    [
+        (1.5, "is 1.5, but must be from 0 to 1"),
+        (-0.25, "is -0.25, but must be from 0 to 1"),
+        ("2", "is 2, but must be from 0 to 1"),
+        ("NaN", "is 'NaN'; it must be a finite number"),
+        ("x", "is 'x'; it must be a finite number"),
+        ("", "is ''; it must be a finite number"),
+        (True, "is a boolean, but must be a number"),
+        (None, "is missing or null, but must be a number"),
+        ([0.5], "is a list, but must be a number"),
+        (10**400, "is too large for a floating-point number"),
+    ],
+)
+def test_a_word_whose_confidence_is_no_probability_is_told_with_its_field(layout, confidence, problem):
+    field = SPOKEN[layout][0].format(1)
+    [(number, told, loses_list)] = problems(said(layout, "a b", (0.5, confidence)))
+    assert (number, f"{field} {problem}" in told, loses_list) == (1, True, True)
+
+
+@of_each_layout
+def test_a_confidence_that_is_not_json_loses_its_reply(layout):
+    told = problems(said(layout, "a b", (0.5, math.nan)))
+    assert told == [(1, "invalid JSON: NaN is not a JSON number", True)]
+
+
+@of_each_layout
+@pytest.mark.parametrize(
+    ("words", "end", "problem"),
+    [
+        (3, "", "is a number, but must be a non-empty list"),
+        ({"a": 1}, "", "is an object, but must be a non-empty list"),
+        ([{"type": "punctuation"}, 3], "[1]", "is a number, but must be an object"),
+    ],
+)
+def test_words_that_are_no_list_of_objects_are_told(layout, words, end, problem):
+    field = SPOKEN[layout][0].partition("[{}]")[0]
+    [(_, told, loses_list)] = problems(said(layout, "a b", words))
+    assert (f"{field}{end} {problem}" in told, loses_list) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("reply", "problem"),
+    [
+        ({"text": 3}, "text is a number, but must be a string"),
+        ({"result": [{"conf": 2}], "text": "a"}, "result[0].conf is 2, but must be from 0 to 1"),
+    ],
+)
+def test_fields_of_the_single_text_of_vosk_are_told_without_a_dot_before_them(reply, problem):
+    assert problems(read(json.dumps(reply), "vosk")) == [(1, problem, True)]
+
+
+@pytest.mark.parametrize("confidence", ["0.0", "2", None])
+def test_punctuation_of_aws_has_no_confidence(confidence):
+    word, mark = {"type": "pronunciation"}, {"type": "punctuation", "confidence": confidence}
+    items = [{**word, "confidence": "0.5"}, mark, {**word, "confidence": "0.25"}, {"type": "punctuation"}]
+    [one] = said("aws", "A, b.", items)
+    assert kept([one]) == ("A, b.", (0.5, 0.25))
+    assert one.candidates[0].features == pytest.approx({"log_confidence": math.log(0.125)})
 
 
 GOOD = '{"alternatives": [{"text": "a", "confidence": 1}]}\n'
@@ -258,7 +446,7 @@ def test_references_of_fairseq_are_those_with_the_sentences_numbers(tmp_path):
 def test_references_of_replies_are_in_order_and_a_lost_reply_has_one(tmp_path):
     (tmp_path / "refs").write_text("the cat\nsilence\nlost\nthe cat\nsilence\n")
     text = SAMPLES["vosk"][0]
-    body = (text + '{"text": "x"}\n' + text).encode()
+    body = (text + '{"result": []}\n' + text).encode()
     items = read_lists(io.BytesIO(body), references=[tmp_path / "refs"])
     assert [one.references for one in items if not isinstance(one, BadLine)] == [
         ("the cat",),
@@ -278,6 +466,10 @@ def test_references_of_replies_are_in_order_and_a_lost_reply_has_one(tmp_path):
         (b"S-0\ta b\nH-0\t-1.5\tc", "fairseq"),
         (b"H-1 a b", "kaldi"),
         (b'[{"RecognitionStatus": "NoMatch"}]', "azure"),
+        (b'{"result" : [{"conf": 1', "vosk"),
+        (b'{"text": " a", "segments": [{"id": 0', "whisper"),
+        (b'{"results": {"speaker_labels": {"segments": [', "aws"),
+        (b'{"candidates": [{"text": "a", "confidences": [0.5]}], "segments": [', "jsonl"),
         (b'{"text": "say \\"results\\": [", "beams": [["a", 1]]}', "nemo-manifest"),
     ],
 )
@@ -289,3 +481,26 @@ def test_similar_formats_are_told_apart(head, form):
 def test_formats_that_are_only_read_are_not_written(form):
     with pytest.raises(InputError, match=f"output format is '{form}'; it must be one of jsonl, moses"):
         format_lists([], form)
+
+
+def whisper(text, *words):
+    """A file of openai-whisper with one segment."""
+    parts = [{"word": word, "probability": probability} for word, probability in words]
+    return json.dumps({"text": text, "segments": [{"text": text, "words": parts}], "language": "en"})
+
+
+def test_parts_of_a_word_of_whisper_have_one_confidence():
+    parts = ((" a", 0.5), (" well", 0.5), ("-known", 0.5), (" $3", 0.25), (".50", 1.0), (",", 0.5))
+    (one,) = read(whisper(" a well-known $3.50,", *parts), "whisper")
+    assert one.candidates[0].confidences == (0.5, 0.25, 0.125)
+
+
+def test_a_long_file_of_whisper_is_recognised_by_its_text():
+    text = " a" * 100_000
+    assert detect_format(whisper(text).encode()[: 1 << 16], "a.json").name == "whisper"
+
+
+def test_fields_of_confidences_that_a_format_lacks_are_reported():
+    one = CandidateList(None, "", (Candidate("a", confidences=(0.5,)),))
+    assert FORMATS["moses"].dropped_fields(one) == {"confidences"}
+    assert FORMATS["jsonl"].dropped_fields(one) == set()

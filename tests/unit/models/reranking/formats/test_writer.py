@@ -2,13 +2,15 @@
 
 import gzip
 import io
+import math
 
 import pytest
 
 from models.errors import FormatError, InputError
+from models.language_model import LOG_ZERO
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats import writer
-from models.reranking.formats.reader import read_lists
+from models.reranking.formats.reader import FORMATS, WRITTEN_FORMAT_NAMES, read_lists
 from models.reranking.formats.writer import write_lists
 
 ONE = CandidateList("u", "", (Candidate("a"),))
@@ -56,3 +58,22 @@ def test_a_file_where_a_folder_should_be_is_refused(tmp_path):
         write_lists([ONE], tmp_path / "out", "srilm")
     with pytest.raises(FormatError, match="cannot be created"):
         write_lists([ONE], tmp_path / "none" / "out", "kaldi")
+
+
+@pytest.mark.parametrize("name", WRITTEN_FORMAT_NAMES)
+def test_formats_other_than_jsonl_write_lists_without_their_confidences(tmp_path, name):
+    sure = CandidateList("u-1", "", (Candidate("a b", {"score": 0.0}, (0.5, 0.25)),))
+    write_lists([sure], tmp_path / "out", name)
+    beam_size = 1 if FORMATS[name].needs_beam_size else None
+    [again] = read_lists(tmp_path / "out", format_name=name, beam_size=beam_size)
+    [candidate] = again.candidates
+    assert (candidate.text, candidate.confidences) == ("a b", (0.5, 0.25) if name == "jsonl" else ())
+
+
+def test_a_score_of_minus_infinity_loses_no_confidences(tmp_path):
+    sure = CandidateList(
+        "u", "", (Candidate("a b", {"am": -math.inf}, (0.5, 0.25)), Candidate("c", {}, (1.0,)))
+    )
+    write_lists([sure], tmp_path / "out", "jsonl")
+    [again] = read_lists(tmp_path / "out")
+    assert again.candidates == (Candidate("a b", {"am": LOG_ZERO}, (0.5, 0.25)), Candidate("c", {}, (1.0,)))
