@@ -71,6 +71,13 @@ class AmountForms:
     def __init__(self, language: str) -> None:
         self._numbers, self._is_english = number_words(language), language.startswith("en")
 
+    def may_begin(self, core: str) -> bool:
+        """Return whether an amount may begin with a word, whose closing punctuation is left out."""
+        if core[:1] in _CURRENCIES or any(map(str.isdigit, core)):
+            return True
+        plain = self._numbers.plain(core)
+        return bool(plain) and self._numbers.is_part(plain)
+
     def read(self, words: Sequence[str], begin: int) -> tuple[int, Amount] | None:
         """Read the longest amount that begins at a word; return the word after it, too."""
         core, _ = split_tail(words[begin])

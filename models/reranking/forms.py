@@ -7,6 +7,7 @@ decide.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from models.reranking.amounts import AmountForms, split_tail
@@ -18,6 +19,7 @@ _MAX_FORMS = 8
 _WORDS_PER_STEP = 8
 """Words read per step: up to half a millisecond each, in long numbers."""
 
+_MAX_CACHED_WORDS = 4096
 _MAX_INITIALS = 5
 _MIN_PART = 3
 """Minimum letters of a half of a word that is split."""
@@ -87,8 +89,10 @@ class Forms:
     """
 
     def __init__(self, language: str, is_known: Callable[[str], bool] | None = None) -> None:
-        self._has_lexicon, self._is_known = is_known is not None, is_known or (lambda _: True)
+        self._has_lexicon = is_known is not None
+        self._is_known = lru_cache(_MAX_CACHED_WORDS)(is_known or (lambda _: True))
         self._amounts = AmountForms(language)
+        self._without_form: dict[str, bool] = {}
         # a model of spoken text knows none
         self._writes_digits = any(map(self._is_known, _FIRST_NUMBERS))
         self._long_forms = _ABBREVIATIONS if language.startswith("en") else {}
@@ -102,7 +106,9 @@ class Forms:
         while begin < len(words):
             if begin % _WORDS_PER_STEP == 0:
                 yield None
-            end, forms = self._forms_at(words, begin)
+            end, forms = begin + 1, list[_Form]()
+            if not self._has_no_form(words[begin]):
+                end, forms = self._forms_at(words, begin)
             given, (last, tail) = " ".join(words[begin:end]), split_tail(words[end - 1])
             is_short = (
                 (len(last) == 1 and last.isalpha()) or "." in last or last.casefold() in self._long_forms
@@ -120,6 +126,18 @@ class Forms:
             if end == begin + 1 < len(words) and self._joins(words[begin], words[end]):
                 yield Proposal(begin, end + 1, words[begin] + words[end], SPELLING, -1.0, 0.0)
             begin = end
+
+    def _has_no_form(self, word: str) -> bool:
+        """Return whether no form begins with a word, whatever follows it: most words of a list's texts, many times."""
+        found = self._without_form.get(word)
+        if found is None:
+            core, _ = split_tail(word)
+            is_letter = len(word.replace(".", "")) == 1
+            found = not (is_letter or self._amounts.may_begin(core) or self._forms_at((word,), 0)[1])
+            if len(self._without_form) >= _MAX_CACHED_WORDS:
+                self._without_form.clear()
+            self._without_form[word] = found
+        return found
 
     def _forms_at(self, words: Sequence[str], begin: int) -> tuple[int, list[_Form]]:
         """Return the end of the span that begins at a word, and its forms; none for most words."""

@@ -26,7 +26,7 @@ SPOKEN, WRITTEN, SPELLING, LETTERS = "spoken", "written", "spelling", "letters"
 - `written`: minus the words saved by digits and abbreviations, and one for each
 - `spelling`: -1 for words joined or split, 0 for those with a hyphen
 - `letters`: 1 for initials in place of a word without vowels, -1 for others
-- `doubt`: 1 minus the mean confidence of the words replaced, by any of them
+- `doubt`: log-odds that the words replaced are wrong, by their mean confidence
 """
 
 DOUBT = "doubt"
@@ -44,7 +44,7 @@ DEFAULT_WEIGHTS = {
     WRITTEN: 6.0,
     SPELLING: 10.0,
     LETTERS: 4.0,
-    DOUBT: 15.0,
+    DOUBT: 5.0,
 }
 """Weights relative to that of `lm`, of requests without tuned ones; chosen on first candidates of flight enquiries,
 Common Voice, CHiME-4 and LibriSpeech with a model of novels, see bench_forms."""
@@ -85,7 +85,7 @@ class Proposal(NamedTuple):
         value: its value for this replacement.
         prior: natural logarithm of how much more probable the replacement is than the words, before any model.
         heard: the words; of replacements in candidates only.
-        doubt: 1 minus their mean confidence; 0 if that is unknown.
+        doubt: log-odds that they are wrong; 0 if their confidences are unknown.
     """
 
     begin: int

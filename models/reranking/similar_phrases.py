@@ -3,16 +3,17 @@
 Each phrase is aligned with all letters of a candidate at once, by the bits of a machine word, for the fewest edits up
 to each end of a word. The few ends with few edits are aligned again, from there to the beginnings of words, with edits
 that sounds explain at half the cost: of vowels, of consonants that sound alike, of doubled letters. On misheard rare
-words of Common Voice and LibriSpeech these costs are as good as those learned from pairs (Ristad and Yianilos 1998,
-"Learning string-edit distance"), and Metaphone keys beside them add nothing.
+words of Common Voice and LibriSpeech these costs find nearly as many as costs learned from pairs of words (Ristad and
+Yianilos 1998, "Learning string-edit distance") and as these costs with Metaphone keys; see bench_phrases.
 
 Source: Myers (1999), "A fast bit-vector algorithm for approximate string matching based on dynamic programming".
 """
 
+import math
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import lru_cache
 from string import ascii_lowercase
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -40,7 +41,11 @@ _SOUNDS = ("aeiouyh", "bfpv", "cgjkqsxz", "dt", "mn", "lr")
 
 _LETTER, _EDIT, _NONE, _FIRST, _KNOWN = 0.95, 2.7, 4.2, 1.3, 4.3
 """Log-odds of a phrase: for each letter; against it for each edit, always, if the first letters differ, and if the
-model knows all words. Logistic regression on misheard rare words of Common Voice among 1,300 phrases."""
+model knows all words. Between logistic regressions on misheard rare words of Common Voice, among 1,300 phrases, and on
+the garbled names of bench_phrases, among 1,000."""
+
+_USUAL_PHRASES = 1000
+"""Number of phrases up to which each is equally probable."""
 
 _MIN_LOG_ODDS = -1.25
 """Minimum log-odds of a phrase; lower ones are rarely right."""
@@ -56,6 +61,8 @@ _LANES = 8
 
 _LETTERS_PER_STEP = 1 << 18
 """Letters of phrases compared with letters of a candidate per step, some milliseconds."""
+
+_MAX_CACHED_WORDS = 4096
 
 _ENDING = re.compile("(?<=[^.,;:!?])(?:['\u2019]s?)?[.,;:!?]*$")
 """End of a word that a phrase keeps: of a possessive, and punctuation."""
@@ -132,8 +139,8 @@ def find_similar(
 @kernel(
     types.void(
         types.int32[::1], types.float64[::1], types.int32[::1], types.boolean[::1], types.int32[::1],
-        types.float64[::1], types.int64[::1], types.int8[::1], types.int32[:, ::1], types.int32[::1],
-        types.float64[::1],
+        types.float64[::1], types.int64[::1], types.int8[::1], types.int32[:, ::1], types.float64,
+        types.int32[::1], types.float64[::1],
     )
 )  # fmt: skip
 def align_words(
@@ -146,6 +153,7 @@ def align_words(
     offsets: Any,
     sounds: Any,
     found: Any,
+    rarity: Any,
     begins: Any,
     values: Any,
 ) -> Any:
@@ -161,6 +169,7 @@ def align_words(
         offsets: start of each phrase, and the end [P + 1].
         sounds: sound of each letter, 0 if it has none [L].
         found: phrase and last letter [F, 2].
+        rarity: log-odds against each phrase.
         begins: output: first word [F].
         values: output: log-odds; −∞ if too many edits are needed [F].
     """
@@ -187,7 +196,7 @@ def align_words(
                 all_known = all_known and known[words[at]]
                 cost = column[size]
                 allowed = _MAX_SHARE * max(last - at + 1, size) if size >= _MIN_LETTERS else 0.0
-                value = _LETTER * size - _EDIT * cost - _NONE - _KNOWN * all_known
+                value = _LETTER * size - _EDIT * cost - _NONE - rarity - _KNOWN * all_known
                 if text[at] != letters[first]:
                     value -= _FIRST
                 if cost <= allowed and (value > _MIN_LOG_ODDS or cost == 0.0) and value > values[row]:
@@ -222,6 +231,7 @@ class _PhraseLetters:
         letters: numbers of all phrases' letters, joined.
         gaps: cost of each without a counterpart.
         offsets: start of each phrase, and the end [P + 1].
+        rarity: log-odds against each of many phrases.
         most: maximum edits of each phrase, 0 for short ones [P].
     """
 
@@ -239,7 +249,8 @@ class _PhraseLetters:
         self.letters, self.gaps = self.numbered(joined, self.offsets[:-1])
         # edits may insert letters, so that the longer one is the span; and cost half
         share = _MAX_SHARE / (1 - _MAX_SHARE) * sizes
-        paid = 2 * (_LETTER * sizes - _NONE - _MIN_LOG_ODDS) / _EDIT
+        self.rarity = max(math.log(max(len(sizes), 1) / _USUAL_PHRASES), 0.0)
+        paid = 2 * (_LETTER * sizes - _NONE - self.rarity - _MIN_LOG_ODDS) / _EDIT
         self.most = np.where(sizes < _MIN_LETTERS, 0, np.maximum(np.minimum(share, paid), 0)).astype(np.int64)
 
     def numbered(self, joined: str, starts: Any) -> tuple[Int32s, Float64s]:
@@ -266,7 +277,7 @@ class SimilarPhrases:
     """
 
     def __init__(self, phrases: PhraseList, is_known: Callable[[str], bool] | None = None) -> None:
-        self._is_known = cache(is_known or (lambda _: False))
+        self._is_known = lru_cache(_MAX_CACHED_WORDS)(is_known or (lambda _: False))
         if phrases not in _spelled:
             _spelled[phrases] = _PhraseLetters(phrases.phrases)
         self._phrases = _spelled[phrases]
@@ -336,6 +347,7 @@ class SimilarPhrases:
                 offsets,
                 given.sounds,
                 found[:count],
+                given.rarity,
                 begins,
                 values,
             )

@@ -5,9 +5,11 @@ combinations of proposals with the greatest gains become candidates of the list,
 n-gram model of an order up to five, the sum of the gains of proposals that are far enough from one another is exact.
 """
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from statistics import fmean as mean
 from typing import Any, NamedTuple
 
@@ -16,7 +18,7 @@ import numpy as np
 from models.arrays import Float64s, runs_by_cost
 from models.calls import Work
 from models.files import split_words
-from models.phrases import NO_PHRASES, PhraseList
+from models.phrases import DEFAULT_WEIGHT, NO_PHRASES, PhraseList
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.corrections import CorrectionTable
 from models.reranking.features import LM, NUM_UNKNOWN, NUM_WORDS, offsets_of
@@ -37,24 +39,32 @@ from models.reranking.ranking import LogLinearModel
 from models.scoring.candidate_features import ScoringModels, score_candidates
 from models.text_model import Limits
 
-PROPOSING = LogLinearModel(
-    weights={
-        **DEFAULT_WEIGHTS,
-        LM: 1.0,
-        NUM_WORDS: 4.0,
-        NUM_UNKNOWN: -12.0,
-        CORRECTION: 4.0,
-        SPOKEN: 0.0,
-        WRITTEN: 2.0,
-        SPELLING: 2.0,
-    }
-)
-"""Weights before any are tuned, with a model of the references' texts; fitted on flight enquiries and CHiME-4."""
+_PROPOSING = {
+    **DEFAULT_WEIGHTS,
+    LM: 1.0,
+    NUM_WORDS: 4.0,
+    NUM_UNKNOWN: -12.0,
+    CORRECTION: 4.0,
+    SPOKEN: 0.0,
+    WRITTEN: 2.0,
+    SPELLING: 2.0,
+    DOUBT: 0.0,
+}
+"""Weights before any are tuned, with a model of the references' texts; fitted on flight enquiries and CHiME-4. With a
+weight of `doubt`, too many corrections of doubtful words would be made."""
 
 WINDOW_WORDS = 4
 """Words on either side of a proposal that the models read with it."""
 
 _WINDOWS_PER_STEP = 512
+
+_MIN_CONFIDENCE = 0.02
+"""Minimum confidence and minimum doubt of words: recognisers tell 0 and 1 where they cannot be sure."""
+
+
+def untuned_weights(phrases: PhraseList) -> LogLinearModel:
+    """Return the weights by which candidates are proposed before any are tuned."""
+    return LogLinearModel(weights={**_PROPOSING, **dict.fromkeys(phrases.features, DEFAULT_WEIGHT)})
 
 
 class _Source(NamedTuple):
@@ -143,9 +153,9 @@ def propose_candidates(
         for candidate in one.candidates[:MAX_SOURCES] if one.continuation is None else ():
             words = split_words(candidate.text)
             proposals = yield from proposals_of(words, proposers)
-            found.append(_Source(words, _with_doubts(proposals, words, candidate, one)))
+            found.append(_Source(words, proposals))
             yield None
-        sources.append(found)
+        sources.append(_with_doubts(found, one) if DOUBT in weighting.weights else found)
     for rows in runs_by_cost([sum(len(s.proposals) for s in many) for many in sources], _WINDOWS_PER_STEP):
         gains = yield from _gains(
             [s for many in sources[rows] for s in many if s.proposals], models, weighting, limits, phrases
@@ -160,19 +170,34 @@ def propose_candidates(
     return extended
 
 
-def _with_doubts(
-    proposals: list[Proposal], words: Sequence[str], candidate: Candidate, given: CandidateList
-) -> list[Proposal]:
-    """Add the doubts in the words replaced: by confidences, else by the share of the list's texts without the words."""
-    confidences = candidate.confidences
-    if confidences:
-        return [one._replace(doubt=1 - mean(confidences[one.begin : one.end])) for one in proposals]
-    if len(given.candidates) == 1 or not proposals:
-        return proposals
-    texts = [f" {' '.join(split_words(other.text))} " for other in given.candidates]
-    spans = {one[:2]: f" {' '.join(words[one.begin : one.end])} " for one in proposals}
-    doubts = {span: 1 - mean([heard in text for text in texts]) for span, heard in spans.items()}
-    return [one._replace(doubt=doubts[one[:2]]) for one in proposals]
+def _with_doubts(sources: Sequence[_Source], given: CandidateList) -> list[_Source]:
+    """Add the doubts in the words replaced: by confidences, else by the share of the list's texts with the words."""
+    candidates = given.candidates
+    is_list = len(candidates) > 1 and any(source.proposals for source in sources)
+    texts = [f" {' '.join(split_words(one.text))} " for one in candidates] if is_list else []
+
+    @cache
+    def share_of(heard: str) -> float:
+        # half a text more and half a text less; without other texts, half of one
+        return (sum(f" {heard} " in text for text in texts) + 0.5) / (len(texts) + 1)
+
+    doubted = []
+    for (words, proposals), candidate in zip(sources, candidates, strict=False):
+        sure = candidate.confidences
+        confidences = [
+            mean(sure[one.begin : one.end]) if sure else share_of(" ".join(words[one.begin : one.end]))
+            for one in proposals
+        ]
+        replaced = [
+            one._replace(doubt=_log_odds_wrong(c)) for one, c in zip(proposals, confidences, strict=True)
+        ]
+        doubted.append(_Source(words, replaced))
+    return doubted
+
+
+def _log_odds_wrong(confidence: float) -> float:
+    right = min(max(confidence, _MIN_CONFIDENCE), 1 - _MIN_CONFIDENCE)
+    return math.log((1 - right) / right)
 
 
 def _gains(

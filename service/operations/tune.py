@@ -54,7 +54,7 @@ from models.reranking.tuning.fitting import (
     assign_folds,
 )
 from models.scoring.candidate_features import MAX_MODELS, ScoringModels, score_candidates, scoring_models
-from models.scoring.proposed_candidates import PROPOSING, make_proposers, propose_candidates
+from models.scoring.proposed_candidates import make_proposers, propose_candidates, untuned_weights
 from models.text_model import Limits
 from service.hosting.loaded_model import LoadedModel
 from service.operations.operation import LISTS_AT_ONCE, Call, Cost, Operation
@@ -395,7 +395,7 @@ def propose_by_fold(
             own = np.flatnonzero(folds == fold).tolist()
             given = [lists[i] for i in own]
             found = yield from propose_candidates(
-                models_of(fold), given, proposers, PROPOSING, limits, phrases=phrases
+                models_of(fold), given, proposers, untuned_weights(phrases), limits, phrases=phrases
             )
             for index, one in zip(own, found, strict=True):
                 extended[index] = one

@@ -1,6 +1,7 @@
 """Proposals over HTTP: phrases, forms and replacements in /v1/rerank, /v1/correct and /v1/rerank/tune."""
 
 import json
+import math
 import sys
 
 import pytest
@@ -79,7 +80,7 @@ def test_corrected_texts_are_those_of_reranked_lists_of_one(http, correct):
         "phrases": 10.0,
         "correction": 1.0,
         "distance": 10.0,
-        "doubt": 15.0,
+        "doubt": 5.0,
     }
 
 
@@ -122,7 +123,7 @@ def test_confidences_of_candidates_are_a_feature_of_what_replaces_their_words(re
     candidates = {"candidates": [{"text": "w1 jaantam", "confidences": [1, 0.25]}, {"text": "w1 w2"}]}
     ranking = rerank(candidates, phrases=NAMES, propose=True)["lists"][0]["ranking"]
     made = next(one for one in ranking if "corrections" in one)
-    assert made["features"]["doubt"] == 0.75
+    assert made["features"]["doubt"] == pytest.approx(math.log(3))
     assert {one["features"]["doubt"] for one in ranking if "corrections" not in one} == {0.0}
 
 

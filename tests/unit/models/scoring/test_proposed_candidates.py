@@ -7,7 +7,7 @@ import pytest
 
 from models.calls import run_to_completion
 from models.errors import InputError
-from models.phrases import Phrase, PhraseList
+from models.phrases import NO_PHRASES, Phrase, PhraseList
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.corrections import CorrectionTable, PhraseCorrection
 from models.reranking.forms import Forms
@@ -26,12 +26,12 @@ from models.reranking.similar_phrases import SimilarPhrases
 from models.scoring import proposed_candidates
 from models.scoring.candidate_features import ScoringModels, score_candidates
 from models.scoring.proposed_candidates import (
-    PROPOSING,
     WINDOW_WORDS,
     _gains,
     _Source,
     make_proposers,
     propose_candidates,
+    untuned_weights,
 )
 from models.text_model import Limits, TextModel
 from tests.support import families
@@ -290,20 +290,21 @@ def test_windows_are_the_words_around_a_proposal_and_equal_ones_are_read_once():
 
 def doubts(given, *pairs):
     """Doubt of each replacement in the texts made of a list, by the words heard."""
-    (one,) = proposed([given], [table(*((heard, written, 1.0) for heard, written in pairs))])
+    weighting = LogLinearModel(weights={"correction": 1.0, "doubt": 0.0})
+    (one,) = proposed([given], [table(*((h, w, 1.0) for h, w in pairs))], weighting=weighting)
     return {r.heard: r.doubt for c in one.candidates[len(given.candidates) :] for r in c.replacements}
 
 
-def test_the_doubt_in_words_is_one_minus_their_mean_confidence():
+def test_the_doubt_in_words_is_the_log_odds_that_they_are_wrong_by_their_mean_confidence():
     given = CandidateList(None, "", (Candidate("a b c d", confidences=(0.9, 0.5, 0.25, 1.0)),))
-    assert doubts(given, ("b c", "x"), ("d", "y"), ("a", "z")) == pytest.approx(
-        {"b c": 0.625, "d": 0.0, "a": 0.1}
-    )
+    expected = {"b c": np.log(0.625 / 0.375), "d": np.log(0.02 / 0.98), "a": np.log(0.1 / 0.9)}
+    assert doubts(given, ("b c", "x"), ("d", "y"), ("a", "z")) == pytest.approx(expected)
 
 
-def test_without_confidences_the_doubt_is_the_share_of_the_lists_texts_without_the_words():
+def test_without_confidences_the_doubt_is_by_the_share_of_the_lists_texts_with_the_words():
     given = candidate_list("a b  c", "a b d", "ab c", "b c")
-    assert doubts(given, ("a b", "x"), ("c", "y")) == {"a b": 0.5, "c": 0.25}
+    expected = {"a b": 0.0, "c": np.log(1.5 / 3.5)}
+    assert doubts(given, ("a b", "x"), ("c", "y")) == pytest.approx(expected)
     assert doubts(candidate_list("a b"), ("a", "x")) == {"a": 0.0}
 
 
@@ -312,9 +313,10 @@ def test_doubtful_words_are_replaced_where_sure_ones_stay():
     given = CandidateList(None, "", (Candidate("a b", confidences=(0.9, 0.2)),))
     corrections = table(("a", "x", -3.0), ("b", "y", -3.0))
     (one,) = proposed([given], [corrections], weighting=weighting)
-    assert [c.text for c in one.candidates[1:]] == ["a y", "x y", "x b"]
     made = one.candidates[1:]
-    assert [sum_of("doubt", c.replacements) for c in made] == pytest.approx([0.8, 0.9, 0.1])
+    assert [c.text for c in made] == ["a y", "x y", "x b"]
+    odds = np.log([0.8 / 0.2, 0.8 / 0.2 * 0.1 / 0.9, 0.1 / 0.9])
+    assert [sum_of("doubt", c.replacements) for c in made] == pytest.approx(odds)
 
 
 def test_sources_of_proposals_are_those_given():
@@ -349,7 +351,10 @@ def test_words_that_the_model_knows_are_treated_as_known():
 
 def test_the_weights_before_tuning_prefer_the_usual_spelling():
     joined = added(
-        "she th ought of the cat", make_proposers(english(), forms="en"), english(), weighting=PROPOSING
+        "she th ought of the cat",
+        make_proposers(english(), forms="en"),
+        english(),
+        weighting=untuned_weights(NO_PHRASES),
     )
     assert joined[0] == "she thought of the cat"
 
