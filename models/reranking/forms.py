@@ -102,30 +102,37 @@ class Forms:
 
     def propose(self, words: Sequence[str]) -> Iterator[Proposal | None]:
         """Yield other forms of spans of words; None between steps."""
-        begin = 0
+        begin = num_read = 0
         while begin < len(words):
-            if begin % _WORDS_PER_STEP == 0:
-                yield None
-            end, forms = begin + 1, list[_Form]()
+            if not self._without_form.get(words[begin]):  # it may have forms, or is new
+                if num_read % _WORDS_PER_STEP == 0:
+                    yield None
+                num_read += 1
+            end = begin + 1
             if not self._has_no_form(words[begin]):
                 end, forms = self._forms_at(words, begin)
-            given, (last, tail) = " ".join(words[begin:end]), split_tail(words[end - 1])
-            is_short = (
-                (len(last) == 1 and last.isalpha()) or "." in last or last.casefold() in self._long_forms
-            )
-            if end < len(words) and is_short:
-                tail = tail.removeprefix(".")  # of an abbreviation, not of a sentence
-            texts = {given}
-            for form in forms:
-                text = form.text + (tail.removeprefix(".") if form.text.endswith(".") else tail)
-                if begin == 0 and given[:1].isupper():
-                    text = text[:1].upper() + text[1:]
-                if text not in texts and len(texts) <= _MAX_FORMS:
-                    texts.add(text)
+                for text, form in self._written_as(words, begin, end, forms):
                     yield Proposal(begin, end, text, form.feature, form.value, 0.0)
             if end == begin + 1 < len(words) and self._joins(words[begin], words[end]):
                 yield Proposal(begin, end + 1, words[begin] + words[end], SPELLING, -1.0, 0.0)
             begin = end
+
+    def _written_as(
+        self, words: Sequence[str], begin: int, end: int, forms: Sequence[_Form]
+    ) -> Iterator[tuple[str, _Form]]:
+        """Yield the texts of a span's forms, with its capital and closing punctuation."""
+        given, (last, tail) = " ".join(words[begin:end]), split_tail(words[end - 1])
+        is_short = (len(last) == 1 and last.isalpha()) or "." in last or last.casefold() in self._long_forms
+        if end < len(words) and is_short:
+            tail = tail.removeprefix(".")  # of an abbreviation, not of a sentence
+        texts = {given}
+        for form in forms:
+            text = form.text + (tail.removeprefix(".") if form.text.endswith(".") else tail)
+            if begin == 0 and given[:1].isupper():
+                text = text[:1].upper() + text[1:]
+            if text not in texts and len(texts) <= _MAX_FORMS:
+                texts.add(text)
+                yield text, form
 
     def _has_no_form(self, word: str) -> bool:
         """Return whether no form begins with a word, whatever follows it: most words of a list's texts, many times."""
