@@ -188,7 +188,7 @@ class AmountForms:
     def _spoken_numbers(self, amount: Amount) -> Iterator[str]:
         number, digits = amount.number, amount.digits
         if amount.decimals:
-            for whole in self._numbers.written(number)[:2]:
+            for whole in self._numbers.written(number)[:2] if self._numbers.point else ():
                 yield f"{whole} {self._numbers.point} {self._numbers.digits(amount.decimals)}"
             return
         is_plain = not (amount.unit or amount.scale or "," in digits or number.kind == "ordinal")
@@ -209,7 +209,7 @@ class AmountForms:
         """Yield an amount in digits, the most usual form first."""
         number, scale, decimals = amount.number, amount.scale, amount.decimals and f".{amount.decimals}"
         if number.kind == "ordinal":
-            yield self._numbers.ordinal_digits(number.value)
+            yield from filter(None, [self._numbers.ordinal_digits(number.value)])
             return
         symbol = amount.unit if amount.unit in _CURRENCIES else ""
         percent = amount.unit if amount.unit == _PERCENT else ""

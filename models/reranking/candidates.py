@@ -4,6 +4,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from models.errors import InputError, check_range
+from models.files import count_words
+
 _SCORE = re.compile(
     r"(?:old_|hyp_|asr_)?(?:(?:am|lm|ac|acoustic|language|graph|nn|rnn)(?:_model)?(?:_score)?|score|total|log_?prob)s?"
 )
@@ -24,6 +27,23 @@ class Candidate:
     text: str
     features: Mapping[str, float] = field(default_factory=dict)
     confidences: tuple[float, ...] = ()
+
+
+def check_confidences(candidate: Candidate, where: str) -> None:
+    """Check that a candidate has no confidences, or one from 0 to 1 for each word.
+
+    Raises:
+        InputError: it has not; `where` is the field.
+    """
+    if not candidate.confidences:
+        return
+    count, given = count_words(candidate.text), candidate.confidences
+    if len(given) != count:
+        raise InputError.of(
+            where, f"has {len(given)} numbers, but the text has {count} words between white space"
+        )
+    for index, value in enumerate(given):
+        check_range(f"{where}[{index}]", value, 0, 1)
 
 
 @dataclass(frozen=True, slots=True)

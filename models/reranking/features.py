@@ -32,7 +32,7 @@ from models.calls import Steps
 from models.errors import InputError, check_range
 from models.files import count_words
 from models.phrases import is_phrase_feature
-from models.reranking.candidates import Candidate, CandidateList
+from models.reranking.candidates import Candidate, CandidateList, check_confidences
 from models.reranking.mbr import UTILITIES, Utility, expected_utilities
 from models.reranking.proposals import PROPOSED_FEATURES, ProposedCandidate, origins_of, sum_of
 
@@ -305,23 +305,6 @@ def check_given(
         if is_reserved(name, models):
             where = next(w for w, features in _feature_locations(lists, place) if name in features)
             raise InputError.of(f"{where}.{name}", f"is given, but {name} is computed by the service")
-
-
-def check_confidences(candidate: Candidate, where: str) -> None:
-    """Check that a candidate has no confidences, or one from 0 to 1 for each word.
-
-    Raises:
-        InputError: it has not; `where` is the field.
-    """
-    if not candidate.confidences:
-        return
-    count, given = count_words(candidate.text), candidate.confidences
-    if len(given) != count:
-        raise InputError.of(
-            where, f"has {len(given)} numbers, but the text has {count} words between white space"
-        )
-    for index, value in enumerate(given):
-        check_range(f"{where}[{index}]", value, 0, 1)
 
 
 def _feature_locations(

@@ -1,4 +1,4 @@
-"""Numbers in words, in any language of the library num2words: written out, and read.
+"""Numbers in words, in languages of the library num2words: written out, and read.
 
 A number's words are compared without hyphens, commas and, in English, "and": "one thousand, nine hundred and
 eighty-six" and "one thousand nine hundred eighty six" are the same.
@@ -25,6 +25,19 @@ _READ: tuple[tuple[Kind, range], ...] = (
 )
 """Numbers whose words are known by heart; of equal words, the last one counts."""
 
+_LANGUAGES = (
+    "ar be bn ca ce cs da de en en_NG eo"
+    " es es_CO es_CR es_GT es_NI es_VE fa fi"
+    " fr fr_BE fr_CH fr_DZ he hu id is it ja"
+    " ko kz lt lv nl no pl pt pt_BR ro ru sk"
+    " sl sr sv tet tg th uk vi"
+)
+LANGUAGES = frozenset(_LANGUAGES.split())
+"""Languages whose numbers below `MAX_NUMBER` the library writes.
+
+Others fail, have equal words for several numbers, or, as Amharic, never end.
+"""
+
 
 class Number(NamedTuple):
     """A whole number, and how its words are formed."""
@@ -49,42 +62,48 @@ class NumberWords:
     Attributes:
         scales: powers of ten from 10^12 to 10^3, with their names.
         scale_names: these names.
-        point: word before decimals.
+        point: word before decimals; empty if there is none.
 
     Args:
         language: language of the library, such as `en` or `pt_BR`.
 
     Raises:
-        InputError: the library has no numbers in the language.
+        InputError: the language is none of `LANGUAGES`.
         UnsupportedError: the library is not installed.
     """
 
     def __init__(self, language: str) -> None:
         library = _library()
-        if language not in library.CONVERTER_CLASSES:
-            known = ", ".join(sorted(library.CONVERTER_CLASSES))
+        if language not in LANGUAGES:
+            known = ", ".join(sorted(LANGUAGES))
             raise InputError.of("forms", f"is {language[:40]!r}; numbers can be written out in {known}")
         self._convert, self._language = library.num2words, language
         self._conjunction = re.compile(r"\band\b") if language.startswith("en") else None
         self._numbers: dict[str, Number] = {}
         for kind, values in _READ:
             for value in values:
-                self._numbers[self.plain(self._words(value, kind))] = Number(value, kind)
+                if words := self.plain(self._words(value, kind)):
+                    self._numbers[words] = Number(value, kind)
         self.scales = list(self._find_scales())
         self._vocabulary = {word for words in self._numbers for word in words.split()}
         self.scale_names = {name for _, names in self.scales for name in names}
         # in English "zero point five", in German "null Komma fünf"
-        self.point = self.plain(self._convert(0.5, lang=language)).split()[1]
+        self.point = " ".join(self.plain(self._words(0.5, "cardinal")).split()[1:2])
 
-    def _words(self, value: int, kind: Kind) -> str:
-        words: str = self._convert(value, lang=self._language, to=kind)
-        return words
+    def _words(self, value: float, kind: Kind | Literal["ordinal_num"]) -> str:
+        """Return a number's words; empty where the library has none, such as for years in Swedish."""
+        try:
+            return str(self._convert(value, lang=self._language, to=kind))
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError):
+            return ""
 
     def _find_scales(self) -> Iterator[tuple[int, list[str]]]:
         """Yield powers of ten with their names, singular and plural."""
         for power in _POWERS:
             one, two = (self.plain(self._words(count * power, "cardinal")) for count in (1, 2))
             unit, pair = (self.plain(self._words(count, "cardinal")) for count in (1, 2))
+            if not one:
+                continue
             names = {two.removeprefix(pair).strip(), one.split()[-1].removeprefix(unit)}
             yield power, sorted(filter(None, names), key=len, reverse=True)
 
@@ -106,7 +125,7 @@ class NumberWords:
 
     def ordinal_digits(self, value: int) -> str:
         """Return an ordinal in digits, such as 2nd."""
-        return str(self._convert(value, lang=self._language, to="ordinal_num"))
+        return self._words(value, "ordinal_num")
 
     def read(self, words: str) -> Number | None:
         """Return the number of plain words; None for others."""
@@ -136,8 +155,8 @@ class NumberWords:
         if not 0 <= number.value < MAX_NUMBER:
             return []
         whole = " ".join(self._words(*number).replace("-", " ").replace(",", "").split())
-        if self._conjunction is None:
-            return [whole]
+        if self._conjunction is None or not whole:
+            return [whole] if whole else []
         short = " ".join(self._conjunction.sub("", whole).split())
         found = [short, whole]
         if number.kind == "cardinal":

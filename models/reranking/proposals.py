@@ -23,7 +23,7 @@ SPOKEN, WRITTEN, SPELLING, LETTERS = "spoken", "written", "spelling", "letters"
 - `correction`: log-odds of learnt corrections
 - `distance`: log-odds of phrases that are spelled nearly like the words replaced
 - `spoken`: words added by numbers and abbreviations written out
-- `written`: minus the words saved by digits and abbreviations, and one for each
+- `written`: -1 for each number in digits or abbreviation, and -1 for each word that it saves
 - `spelling`: -1 for words joined or split, 0 for those with a hyphen
 - `letters`: 1 for initials in place of a word without vowels, -1 for others
 - `doubt`: log-odds that the words replaced are wrong, by their mean confidence

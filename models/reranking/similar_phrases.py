@@ -2,9 +2,10 @@
 
 Each phrase is aligned with all letters of a candidate at once, by the bits of a machine word, for the fewest edits up
 to each end of a word. The few ends with few edits are aligned again, from there to the beginnings of words, with edits
-that sounds explain at half the cost: of vowels, of consonants that sound alike, of doubled letters. On misheard rare
-words of Common Voice and LibriSpeech these costs find nearly as many as costs learned from pairs of words (Ristad and
-Yianilos 1998, "Learning string-edit distance") and as these costs with Metaphone keys; see bench_phrases.
+that sounds explain at half the cost: of vowels, of consonants that sound alike, of doubled letters.
+
+On misheard words these costs are nearly as good as costs learned from pairs of words (Ristad and Yianilos
+1998, "Learning string-edit distance") and as these costs with Metaphone keys; see bench_phrases.
 
 Source: Myers (1999), "A fast bit-vector algorithm for approximate string matching based on dynamic programming".
 """
@@ -41,8 +42,8 @@ _SOUNDS = ("aeiouyh", "bfpv", "cgjkqsxz", "dt", "mn", "lr")
 
 _LETTER, _EDIT, _NONE, _FIRST, _KNOWN = 0.95, 2.7, 4.2, 1.3, 4.3
 """Log-odds of a phrase: for each letter; against it for each edit, always, if the first letters differ, and if the
-model knows all words. Between logistic regressions on misheard rare words of Common Voice, among 1,300 phrases, and on
-the garbled names of bench_phrases, among 1,000."""
+model knows all words. Chosen between the coefficients of two logistic regressions: on misheard rare words of Common
+Voice, among 1,300 phrases, and on the garbled names of bench_phrases, among 1,000."""
 
 _USUAL_PHRASES = 1000
 """Number of phrases up to which each is equally probable."""
@@ -51,10 +52,10 @@ _MIN_LOG_ODDS = -1.25
 """Minimum log-odds of a phrase; lower ones are rarely right."""
 
 _MAX_PLACES = 8
-"""Maximum ends of words up to which a phrase is aligned, per candidate."""
+"""Maximum ends of words up to which a phrase is aligned, per candidate: those with the fewest edits."""
 
-_MAX_ENDS = 2048
-"""Maximum phrases and ends of words that are aligned from there, per step."""
+_MAX_TEXT_LETTERS = 4096
+"""Letters of the longest text in which phrases are searched; the time is proportional."""
 
 _LANES = 8
 """Phrases that are compared with the text at once."""
@@ -64,8 +65,27 @@ _LETTERS_PER_STEP = 1 << 18
 
 _MAX_CACHED_WORDS = 4096
 
-_ENDING = re.compile("(?<=[^.,;:!?])(?:['\u2019]s?)?[.,;:!?]*$")
-"""End of a word that a phrase keeps: of a possessive, and punctuation."""
+_INDIAN = "\u0900"
+"""First letter of the scripts whose vowels are marks."""
+
+_POSSESSIVE = re.compile("['\u2019]s?$")
+
+
+@kernel(
+    types.void(
+        types.int32[:, ::1], types.int64[:, ::1], types.int64[::1], types.int64, types.int64, types.int64
+    )
+)
+def _keep_end(ends: Any, edits: Any, own: Any, lane: Any, at: Any, fewest: Any) -> Any:
+    """Keep an end of a word for the phrase of a lane, in place of that with the most edits if there is no room."""
+    place = own[lane]
+    if place < ends.shape[1]:
+        own[lane] += 1
+    else:
+        place = edits[lane].argmax()
+        if edits[lane, place] <= fewest:
+            return
+    ends[lane, place], edits[lane, place] = at, fewest
 
 
 @kernel(
@@ -74,10 +94,10 @@ _ENDING = re.compile("(?<=[^.,;:!?])(?:['\u2019]s?)?[.,;:!?]*$")
         types.int64[::1], types.int64, types.int32[:, ::1],
     )
 )  # fmt: skip
-def find_similar(
+def find_similar(  # noqa: C901 - phrases, letters and ends of words
     text: Any, is_end: Any, letters: Any, offsets: Any, masks: Any, most: Any, places: Any, found: Any
 ) -> Any:
-    """Find phrases with few edits up to the ends of words; return how many.
+    """Find phrases with few edits up to the ends of words, the fewest of each; return how many.
 
     Args:
         text: letters of the candidate, by number from 1; 0 for those in no phrase [N].
@@ -87,14 +107,19 @@ def find_similar(
         masks: zeros, by letter; unchanged at the end [L, `_LANES`].
         most: maximum edits of each phrase [P].
         places: maximum ends of words reported for each phrase.
-        found: output: phrase and last letter [F, 2].
+        found: output: phrase and last letter [P * places, 2].
     """
     count, one, zero = 0, np.uint64(1), np.uint64(0)
     lanes = masks.shape[1]  # no constant: the loop over few lanes would be unrolled instead of vectorised
     # columns of the edit matrix as vertical differences +1 and −1, the last letter's bit, and the edits so far
     plus, minus, last, score = 0, 1, 2, 3
     state = np.empty((4, lanes), np.uint64)
-    own = np.empty(lanes, np.int64)
+    # ends of words that are reported, and their edits
+    own, ends, edits = (
+        np.empty(lanes, np.int64),
+        np.empty((lanes, places), np.int32),
+        np.empty((lanes, places), np.int64),
+    )
     for begin in range(0, len(most), lanes):
         used = min(lanes, len(most) - begin)
         # the matrix's first row is 0, so a match starts anywhere
@@ -126,11 +151,13 @@ def find_similar(
             if not is_end[at]:
                 continue
             for lane in range(used):
-                phrase = begin + lane
-                if np.int64(state[score, lane]) <= most[phrase] and count < len(found) and own[lane] < places:
-                    found[count, 0], found[count, 1] = phrase, at
-                    count += 1
-                    own[lane] += 1
+                fewest = np.int64(state[score, lane])
+                if fewest <= most[begin + lane]:
+                    _keep_end(ends, edits, own, lane, at, fewest)
+        for lane in range(used):
+            for place in range(own[lane]):
+                found[count, 0], found[count, 1] = begin + lane, ends[lane, place]
+                count += 1
         for place in range(offsets[begin], offsets[begin + used]):
             masks[letters[place]] = zero
     return count
@@ -213,9 +240,27 @@ class _Span(NamedTuple):
 
 
 def letters_of(word: str) -> str:
-    """Return the letters and digits of a word, without case and accents."""
-    plain = unicodedata.normalize("NFKD", word.casefold())
-    return "".join(filter(str.isalnum, plain))
+    """Return the letters and digits of a word, without case and accents, with the vowel signs of Indian scripts."""
+    if word.isascii() and word.isalnum():
+        return word.lower()
+    plain = unicodedata.normalize("NFKD", word.casefold()).casefold()
+    return "".join(
+        one for one in plain if one.isalnum() or (one >= _INDIAN and unicodedata.category(one)[0] == "M")
+    )
+
+
+def _split_edges(word: str) -> tuple[str, str, str]:
+    """Split a word into the punctuation before it, itself, and the punctuation after it, with a possessive's end."""
+    if word.isalnum():
+        return "", word, ""
+    first, past = 0, len(word)
+    while past > first and unicodedata.category(word[past - 1])[0] in "PS":
+        past -= 1
+    while first < past and unicodedata.category(word[first])[0] in "PS":
+        first += 1
+    if first < past and (owner := _POSSESSIVE.search(word, first + 1, past)):
+        past = owner.start()
+    return word[:first], word[first:past], word[past:]
 
 
 class _PhraseLetters:
@@ -247,17 +292,16 @@ class _PhraseLetters:
         sizes = np.array([len(spelled[text]) for text in self.written], np.int64)
         self.offsets = np.concatenate([[0], np.cumsum(sizes)])
         self.letters, self.gaps = self.numbered(joined, self.offsets[:-1])
-        # edits may insert letters, so that the longer one is the span; and cost half
-        share = _MAX_SHARE / (1 - _MAX_SHARE) * sizes
         self.rarity = max(math.log(max(len(sizes), 1) / _USUAL_PHRASES), 0.0)
+        # an edit costs at least one half
         paid = 2 * (_LETTER * sizes - _NONE - self.rarity - _MIN_LOG_ODDS) / _EDIT
-        self.most = np.where(sizes < _MIN_LETTERS, 0, np.maximum(np.minimum(share, paid), 0)).astype(np.int64)
+        self.most = np.where(sizes < _MIN_LETTERS, 0, np.maximum(paid, 0)).astype(np.int64)
 
     def numbered(self, joined: str, starts: Any) -> tuple[Int32s, Float64s]:
         """Return the numbers of joined letters, 0 for others, and the cost of each without a counterpart."""
         letters = np.array([self.numbers.get(letter, 0) for letter in joined], np.int32)
         doubled = np.zeros(len(letters), np.bool_)
-        doubled[1:] = letters[1:] == letters[:-1]
+        doubled[1:] = (letters[1:] == letters[:-1]) & (letters[1:] > 0)
         doubled[starts] = False
         return letters, np.where(doubled | (self.sounds[letters] == 1), 0.5, 1.0)
 
@@ -284,10 +328,8 @@ class SimilarPhrases:
 
     def propose(self, words: Sequence[str]) -> Iterator[Proposal | None]:
         """Yield phrases for spans of words, the most probable first; None between steps of the search."""
-        endings = [_ENDING.search(word) for word in words]
-        stems = [
-            word if end is None else word[: end.start()] for word, end in zip(words, endings, strict=True)
-        ]
+        edges = [*map(_split_edges, words)]
+        stems = [stem for _, stem, _ in edges]
         is_lower = all(word == word.lower() for word in words)
         exact, found = list[_Span](), list[tuple[_Span, str]]()
         for hit in self._find(stems):
@@ -308,8 +350,8 @@ class SimilarPhrases:
         for span, written in sorted(found, key=lambda one: -one[0].value):
             if not any(span.begin < other.end and other.begin < span.end for other in taken[written]):
                 taken[written].append(span)
-                ending = endings[span.end - 1]
-                text, kept = written.lower() if is_lower else written, "" if ending is None else ending[0]
+                opening, kept = edges[span.begin][0], edges[span.end - 1][2]
+                text = opening + (written.lower() if is_lower else written)
                 text += "" if text.casefold().endswith(kept.casefold()) else kept
                 yield Proposal(span.begin, span.end, text, DISTANCE, span.value, span.value)
 
@@ -328,15 +370,14 @@ class SimilarPhrases:
         is_end = np.zeros(len(text), np.bool_)
         is_end[ends[sizes > 0] - 1] = True
         masks = np.zeros((len(given.sounds), _LANES), np.uint64)
-        found, begins, values = (
-            np.empty((_MAX_ENDS, 2), np.int32),
-            np.empty(_MAX_ENDS, np.int32),
-            np.empty(_MAX_ENDS),
-        )
+        if len(text) > _MAX_TEXT_LETTERS:
+            return
         step = max(_LETTERS_PER_STEP // max(len(text), 1), 1)
         for first in range(0, len(given.most), step):
             most, offsets = given.most[first : first + step], given.offsets[first : first + step + 1]
+            found = np.empty((len(most) * _MAX_PLACES, 2), np.int32)
             count = find_similar(text, is_end, given.letters, offsets, masks, most, _MAX_PLACES, found)
+            begins, values = np.empty(count, np.int32), np.empty(count)
             align_words(
                 text,
                 gaps,
@@ -351,7 +392,7 @@ class SimilarPhrases:
                 begins,
                 values,
             )
-            for row in np.flatnonzero(np.isfinite(values[:count])).tolist():
+            for row in np.flatnonzero(np.isfinite(values)).tolist():
                 phrase, last = found[row].tolist()
                 end = int(of_letters[last]) + 1
                 yield _Span(float(values[row]), int(begins[row]), end), given.written[first + phrase]

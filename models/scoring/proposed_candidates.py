@@ -178,7 +178,7 @@ def _with_doubts(sources: Sequence[_Source], given: CandidateList) -> list[_Sour
 
     @cache
     def share_of(heard: str) -> float:
-        # half a text more and half a text less; without other texts, half of one
+        # smoothed, as if half a text more had the words and half a text more had not; of a single text, one half
         return (sum(f" {heard} " in text for text in texts) + 0.5) / (len(texts) + 1)
 
     doubted = []

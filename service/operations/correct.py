@@ -12,9 +12,8 @@ from typing_extensions import override
 from models.errors import InputError
 from models.files import count_words
 from models.phrases import MAX_PHRASES
-from models.reranking.candidates import Candidate, CandidateList
+from models.reranking.candidates import Candidate, CandidateList, check_confidences
 from models.reranking.corrections import MAX_CORRECTIONS
-from models.reranking.features import check_confidences
 from models.reranking.proposals import MAX_WORDS
 from service.operations.operation import Call
 from service.operations.rerank import RankedList, Rerank, corrected_spans, proposal_masses

@@ -23,7 +23,7 @@ from models.arrays import Float64s, Int64s, TokenIds, runs_by_cost
 from models.calls import Work
 from models.completion.token_trie import NO_TOKENS
 from models.errors import DomainError, InputError
-from models.files import WORD
+from models.files import WORD, split_words
 from models.language_model import EOS, STATE
 from models.normaliser import written
 from models.phrases import is_phrase_feature
@@ -44,6 +44,7 @@ from models.reranking.proposals import (
     MAX_SOURCES,
     MAX_VARIANTS,
     PROPOSERS,
+    Proposal,
     ProposedCandidate,
     origins_of,
     replacements_of,
@@ -84,6 +85,9 @@ _HANDLE_SEPARATOR = ","
 
 MAX_COMPARED = 1000
 """Maximum candidates of a list of which all pairs are compared (risks, agreement, confidences)."""
+
+_Replaced: TypeAlias = tuple[str, str, int]
+"""Words heard and written, and how many times these were heard before in the text."""
 
 _FilteredList: TypeAlias = tuple[CandidateList, Int64s]
 """A list, maybe without duplicates or with corrected candidates, and their original indices."""
@@ -360,17 +364,25 @@ def _rank_lists(
     return ranked
 
 
-def proposal_masses(ranked: RankedList) -> Mapping[tuple[str, str], float]:
-    """Sum the posteriors of all candidates with each replacement, by the words heard and written."""
-    masses = defaultdict[tuple[str, str], float](float)
-    for one, posterior in zip(ranked.given.candidates, ranked.posteriors.tolist(), strict=True):
-        for pair in {(r.heard, r.written) for r in replacements_of(one)}:
-            masses[pair] += posterior
+def proposal_masses(ranked: RankedList) -> Mapping[_Replaced, float]:
+    """Sum the posteriors of all candidates with each replacement."""
+    masses = defaultdict[_Replaced, float](float)
+    candidates = ranked.given.candidates
+    for one, posterior in zip(candidates, ranked.posteriors.tolist(), strict=True):
+        for replaced in {_replaced(candidates, one, each) for each in replacements_of(one)}:
+            masses[replaced] += posterior
     return masses
 
 
+def _replaced(candidates: Sequence[Candidate], made: Candidate, one: Proposal) -> _Replaced:
+    heard = split_words(one.heard)
+    words = split_words(candidates[made.origin].text) if isinstance(made, ProposedCandidate) else []
+    before = sum(words[at : at + len(heard)] == heard for at in range(one.begin))
+    return one.heard, one.written, before
+
+
 def corrected_spans(
-    candidates: Sequence[Candidate], position: int, masses: Mapping[tuple[str, str], float]
+    candidates: Sequence[Candidate], position: int, masses: Mapping[_Replaced, float]
 ) -> list[dict[str, Any]]:
     """Return the replacements that made a candidate, with their places in the one that it was made from."""
     made = candidates[position]
@@ -384,7 +396,7 @@ def corrected_spans(
             "heard": one.heard,
             "written": one.written,
             "proposer": PROPOSERS[one.feature],
-            "posterior": masses[one.heard, one.written],
+            "posterior": masses[_replaced(candidates, made, one)],
         }
         for one in made.replacements
     ]
@@ -552,7 +564,7 @@ class Rerank(LinesOperation[RerankItem, RankedList]):
         yield b"]}"
 
     def _candidates(
-        self, ranked: RankedList, order: Int64s, masses: Mapping[tuple[str, str], float]
+        self, ranked: RankedList, order: Int64s, masses: Mapping[_Replaced, float]
     ) -> list[dict[str, Any]]:
         """Return candidates; dictionaries instead of dataclasses take a third of the time."""
         positions = order.tolist()

@@ -131,8 +131,8 @@ class CandidateIn(Candidate):
     features: dict[str, float] = field(default_factory=dict)
     """Values by feature name: natural logarithms, or other scores with suitable weights; larger is better."""
     confidences: tuple[Probability, ...] = ()
-    """Probability that each word, between white space, is right, as a recogniser tells it. Words of which it is sure
-    are replaced by proposals less readily: the feature `doubt`."""
+    """Probability that each word, between white space, is right, as a recogniser tells it; empty if unknown. Words of
+    which it is sure are replaced by proposals less readily: the feature `doubt`."""
 
 
 class CandidateListIn(WireModel):
@@ -309,13 +309,14 @@ class RerankSettings(ModelRequest):
             weights[NUM_UNKNOWN] = UNKNOWN_WEIGHT
         unit = abs(weights.get(LM, 0.0)) or 1.0
         proposed = (
-            (self.corrections, (CORRECTION,)),
-            (self.propose and phrases, (DISTANCE, DOUBT)),
-            (self.forms, FORM_FEATURES),
+            (self.corrections, (CORRECTION,), ()),
+            (self.propose and phrases, (DISTANCE,), (DOUBT,)),
+            (self.forms, FORM_FEATURES, ()),
         )
-        for is_given, features in proposed:
+        for is_given, features, others in proposed:
             if is_given and weights.keys().isdisjoint(features):
-                weights |= {feature: unit * DEFAULT_PROPOSER_WEIGHTS[feature] for feature in features}
+                added = [name for name in (*features, *others) if name not in weights]
+                weights |= {name: unit * DEFAULT_PROPOSER_WEIGHTS[name] for name in added}
         exponent = defaults.length_exponent if self.length_exponent is None else self.length_exponent
         scale = self.posterior_scale
         if scale is None:

@@ -3488,8 +3488,8 @@ export interface components {
             };
             /**
              * Confidences
-             * @description Probability that each word, between white space, is right, as a recogniser tells it. Words of which it is sure
-             *     are replaced by proposals less readily: the feature `doubt`.
+             * @description Probability that each word, between white space, is right, as a recogniser tells it; empty if unknown. Words of
+             *     which it is sure are replaced by proposals less readily: the feature `doubt`.
              * @default []
              */
             confidences?: number[];

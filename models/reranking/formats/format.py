@@ -64,7 +64,7 @@ class BadLine(NamedTuple):
         source: the file.
         number: line number, from 1.
         problem: description of the error.
-        loses_list: True if an whole list is lost, not only a candidate or a score.
+        loses_list: True if a whole list is lost, not only a candidate or a score.
     """
 
     source: str

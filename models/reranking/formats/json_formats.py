@@ -29,7 +29,7 @@ from functools import partial
 from typing import Any
 
 from models.errors import InputError
-from models.reranking.candidates import Candidate, CandidateList
+from models.reranking.candidates import Candidate, CandidateList, check_confidences
 from models.reranking.formats.format import (
     MAX_DOC_LINE_BYTES,
     MAX_LIST_BYTES,
@@ -86,7 +86,9 @@ def _jsonl_candidate(value: Any, field: str) -> Candidate:
     if confidences is None or confidences == []:
         return Candidate(text, features)
     numbers = enumerate(list_value(confidences, place))
-    return Candidate(text, features, tuple(number_value(value, f"{place}[{i}]") for i, value in numbers))
+    one = Candidate(text, features, tuple(number_value(value, f"{place}[{i}]") for i, value in numbers))
+    check_confidences(one, place)
+    return one
 
 
 def _jsonl_references(value: JsonObject) -> tuple[str, ...]:

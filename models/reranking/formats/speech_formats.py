@@ -18,8 +18,8 @@ file, from 0; an unreadable segment has a number too. Interim results are skippe
 - `vosk`: `{"alternatives": [{"text": …, "confidence": …}, …]}`, the result after
   `SetMaxAlternatives`. Its confidence is a log-likelihood, graph and acoustic: the feature `score`. Or
   `{"result": [{"word": …, "conf": …}, …], "text": …}`, the single text without them.
-- `whisper`: `{"segments": [{"text": …, "words": [{"word": …, "probability": …}, …]}, …]}`, one text per segment. Words
-  may be parts of those between white space; then their product counts.
+- `whisper`: `{"segments": [{"text": …, "words": [{"word": …, "probability": …}, …]}, …]}`, one text per segment. A
+  `word` without a space before it continues the one before; their probabilities are multiplied.
 - `azure`: `{"NBest": [{"Lexical": …, "Confidence": …}, …]}`, the detailed format, or
   `{"recognizedPhrases": [{"nBest": [{"lexical": …, "confidence": …}, …]}, …]}`, the file of a batch
   transcription. The text is the lexical form, without digits and punctuation. The logarithm of the
@@ -201,7 +201,7 @@ class _Words(NamedTuple):
             place = f"{field}[{index}]"
             if object_value(item, place).get("type", "pronunciation") != "pronunciation":
                 continue
-            if self.are_needed or self.confidence in item:
+            if self.are_needed or item.get(self.confidence) is not None:
                 value = _probability(item.get(self.confidence), f"{place}.{self.confidence}")
                 if self.are_split and found and not str(item.get("word", " ")).startswith(" "):
                     value *= found.pop()

@@ -153,6 +153,32 @@ def test_confidences_that_do_not_fit_the_words_are_refused_by_name(http, confide
     assert json.loads(line.text)["error"]["param"] == "confidences" + field
 
 
+def test_a_weight_of_doubt_leaves_the_other_defaults_of_phrases(correct):
+    reply = correct("w1 jaantam", phrases=NAMES, weights={"lm": 1.0, "doubt": 2.0})
+    assert reply["weights"] == {"lm": 1.0, "doubt": 2.0, "distance": 10.0}
+    assert correct("w1", phrases=NAMES, weights={"lm": 1.0, "distance": 2.0})["weights"] == {
+        "lm": 1.0,
+        "distance": 2.0,
+    }
+
+
+def test_the_posterior_of_a_replacement_is_that_of_its_place(rerank):
+    candidates = {"candidates": [{"text": "w1 jaantam w2 jaantam", "confidences": [1, 0.6, 1, 0.01]}]}
+    weights = {"lm": 0.0, "distance": 0.3, "doubt": 0.4}
+    (one,) = rerank(candidates, phrases=NAMES, propose=True, weights=weights)["lists"]
+    by_place = {}
+    for ranked in one["ranking"]:
+        for span in ranked.get("corrections", ()):
+            by_place[span["start"]] = by_place.get(span["start"], 0) + ranked["posterior"]
+    told = {
+        span["start"]: span["posterior"]
+        for ranked in one["ranking"]
+        for span in ranked.get("corrections", ())
+    }
+    assert told == pytest.approx(by_place)
+    assert len(set(told.values())) == 2
+
+
 def test_there_are_confidences_for_each_text_or_none(http, correct):
     response = http.post("/v1/correct", json={"texts": ["w1", "w2"], "confidences": [[0.5]]})
     assert response.json()["error"]["param"] == "confidences"

@@ -5,7 +5,8 @@ import sys
 import pytest
 
 from models.errors import InputError, UnsupportedError
-from models.reranking.numbers import MAX_NUMBER, Number, NumberWords, number_words
+from models.reranking.forms import Forms
+from models.reranking.numbers import LANGUAGES, MAX_NUMBER, Number, NumberWords, number_words
 
 READ_BELOW = {"en": 10_000, "de": 10_000, "fr": 10_000, "es": 10_000, "nl": 10_000, "it": 1000, "pt": 1000}
 READ_BELOW["ru"] = 1000
@@ -129,7 +130,42 @@ def test_the_word_before_decimals_and_ordinals_in_digits_are_of_the_language():
     assert number_words("de").ordinal_digits(3) == "3."
 
 
-@pytest.mark.parametrize("language", ["xx", "", "EN", "x" * 1000])
+SAMPLE = [
+    *range(30),
+    99,
+    100,
+    101,
+    999,
+    1000,
+    1001,
+    1999,
+    2024,
+    123_456,
+    *(10**power for power in range(4, 15)),
+]
+SAMPLE += [
+    *(10**power + 5 for power in range(4, 15)),
+    349_194_357_261_097,
+    881_693,
+    2_465_023,
+    MAX_NUMBER - 1,
+]
+
+
+@pytest.mark.parametrize("language", sorted(LANGUAGES))
+def test_every_language_writes_and_reads_numbers_and_their_forms_without_a_fault(language):
+    numbers, forms = number_words(language), Forms(language, lambda _: True)
+    for value in SAMPLE:
+        (words, *_) = numbers.written(Number(value, "cardinal"))
+        read = numbers.read(numbers.plain(words))
+        assert read is None or read.value == value, words
+        for kind in ("ordinal", "year"):
+            numbers.written(Number(value, kind))
+        for text in (str(value), f"{value:,}", f"{value}.5", f"{value}%", f"{value}st", words):
+            assert all(one.written for one in forms.propose(text.split()) if one is not None)
+
+
+@pytest.mark.parametrize("language", ["am", "az", "tr", "xx", "", "EN", "x" * 1000])
 def test_an_unknown_language_is_refused_with_those_that_are_known(language):
     with pytest.raises(
         InputError, match=r"^forms is '.{0,40}'; numbers can be written out in .*\bde\b"

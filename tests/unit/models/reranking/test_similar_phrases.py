@@ -86,10 +86,16 @@ def test_a_phrase_of_up_to_64_letters_is_found_where_it_ends(length):
     assert (0, 1 + length) in search(changed, [True] * len(text), [target], [1])[0]
 
 
-def test_no_more_ends_are_found_than_there_is_room_for():
-    found, masks, _ = search([1] * 10, [True] * 10, [[1], [1]], [0, 0], size=3)
-    assert found == [(0, 0), (0, 1), (1, 0)]
-    assert not masks.any()
+def test_the_ends_with_the_fewest_edits_are_kept():
+    # the phrase 1 2 3 with two, one, no and one edits
+    text = [1, 9, 9, 0, 1, 2, 9, 0, 1, 2, 3, 0, 9, 2, 3]
+    is_end = [at in {2, 6, 10, 14} for at in range(len(text))]
+    numbers, offsets = np.array([1, 2, 3], np.int32), np.array([0, 3], np.int64)
+    for places, expected in ((1, {10}), (3, {6, 10, 14}), (4, {2, 6, 10, 14})):
+        found, masks = np.zeros((places, 2), np.int32), np.zeros((10, 8), np.uint64)
+        given = np.array(text, np.int32), np.array(is_end), numbers, offsets, masks
+        assert find_similar(*given, np.array([2], np.int64), places, found) == len(expected)
+        assert set(found[: len(expected), 1].tolist()) == expected
 
 
 def test_without_letters_or_phrases_nothing_is_found():
@@ -168,10 +174,67 @@ def test_edits_that_sounds_explain_cost_half():
     ) == (pytest.approx(0.95 * 7 - 2.7 - 4.2))
 
 
+def test_a_long_phrase_at_the_end_of_a_long_text_is_seen_where_it_is():
+    text = (
+        "the meeting of the board was opened at nine and the chairman read the letters that had come from abroad "
+        "during the summer months and then he asked for questions the restaurant at the end of the universe"
+    )
+    title = "the restaurant at the end of the universe"
+    assert proposed(text, title) == proposed(text, title, "restaurant at the end of a universe") == []
+    (found,) = proposed(f"{text[:-1]}", title)
+    assert found == (len(text.split()) - 8, len(text.split()), title)
+
+
+def test_a_phrase_is_found_after_thousands_of_similar_ones():
+    rng = np.random.default_rng(0)
+    names = {"maria carvalho"}
+    while len(names) < 9000:
+        letters = list("maria carvalho")
+        for place in rng.choice([0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11, 12, 13], 3, replace=False):
+            letters[place] = rng.choice(list("abcdefghijklmnoprstuvz"))
+        names.add("".join(letters))
+    others = sorted(names - {"maria carvalho"})
+    for listed in (["maria carvalho", *others], [*others, "maria carvalho"]):
+        found = filter(None, SimilarPhrases(PhraseList(phrases(*listed))).propose(["maria", "caravalho"]))
+        assert next(found).written == "maria carvalho"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("call (kowalchyk) now", "(kowalczyk)"),
+        ("\u201ckowalchyk,\u201d he said", "\u201ckowalczyk,\u201d"),
+        ("kowalchyk's house", "kowalczyk's"),
+        ("the kowalchyks\u2019 house", "kowalczyk\u2019"),
+        ("kowalchyk!?", "kowalczyk!?"),
+    ],
+)
+def test_punctuation_around_a_name_is_kept(text, expected):
+    (found,) = proposed(text, "Kowalczyk")
+    assert found[2] == expected
+
+
+def test_no_phrases_are_searched_in_texts_of_too_many_letters():
+    ligature = "\ufdfa"  # of 18 letters
+    words = ["kowalchyk", *[ligature * 200] * 2]
+    assert proposed(" ".join(words[:1]), "Kowalczyk")
+    assert proposed(" ".join(words), "Kowalczyk") == []
+
+
+def test_two_letters_of_no_phrase_are_not_taken_for_a_doubled_one():
+    def value(*texts):
+        found = SimilarPhrases(PhraseList(phrases(*texts))).propose(["mariacarvalho\u0436\u0451"])
+        return next(one.value for one in found if one is not None and one.written == "maria carvalho")
+
+    assert value("maria carvalho") == value("maria carvalho", "\u0436\u0451\u0436\u0451\u0436\u0451")
+
+
 def test_letters_have_no_case_accents_and_punctuation():
     assert letters_of("O\u2019Brien-M\u00fcller 2.") == "obrienmuller2"
     assert letters_of("Stra\u00dfe") == "strasse"
     assert letters_of("\u2026\U0001f389") == ""
+    assert letters_of("Acme\u2122") == "acmetm"
+    assert letters_of("\u0915\u093f") != letters_of("\u0915\u0940")
 
 
 def test_phrases_of_up_to_64_letters_are_proposed():

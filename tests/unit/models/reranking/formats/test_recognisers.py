@@ -292,7 +292,6 @@ def test_words_without_confidences_are_no_error(layout, words):
         ("x", "is 'x'; it must be a finite number"),
         ("", "is ''; it must be a finite number"),
         (True, "is a boolean, but must be a number"),
-        (None, "is missing or null, but must be a number"),
         ([0.5], "is a list, but must be a number"),
         (10**400, "is too large for a floating-point number"),
     ],
@@ -301,6 +300,16 @@ def test_a_word_whose_confidence_is_no_probability_is_told_with_its_field(layout
     field = SPOKEN[layout][0].format(1)
     [(number, told, loses_list)] = problems(said(layout, "a b", (0.5, confidence)))
     assert (number, f"{field} {problem}" in told, loses_list) == (1, True, True)
+
+
+@pytest.mark.parametrize("layout", BESIDE_AWS)
+def test_a_word_with_null_as_confidence_has_none(layout):
+    assert kept(said(layout, "a b", (0.5, None))) == ("a b", ())
+
+
+def test_a_word_of_amazon_needs_a_confidence():
+    [(_, told, _)] = problems(said("aws", "a b", (0.5, None)))
+    assert "items[1].confidence is missing or null, but must be a number" in told
 
 
 @of_each_layout
