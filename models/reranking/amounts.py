@@ -209,7 +209,8 @@ class AmountForms:
         """Yield an amount in digits, the most usual form first."""
         number, scale, decimals = amount.number, amount.scale, amount.decimals and f".{amount.decimals}"
         if number.kind == "ordinal":
-            yield from filter(None, [self._numbers.ordinal_digits(number.value)])
+            if digits := self._numbers.ordinal_digits(number.value):
+                yield digits
             return
         symbol = amount.unit if amount.unit in _CURRENCIES else ""
         percent = amount.unit if amount.unit == _PERCENT else ""

@@ -299,7 +299,8 @@ def check_given(
     """
     for i, one in enumerate(lists):
         for j, candidate in enumerate(one.candidates):
-            check_confidences(candidate, f"{place(i)}candidates[{j}].confidences")
+            if candidate.confidences:  # most have none, and a place would be written for each
+                check_confidences(candidate, f"{place(i)}candidates[{j}].confidences")
     names: set[str] = set().union(*(c.features for one in lists for c in one.candidates))
     for name in sorted(names):
         if is_reserved(name, models):

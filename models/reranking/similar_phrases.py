@@ -31,11 +31,8 @@ from models.reranking.proposals import DISTANCE, Proposal
 MAX_LETTERS = 64
 """Letters of the longest phrase that is proposed: bits of a machine word."""
 
-_MIN_LETTERS = 4
-"""Letters of the shortest phrase that is proposed for other letters."""
-
-_MAX_SHARE = 0.42
-"""Maximum edits, as a share of the longer one's letters."""
+_MAX_SPAN = 1.75
+"""Letters of the longest span that is aligned with a phrase, by the phrase's: longer ones need too many edits."""
 
 _SOUNDS = ("aeiouyh", "bfpv", "cgjkqsxz", "dt", "mn", "lr")
 """Letters that are misheard for one another: vowels, and the groups of the Soundex key."""
@@ -210,7 +207,7 @@ def align_words(
         for i in range(1, size + 1):
             column[i] = column[i - 1] + gaps[past - i]
         at = last
-        while at >= 0 and (1 - _MAX_SHARE) * (last - at) <= size:
+        while at >= 0 and last - at <= _MAX_SPAN * size:
             diagonal, gap, sound = column[0], text_gaps[at], sounds[text[at]]
             column[0] += gap
             for i in range(1, size + 1):
@@ -222,11 +219,10 @@ def align_words(
             if at == 0 or words[at - 1] != words[at]:
                 all_known = all_known and known[words[at]]
                 cost = column[size]
-                allowed = _MAX_SHARE * max(last - at + 1, size) if size >= _MIN_LETTERS else 0.0
                 value = _LETTER * size - _EDIT * cost - _NONE - rarity - _KNOWN * all_known
                 if text[at] != letters[first]:
                     value -= _FIRST
-                if cost <= allowed and (value > _MIN_LOG_ODDS or cost == 0.0) and value > values[row]:
+                if (value > _MIN_LOG_ODDS or cost == 0.0) and value > values[row]:
                     values[row], begins[row] = value, words[at]
             at -= 1
 
@@ -295,7 +291,7 @@ class _PhraseLetters:
         self.rarity = max(math.log(max(len(sizes), 1) / _USUAL_PHRASES), 0.0)
         # an edit costs at least one half
         paid = 2 * (_LETTER * sizes - _NONE - self.rarity - _MIN_LOG_ODDS) / _EDIT
-        self.most = np.where(sizes < _MIN_LETTERS, 0, np.maximum(paid, 0)).astype(np.int64)
+        self.most = np.maximum(paid, 0).astype(np.int64)
 
     def numbered(self, joined: str, starts: Any) -> tuple[Int32s, Float64s]:
         """Return the numbers of joined letters, 0 for others, and the cost of each without a counterpart."""
@@ -312,7 +308,7 @@ _spelled = WeakKeyDictionary[PhraseList, _PhraseLetters]()
 class SimilarPhrases:
     """Proposer of phrases with nearly the letters of a candidate's words.
 
-    The value of a proposal is the log-odds that the phrase was said. Words that have exactly the letters of a phrase
+    The value of a proposal is the log-odds that the phrase was said. Words that are a phrase already, apart from case,
     are not replaced by another.
 
     Args:
@@ -337,11 +333,9 @@ class SimilarPhrases:
                 yield None
                 continue
             span, written = hit
-            *others, last = words[span.begin : span.end]
-            given = {
-                " ".join([*others, one]).casefold()
-                for one in (last, split_tail(last)[0], stems[span.end - 1])
-            }
+            said = " ".join(words[span.begin : span.end])[len(edges[span.begin][0]) :].casefold()
+            kept = edges[span.end - 1][2].casefold()
+            given = {said, split_tail(said)[0], said.removesuffix(kept)}
             if " ".join(written.casefold().split()) in given:
                 exact.append(span)
             else:

@@ -62,6 +62,10 @@ _MIN_CONFIDENCE = 0.02
 """Minimum confidence and minimum doubt of words: recognisers tell 0 and 1 where they cannot be sure."""
 
 
+_MAX_TEXTS = 100
+"""Texts of a list, the first ones, among which words are looked for; bounds a step."""
+
+
 def untuned_weights(phrases: PhraseList) -> LogLinearModel:
     """Return the weights by which candidates are proposed before any are tuned."""
     return LogLinearModel(weights={**_PROPOSING, **dict.fromkeys(phrases.features, DEFAULT_WEIGHT)})
@@ -172,7 +176,7 @@ def propose_candidates(
 
 def _with_doubts(sources: Sequence[_Source], given: CandidateList) -> list[_Source]:
     """Add the doubts in the words replaced: by confidences, else by the share of the list's texts with the words."""
-    candidates = given.candidates
+    candidates = given.candidates[:_MAX_TEXTS]
     is_list = len(candidates) > 1 and any(source.proposals for source in sources)
     texts = [f" {' '.join(split_words(one.text))} " for one in candidates] if is_list else []
 

@@ -309,13 +309,13 @@ class RerankSettings(ModelRequest):
             weights[NUM_UNKNOWN] = UNKNOWN_WEIGHT
         unit = abs(weights.get(LM, 0.0)) or 1.0
         proposed = (
-            (self.corrections, (CORRECTION,), ()),
-            (self.propose and phrases, (DISTANCE,), (DOUBT,)),
-            (self.forms, FORM_FEATURES, ()),
+            (self.corrections, (CORRECTION,)),
+            (self.propose and phrases, (DISTANCE, DOUBT)),
+            (self.forms, FORM_FEATURES),
         )
-        for is_given, features, others in proposed:
-            if is_given and weights.keys().isdisjoint(features):
-                added = [name for name in (*features, *others) if name not in weights]
+        for is_given, features in proposed:
+            if is_given and weights.keys().isdisjoint({*features} - {DOUBT}):
+                added = [name for name in features if name not in weights]
                 weights |= {name: unit * DEFAULT_PROPOSER_WEIGHTS[name] for name in added}
         exponent = defaults.length_exponent if self.length_exponent is None else self.length_exponent
         scale = self.posterior_scale

@@ -50,6 +50,7 @@ PLANS = {
     "bench_capacity": Plan("--seconds 2", models="quickstart", headline="next-token"),
     "bench_check": Plan("--count 100", models="novels", headline="mixture"),
     "bench_company": Plan("--equal 200 --requests 500", models="novels", headline="equal requests"),
+    "bench_correct": Plan("--rounds 20", headline="list, phrases "),
     "bench_completion": Plan("--texts 50", headline="unigram"),
     "bench_domain": Plan(long_only="it trains eight networks, for half an hour"),
     "bench_engine": Plan("--rounds 2", headline="unstreamed"),

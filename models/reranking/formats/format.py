@@ -189,8 +189,8 @@ class Format:
             "id": one.name,
             "context": one.context or None,
             "continuation": one.continuation,
+            "confidences": any(candidate.confidences for candidate in one.candidates) or None,
         }
-        given["confidences"] = any(candidate.confidences for candidate in one.candidates) or None
         lost = {field for field, value in given.items() if value is not None} - self.carried_fields
         if self.max_references is not None and len(one.references) > self.max_references:
             lost.add("references" if self.max_references else "reference")

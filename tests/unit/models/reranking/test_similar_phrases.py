@@ -199,6 +199,11 @@ def test_a_phrase_is_found_after_thousands_of_similar_ones():
         assert next(found).written == "maria carvalho"
 
 
+@pytest.mark.parametrize("text", ["(anna karlsen) said", "\u201canna karlsen\u201d", "'anna karlsen's'"])
+def test_a_phrase_in_quotation_marks_is_not_replaced_by_another(text):
+    assert proposed(text, "Anna Karlsen", "Anne Karlsen") == []
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
