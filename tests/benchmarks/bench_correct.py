@@ -4,7 +4,8 @@
 
 Texts have 20 words of the novels or Python's documentation; in the candidates of a list two words are others'. The
 phrases are 1,000 random pairs of words, in a stored list; the model is an n-gram model of order 3. All kinds of
-requests take turns on one connection; a ratio is the median of those to the same list without proposals in the same turn.
+requests take turns on one connection; a ratio is the median of those to the same list without proposals in the
+same turn.
 """
 
 import argparse
