@@ -85,6 +85,7 @@ def test_a_space_is_left_to_the_token_that_brings_it(page):
 
 def test_completions_are_as_wide_as_their_words_wherever_they_are(page):
     write(page, "return the n")
+    expect(words(page)).to_have_text(["name", "number", "names", "new"])
     left = words(page).first.bounding_box()["width"]
     write(page, "return the name of the list " * 3 + "return the n")
     expect(words(page)).to_have_text(["name", "number", "names", "new"])
