@@ -14,9 +14,8 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/:/' | column -t -s:
 
-run: $(VENV)/.serve  ## Install, train the default models if the registry is empty, serve on port 8000 (GRAMOPHONE_PORT)
-	$(BIN)/gramophone quickstart --if-empty
-	$(BIN)/gramophone serve
+run: $(VENV)/.serve  ## Install, serve on port 8000 (GRAMOPHONE_PORT); in an empty registry, train the default models meanwhile
+	$(BIN)/gramophone quickstart --if-empty --serve
 
 test: $(VENV)/.test  ## Install the test dependencies and run the tests in up to four processes
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder

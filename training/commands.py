@@ -24,6 +24,7 @@ from models.files import atomic_writer
 from models.precompile import DECODING, WORDS, compile_groups, groups_of
 from models.slot_model import with_slots
 from models.slots import Slots, check_slots
+from models.training_status import RUNS_FOLDER
 from training.corpus import read_corpus, read_lines, read_members
 from training.ensemble import divide_minutes
 from training.evaluation.autocomplete import DEFAULT_WORDS, autocomplete_figures
@@ -44,13 +45,19 @@ from training.mixture import (
     train_mixture,
 )
 from training.model_card import overlap_notes
-from training.progress import SILENT, Progress, Terminated, console_progress, exit_on_sigterm
+from training.progress import (
+    SILENT,
+    Progress,
+    Terminated,
+    console_progress,
+    exit_on_sigterm,
+    shown_progress,
+)
 from training.publish import RunContext, facts_by_split, publish, published_result
 from training.recipe import Recipe, load_recipe
 from training.scale.options import ScaleOptions, check_relational, engine_memory_bytes, require_engine
 from training.scale.training import train_out_of_core, workspace
 from training.single_model import (
-    RUNS_FOLDER,
     ResumableRuns,
     Trained,
     TrainingInputs,
@@ -75,7 +82,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-QUICKSTART_NAME = "mixture"
 _ESTIMATION_FOLDER = "estimation"
 
 
@@ -128,12 +134,14 @@ def run_train(
         with (
             _resume_hint(runs.resume_hint, processes),
             runs.locked() if networks and is_leader else contextlib.nullcontext(),
+            shown_progress(store.work_folder, name)
+            if is_leader
+            else contextlib.nullcontext(SILENT) as progress,
         ):
             if processes is not None:
                 from training.neural.distributed import check_same_command, check_same_text  # imports torch
 
                 runs.notes += check_same_command(recipe, networks, device=resolved, resume=resume)
-            progress = console_progress() if is_leader else SILENT
             published, teachers, texts, run = _prepare(
                 recipe, base, store, files, device=resolved, progress=progress
             )

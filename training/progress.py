@@ -8,12 +8,15 @@ time may be short, and a half-trained model must not be served because a machine
 """
 
 import atexit
+import os
 import signal
 import sys
 import threading
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, NoReturn
 
@@ -32,6 +35,7 @@ from rich.text import Text
 from typing_extensions import override
 
 from models.errors import DomainError
+from models.training_status import TrainingStatus, remove_status, write_status
 
 _LOG_INTERVAL_S = 10.0
 _MIN_RATE = 10.0  # lower rates, of per cent or passes, mean nothing
@@ -145,17 +149,19 @@ class TerminalProgress(Progress):
             self._bars = None
 
 
-class LogProgress(Progress):
-    """Log lines on standard error: every ten seconds of a stage, and at its end.
+class _PacedProgress(Progress):
+    """Progress that is shown at intervals.
 
     Rate and remaining time count from the first advance: a resumed stage starts
     with its finished part, and the first unit often includes compilation.
     """
 
+    _interval_s = _LOG_INTERVAL_S
+
     @override
     def start(self, description: str, total: float | None) -> None:
         self._description, self._total, self._done, self._note = description, total, 0.0, ""
-        self._started_s = self._printed_s = time.monotonic()
+        self._started_s = self._shown_s = time.monotonic()
         # time and amount done at the first advance
         self._first: tuple[float, float] | None = None
 
@@ -165,18 +171,29 @@ class LogProgress(Progress):
         self._note = note or self._note
         now = time.monotonic()
         since, before = self._first = self._first or (now, self._done)
-        if now - self._printed_s >= _LOG_INTERVAL_S:
-            self._printed_s = now
+        if now - self._shown_s >= self._interval_s:
+            self._shown_s = now
             rate = (self._done - before) / (now - since) if now > since else 0.0
-            share = f"{self._done / self._total:4.0%}" if self._total else with_metric_prefix(self._done)
-            share += f" at {with_metric_prefix(rate)}/s" if rate >= _MIN_RATE else ""
-            if self._total and rate:
-                share += f", {_duration(max(self._total - self._done, 0) / rate)} left"
-            self._print(share)
+            left = max(self._total - self._done, 0) / rate if self._total and rate else None
+            self._show(self._done / self._total if self._total else None, rate, left)
+
+    @abstractmethod
+    def _show(self, share: float | None, rate: float, seconds_left: float | None) -> None:
+        """Show the stage: completed share, units per second, and remaining time, as far as known."""
+
+
+class LogProgress(_PacedProgress):
+    """Log lines on standard error: every ten seconds of a stage, and at its end."""
 
     @override
     def finish(self) -> None:
         self._print(f"done in {time.monotonic() - self._started_s:.1f} s")
+
+    @override
+    def _show(self, share: float | None, rate: float, seconds_left: float | None) -> None:
+        message = with_metric_prefix(self._done) if share is None else f"{share:4.0%}"
+        message += f" at {with_metric_prefix(rate)}/s" if rate >= _MIN_RATE else ""
+        self._print(message + ("" if seconds_left is None else f", {_duration(seconds_left)} left"))
 
     def _print(self, message: str) -> None:
         note = f" · {self._note}" if self._note else ""
@@ -184,9 +201,56 @@ class LogProgress(Progress):
         sys.stderr.flush()
 
 
+class StatusProgress(_PacedProgress):
+    """Progress that services of the registry show too, see `models.training_status`.
+
+    Args:
+        console: further receiver.
+        folder: work folder of the registry.
+        name: name of the model.
+    """
+
+    _interval_s = 1.0
+
+    def __init__(self, console: Progress, folder: Path, name: str) -> None:
+        self._console, self._folder, self._name = console, folder, name
+
+    @override
+    def start(self, description: str, total: float | None) -> None:
+        super().start(description, total)
+        self._console.start(description, total)
+        self._show(None, 0.0, None)
+
+    @override
+    def advance(self, amount: float = 1, note: str = "") -> None:
+        super().advance(amount, note)
+        self._console.advance(amount, note)
+
+    @override
+    def finish(self) -> None:
+        self._console.finish()
+
+    @override
+    def _show(self, share: float | None, rate: float, seconds_left: float | None) -> None:
+        write_status(self._folder, TrainingStatus(self._name, self._description, share, seconds_left))
+
+
 def console_progress() -> Progress:
-    """Return a bar if standard error is a terminal, else a line logger."""
-    return TerminalProgress() if sys.stderr.isatty() else LogProgress()
+    """Return a bar if standard error is the terminal of this foreground process, else a line logger."""
+    try:
+        is_shown = sys.stderr.isatty() and os.tcgetpgrp(sys.stderr.fileno()) == os.getpgrp()
+    except OSError:  # another session's terminal
+        is_shown = False
+    return TerminalProgress() if is_shown else LogProgress()
+
+
+@contextmanager
+def shown_progress(folder: Path, name: str) -> Iterator[Progress]:
+    """Yield progress for the console and for services of a registry, of which `folder` is the work folder."""
+    try:
+        yield StatusProgress(console_progress(), folder, name)
+    finally:
+        remove_status(folder, name)
 
 
 def _duration(seconds: float) -> str:

@@ -31,6 +31,7 @@ from models.language_model import EOS, LanguageModel
 from models.neural.config import NetworkConfig
 from models.ngram.model import NGramModel, NGramState
 from models.tokenizers import PieceTokenizer, Tokenizer, WordTokenizer
+from models.training_status import RUNS_FOLDER
 from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import Context, evaluate
 from training.ngram.estimate import estimate, make_smoothing
@@ -47,9 +48,6 @@ if TYPE_CHECKING:
 
 SUM_TOLERANCE = 1e-5
 """Maximum deviation from 1 attributed to rounding."""
-
-RUNS_FOLDER = ".runs"
-"""Folder of unfinished runs in a registry's work folder."""
 
 _CONTEXTS_BY_LENGTH = 100
 _BATCH = 8
@@ -240,7 +238,8 @@ class ResumableRuns:
         """Return instructions for resuming a terminated command."""
         if not self._states():
             return "nothing was saved yet; the same command starts from the beginning"
-        return f"the training is saved in {self.folder}; the same command with --resume continues it"
+        option = "" if self.resume else " with --resume"
+        return f"the training is saved in {self.folder}; the same command{option} continues it"
 
     def _states(self) -> list[Path]:
         return sorted(self.folder.glob(f"*/{_STATE_FILE}"))

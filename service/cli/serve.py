@@ -1,6 +1,11 @@
 """Commands `gramophone serve`, `lsp`, `precompile` and `keys create`: servers, compiled kernels, API keys."""
 
 import gc
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +14,10 @@ import typer
 from models.errors import InputError, require_package
 from service.cli.ask import read_words, split_dictionaries
 from service.cli.options import JsonOption, PublishedModels, option_groups, print_json
+
+_POLL_S = 0.1
+_TRAINING_NICENESS = 10
+"""Priority of a training beside requests: below theirs."""
 
 serve_app = typer.Typer()
 keys_app = typer.Typer(name="keys", help="Create API keys.", no_args_is_help=True)
@@ -46,6 +55,39 @@ def serve(
             registry=registry, host=host, port=port, device=device, precision=precision, workers=workers
         )
     )
+
+
+def serve_while_training(registry: str, *, trains: bool) -> None:
+    """Serve a registry from its first model on; the default models are trained by a process of its own.
+
+    The end of the service ends the training, which a later quickstart continues.
+
+    Args:
+        registry: folder or address of the registry, which may be empty.
+        trains: whether to train at all.
+    """
+    gc.disable()
+    command = [sys.executable, "-m", "service.cli", "quickstart", "--registry", registry]
+    # Ctrl-C is for the service: in a training, it would mean to publish what has been learned so far
+    trainer = subprocess.Popen(command, start_new_session=True) if trains else None  # noqa: S603 - this program
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+    try:
+        from models.checkpoint.registry import open_registry
+        from service.app import serve as run
+        from service.settings import read_settings
+
+        settings, store = read_settings(registry=registry), open_registry(registry, create=True)
+        while trainer is not None and not store.models():
+            if trainer.poll() is not None:
+                raise typer.Exit(trainer.returncode or 1)
+            time.sleep(_POLL_S)
+        if trainer is not None:
+            os.setpriority(os.PRIO_PROCESS, trainer.pid, _TRAINING_NICENESS)
+        run(settings)
+    finally:
+        if trainer is not None and trainer.poll() is None:
+            trainer.terminate()
+            trainer.wait()
 
 
 @serve_app.command()

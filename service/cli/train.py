@@ -28,21 +28,38 @@ AssignmentsOption = Annotated[
 def quickstart(
     registry: RegistryOption = DEFAULT_REGISTRY,
     if_empty: Annotated[
-        bool, typer.Option("--if-empty", help="Do nothing if the registry already has a model.")
+        bool, typer.Option("--if-empty", help="Train nothing if the registry already has other models.")
+    ] = False,
+    serves: Annotated[
+        bool,
+        typer.Option(
+            "--serve",
+            help="Serve the registry as soon as it has a model, and train the others in the background. Settings of "
+            "the service are read from the environment.",
+        ),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Train an n-gram model, an LSTM and their mixture on Python's documentation, in minutes."""
+    """Train an n-gram model, an LSTM and their mixture on Python's documentation, in minutes.
+
+    Each model is published as soon as it is trained; a stopped quickstart continues with the missing ones.
+    """
     from models.checkpoint.registry import open_registry
+    from models.training_status import is_quickstart_due
 
-    if if_empty and open_registry(registry, create=True).models():
+    due = not if_empty or is_quickstart_due(open_registry(registry, create=True))
+    if serves:
+        from service.cli.serve import serve_while_training
+
+        serve_while_training(registry, trains=due)
+    elif not due:
         typer.echo(f"The registry {registry} holds models already; nothing to train.", err=True)
-        return
-    from service.console.evaluation import show_training
-    from training.commands import QUICKSTART_NAME, run_train
+    else:
+        from service.console.evaluation import show_training
+        from training.default_models import run_quickstart
 
-    result = run_train("quickstart", name=QUICKSTART_NAME, registry=registry)
-    print_json(result) if as_json else show_training(result)
+        result = run_quickstart(registry)
+        print_json(result) if as_json else show_training(result)
 
 
 @train_app.command()

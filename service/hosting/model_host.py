@@ -28,6 +28,7 @@ from models.errors import (
     RegistryError,
 )
 from models.slot_model import without_members
+from models.training_status import TrainingStatus, read_statuses
 from service.engine.scheduler import Scheduler
 from service.hosting.loaded_model import (
     AddressTable,
@@ -64,6 +65,7 @@ class ModelHost:
         budget: maximum bytes of all models; None for no limit.
         address_table: the current addresses; replaced atomically.
         default_choice: served address of the default model, and why it was chosen.
+        training: running trainings of the registry's models, at the last poll.
 
     Raises:
         RegistryError: the registry contains no model.
@@ -85,6 +87,7 @@ class ModelHost:
         self._watcher = RegistryWatcher(loader.registry, addresses)
         self._last_read_s = loader.clock()
         self._was_reachable = True
+        self.training: list[TrainingStatus] = []
         self._models: dict[str, HostedModel] = {}
         self._unloading: tuple[UnloadingModel, ...] = ()
         self._stopping = False
@@ -198,6 +201,7 @@ class ModelHost:
         """Load every model, the default first; log those that fail, which stay hosted as failed."""
         first = self.default.address
         _log.info("loading models", models=len(self._models), first=first)
+        self.training = read_statuses(self.registry.work_folder)
         self.compile_kernels()
         for address in sorted(self._models, key=lambda address: address != first):
             model = self._models.get(address)  # None if replaced by an earlier load
@@ -261,6 +265,7 @@ class ModelHost:
 
         The old version serves until the new one is loaded.
         """
+        self.training = read_statuses(self.registry.work_folder)
         reachable = self._watcher.poll()
         if reachable:
             self._last_read_s = self._clock()

@@ -43,9 +43,10 @@ _ProfileName = Annotated[str, Path(description="Name of a profile.", examples=["
 
 @router.endpoint("GET", "/v1/models", tag="Models", reply=ModelList)
 async def list_models(request: Request) -> Response:
-    """List all models of the service, including models that failed to load."""
+    """List all models of the service, including models that failed to load, and running trainings."""
     host = services_of(request).host
-    return json_response(ModelList("list", [model_card(host, hosted) for hosted in host.models.values()]))
+    cards = [model_card(host, hosted) for hosted in host.models.values()]
+    return json_response(ModelList("list", cards, host.training))
 
 
 @router.endpoint("GET", "/v1/models/{address:path}", tag="Models", reply=ModelCard)

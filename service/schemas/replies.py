@@ -15,6 +15,7 @@ from pydantic import Field, TypeAdapter
 from pydantic_core import SchemaSerializer
 
 from models.language_model import LOG_ZERO
+from models.training_status import TrainingStatus
 from service.schemas import schema_objects
 
 _CONSTANTS = {b"-Infinity": str(LOG_ZERO).encode(), b"Infinity": b"null", b"NaN": b"null"}
@@ -543,6 +544,8 @@ class ModelList:
     """always `list`."""
     data: list[ModelCard]
     """the models."""
+    training: list[TrainingStatus] = field(default_factory=list)
+    """running trainings of models of the registry, as of the last look at it; served once they are published."""
 
 
 @dataclass(slots=True)

@@ -4,16 +4,26 @@ import { get } from "./api.js";
 import { fill, h } from "./dom.js";
 import { chooseModel, events, model } from "./state.js";
 import { begin } from "./tabs.js";
+import { percent } from "./text.js";
 
+const TRAINING_POLL_MS = 3000;
 const picker = document.getElementById("model");
+const training = document.getElementById("training");
+let polling = null;
 
 async function listModels() {
-  let models;
+  let models, running;
   try {
-    models = (await get("/v1/models")).data;
+    ({ data: models, training: running } = await get("/v1/models"));
   } catch {
     return; // the banner shows the problem; the "back" event retries
   }
+  clearTimeout(polling);
+  training.hidden = !running.length;
+  training.textContent = running.map(statusOf).join(" · ");
+  // once more after the last: its model is loaded a little later
+  if (running.length || polling) polling = setTimeout(listModels, TRAINING_POLL_MS);
+  if (!running.length) polling = null;
   const byDefault = models.find((one) => one.is_default);
   const options = models.map((one) =>
     h("option", { value: one.id, disabled: one.state !== "loaded" }, labelOf(one)),
@@ -24,6 +34,12 @@ async function listModels() {
 }
 
 const labelOf = (one) => (one.state === "loaded" ? `${one.id} · ${one.family}` : `${one.id} · ${one.state}`);
+
+function statusOf(one) {
+  const done = one.done === null ? "" : `, ${percent(one.done)}`;
+  const left = one.seconds_left === null ? "" : `, ${Math.ceil(one.seconds_left)} s left`;
+  return `In training: ${one.name} (${one.stage}${done}${left})`;
+}
 
 picker.addEventListener("change", () => chooseModel(picker.value));
 events.addEventListener("model", () => (picker.value = model() ?? ""));

@@ -15,7 +15,7 @@ PACKAGES = ("models", "service", "training", "clients/python/gramophone_client")
 
 # Lines by kind: folders, endings, maximum. A maximum is raised only in a commit that says why.
 LINE_LIMITS = {
-    "product": (("models", "service", "training"), (".py",), 77_226),
+    "product": (("models", "service", "training"), (".py",), 77_485),
     "Python of clients, site and examples": (
         ("clients/python", "deploy", "docs", "examples"),
         (".py",),
@@ -24,7 +24,7 @@ LINE_LIMITS = {
     "templates, scripts and styles": (
         ("models", "service", "docs", "examples"),
         (".css", ".html", ".jinja", ".js"),
-        3_694,
+        3_714,
     ),
 }
 MAX_MODULES = 296

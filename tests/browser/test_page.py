@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+from dataclasses import asdict
 
 import httpx
 import pytest
 from playwright.sync_api import Error, expect
 
+from models.training_status import TrainingStatus
 from service.api_keys import create_key
 from service.settings import Settings
 from tests.browser.conftest import PHONE, TABS, WIDE, editor, picker, serving_at
@@ -300,3 +302,22 @@ def test_a_request_can_be_copied_everywhere(open_page, tab):
     page = open_page(f"#{tab}")
     for name in ("Copy as curl", "Copy as Python"):
         expect(page.get_by_role("button", name=name).locator("visible=true")).to_have_count(1)
+
+
+def test_running_trainings_are_shown_until_they_end(open_page):
+    status = TrainingStatus("mixture", "training the lstm network", 0.42, 40.6)
+    page = open_page()
+    settled(page)
+    expect(page.locator("#training")).to_be_hidden()
+
+    def answer(route):
+        reply = route.fetch()
+        route.fulfill(response=reply, json=reply.json() | {"training": [asdict(status)] if running else []})
+
+    running = True
+    page.route("**/v1/models", answer)
+    page.reload()
+    said = "In training: mixture (training the lstm network, 42 %, 41 s left)"
+    expect(page.locator("#training")).to_have_text(said)
+    running = False
+    expect(page.locator("#training")).to_be_hidden()

@@ -19,6 +19,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from models.checkpoint.registry import LocalRegistry
 from models.errors import InputError, ModelNotFoundError, RegistryError
+from models.training_status import TrainingStatus, remove_status, write_status
 from service import app as composition
 from service import http_server
 from service.api_keys import create_key
@@ -84,6 +85,21 @@ def test_models_are_listed_with_their_figures_and_failures(http):
     assert cards["mixture@1"]["created"] == 1767225600
     assert (cards["damaged@1"]["state"], cards["chars@1"]["vocab_size"]) == ("failed", 32)
     assert "damaged/versions" in cards["damaged@1"]["reason"]
+
+
+def test_running_trainings_of_the_registry_are_listed_with_the_models(registry, serve):
+    app = create_app(Settings(registry=registry.root, models=("mixture",), watch_interval_s=0.05))
+    with serve(app) as url, httpx.Client(base_url=url) as client:
+        training = lambda: client.get("/v1/models").json()["training"]  # noqa: E731
+        assert training() == []
+        write_status(registry.work_folder, TrainingStatus("chars", "reading text", 0.25))
+        try:
+            wait_for(training)
+            told = {"name": "chars", "stage": "reading text", "done": 0.25, "seconds_left": None}
+            assert training() == [told]
+        finally:
+            remove_status(registry.work_folder, "chars")
+        wait_for(lambda: not training())
 
 
 @pytest.mark.parametrize("address", ["mixture", "mixture@1", "mixture%40champion"])

@@ -338,6 +338,9 @@ class ModelList(Reply):
     data: list[ModelCard]
     """the models."""
 
+    training: list[TrainingStatus] = Field([], validate_default=True)
+    """running trainings of models of the registry, as of the last look at it; served once they are published."""
+
 
 class NextReply(Reply):
     """Next-token log-probabilities after states."""
@@ -716,6 +719,22 @@ class TokenizerInfo(Reply):
 
     add_eos_token: bool
     """always false, because no `</s>` is appended to texts."""
+
+
+class TrainingStatus(Reply):
+    """Running training of a model."""
+
+    name: str
+    """name of the model."""
+
+    stage: str
+    """the work in progress, in words."""
+
+    done: float | None = None
+    """completed share of the stage; null if unknown."""
+
+    seconds_left: float | None = None
+    """estimated remaining seconds of the stage; null if unknown."""
 
 
 class Usage(Reply):

@@ -642,8 +642,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List all models of the service, including models that failed to load
-         * @description List all models of the service, including models that failed to load.
+         * List all models of the service, including models that failed to load, and running trainings
+         * @description List all models of the service, including models that failed to load, and running trainings.
          */
         get: operations["list_models_v1_models_get"];
         put?: never;
@@ -1927,6 +1927,11 @@ export interface components {
              * @description the models.
              */
             data: components["schemas"]["ModelCard"][];
+            /**
+             * Training
+             * @description running trainings of models of the registry, as of the last look at it; served once they are published.
+             */
+            training?: components["schemas"]["TrainingStatus"][];
         };
         /**
          * ModelMemory
@@ -2868,6 +2873,32 @@ export interface components {
              * @description always false, because no `</s>` is appended to texts.
              */
             add_eos_token: boolean;
+        };
+        /**
+         * TrainingStatus
+         * @description Running training of a model.
+         */
+        TrainingStatus: {
+            /**
+             * Name
+             * @description name of the model.
+             */
+            name: string;
+            /**
+             * Stage
+             * @description the work in progress, in words.
+             */
+            stage: string;
+            /**
+             * Done
+             * @description completed share of the stage; null if unknown.
+             */
+            done?: number | null;
+            /**
+             * Seconds Left
+             * @description estimated remaining seconds of the stage; null if unknown.
+             */
+            seconds_left?: number | null;
         };
         /**
          * TuneReply

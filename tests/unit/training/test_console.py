@@ -8,7 +8,9 @@ import sys
 
 import pytest
 
-from training.progress import LogProgress, TerminalProgress, _duration
+from models.errors import InputError
+from models.training_status import TrainingStatus, read_statuses
+from training.progress import LogProgress, TerminalProgress, _duration, console_progress, shown_progress
 
 NOTE = "loss 6.21, valid ppl 399.2, 3,986 tokens/s"
 
@@ -24,7 +26,7 @@ def test_a_bar_has_room_for_time_and_note_on_a_narrow_terminal(capsys, monkeypat
 
 
 def test_a_plain_line_says_how_far_how_fast_and_how_long(capsys, monkeypatch):
-    monkeypatch.setattr("training.progress._LOG_INTERVAL_S", 0.0)
+    monkeypatch.setattr("training.progress.LogProgress._interval_s", 0.0)
     progress = LogProgress()
     progress.start("reading text", 4)
     progress.advance(0.5)
@@ -60,3 +62,46 @@ def test_an_error_amid_a_stage_leaves_the_terminal_its_cursor(monkeypatch):
     shown = os.read(terminal, 1 << 16).decode()
     os.close(terminal)
     assert shown.index("\x1b[?25l") < shown.rindex("\x1b[?25h")  # cursor hidden, then shown
+
+
+def test_services_of_the_registry_are_told_the_stage_too(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("training.progress.StatusProgress._interval_s", 0.0)
+    with shown_progress(tmp_path, "mixture") as progress:
+        progress.start("training the lstm network", 100.0)
+        assert read_statuses(tmp_path) == [TrainingStatus("mixture", "training the lstm network")]
+        progress.advance(25, "perplexity 99")
+        progress.advance(25)
+        (status,) = read_statuses(tmp_path)
+        assert status.done == 0.5
+        assert 0 < status.seconds_left < 10
+        progress.finish()
+    assert read_statuses(tmp_path) == []
+    assert "perplexity 99" in capsys.readouterr().err
+
+
+def test_a_training_that_fails_is_no_longer_told(tmp_path):
+    def fail():
+        with shown_progress(tmp_path, "mixture") as progress, progress.stage("reading text"):
+            raise InputError("no text")
+
+    with pytest.raises(InputError):
+        fail()
+    assert read_statuses(tmp_path) == []
+
+
+@pytest.mark.parametrize(("is_foreground", "kind"), [(True, TerminalProgress), (False, LogProgress)])
+def test_only_a_process_in_the_foreground_of_a_terminal_draws_a_bar(monkeypatch, is_foreground, kind):
+    terminal, end = pty.openpty()
+    with open(end, "w") as stream:  # noqa: PTH123 - a descriptor
+        monkeypatch.setattr(sys, "stderr", stream)
+        monkeypatch.setattr(os, "tcgetpgrp", lambda _: os.getpgrp() + (not is_foreground))
+        assert isinstance(console_progress(), kind)
+    os.close(terminal)
+
+
+def test_another_session_s_terminal_gets_lines(monkeypatch):
+    terminal, end = pty.openpty()  # not the controlling terminal of this process
+    with open(end, "w") as stream:  # noqa: PTH123 - a descriptor
+        monkeypatch.setattr(sys, "stderr", stream)
+        assert isinstance(console_progress(), LogProgress)
+    os.close(terminal)
