@@ -21,9 +21,10 @@ from models.completion.prefix import MAX_EDITS
 from models.completion.ranking import RankingSettings
 from models.errors import InputError, ModelNotFoundError, require_package
 from models.files import atomic_writer
-from models.precompile import DECODING, WORDS, compile_groups, groups_of
+from models.precompile import DECODING, PIECES, WORDS, compile_groups, groups_of
 from models.slot_model import with_slots
 from models.slots import Slots, check_slots
+from models.tokenizers import WordTokenizer
 from models.training_status import RUNS_FOLDER
 from training.corpus import read_corpus, read_lines, read_members
 from training.ensemble import divide_minutes
@@ -130,7 +131,8 @@ def run_train(
             groups = [group for network in networks.values() for group in groups_of(network.neural.cell)]
             if recipe.family != "neural":
                 groups += groups_of(NGRAM_FAMILY, quantised=recipe.ngram.quantize_bits is not None)
-            compile_groups([WORDS, *groups, *([DECODING] if networks else [])])
+            completed_by = [] if recipe.tokenizer.kind == WordTokenizer.kind else [PIECES]
+            compile_groups([WORDS, *groups, *completed_by, *([DECODING] if networks else [])])
         with (
             _resume_hint(runs.resume_hint, processes),
             runs.locked() if networks and is_leader else contextlib.nullcontext(),

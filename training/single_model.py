@@ -300,15 +300,15 @@ def _train_ngram(title: str, recipe: Recipe, inputs: TrainingInputs) -> Trained:
 
 def _train_neural(title: str, recipe: Recipe, inputs: TrainingInputs) -> Trained:
     from training.neural.diagnostics import diagnose, log_normalisers
-    from training.neural.embeddings import read_embeddings  # imports torch
+    from training.neural.embeddings import initial_embeddings  # imports torch
 
     began = time.monotonic()
     inputs = with_soft_targets({title: recipe}, inputs)
-    path, vocabulary = recipe.train.embeddings, inputs.tokenizer.vocabulary
-    embeddings = read_embeddings(Path(path), vocabulary, size=recipe.neural.embedding_size) if path else None
+    embeddings = initial_embeddings(recipe, inputs.texts.train, inputs.tokenizer.vocabulary)
     result = fit_network(title, recipe, inputs, embeddings=embeddings)
     seconds = time.monotonic() - began + result.seconds_before
-    started = {"source": Path(path).name, "tokens": len(embeddings.rows)} if embeddings is not None else None
+    source = Path(recipe.train.embeddings).name
+    started = {"source": source, "tokens": len(embeddings.rows)} if embeddings is not None else None
     facts = {
         "stopped": result.stopped,
         "device": inputs.device,

@@ -1,4 +1,4 @@
-"""Pre-trained word vectors as the initial embeddings of a network.
+"""Initial embeddings of a network: pre-trained word vectors, or vectors computed of the training text.
 
 Each line of these files has a word and its numbers. The first line
 of word2vec and fastText files has the numbers of words and dimensions;
@@ -18,9 +18,18 @@ from models.arrays import FloatArray, Int64s
 from models.errors import FormatError, InputError
 from models.language_model import Vocabulary
 from models.neural.network import Network
-from training.corpus import read_lines
+from training.corpus import EncodedCorpus, read_lines
+from training.recipe import Recipe
+
+COUNTS = "counts"
+"""Value of `train.embeddings` for vectors computed of the training text."""
 
 _MAX_DIGITS = 18  # of a count
+_WINDOW = 2
+_MAX_COUNTED = 8_000_000
+"""Maximum tokens of the text whose neighbours are counted."""
+_NUM_CONTEXTS = 4096
+_POWER_ITERATIONS = 2
 
 
 class Embeddings(NamedTuple):
@@ -73,6 +82,63 @@ def read_embeddings(path: Path, vocabulary: Vocabulary, *, size: int) -> Embeddi
         problem = f"has none of the vocabulary's {len(vocabulary.ids)} tokens"
         raise FormatError(path, problem, hint="use tokenizer.kind=word, and check tokenizer.lowercase")
     return Embeddings(np.array(rows, np.int64), np.stack(vectors))
+
+
+def count_embeddings(corpus: EncodedCorpus, num_tokens: int, *, size: int, seed: int) -> Embeddings:
+    """Compute vectors of a text's tokens by their neighbours, as a start that saves a network's first updates.
+
+    They are the left singular vectors of the positive pointwise mutual information of tokens and the most frequent
+    tokens up to two places before and, separately, after them, times the square roots of the singular values
+    (Levy and Goldberg 2014, "Neural word embedding as implicit matrix factorization"; Levy et al. 2015).
+    A pair at distance d counts 1/d.
+
+    Args:
+        corpus: training text; of a long one, the beginning is read.
+        num_tokens: size of the vocabulary, V.
+        size: width of the vectors, E; the last columns are 0 if the vocabulary is smaller.
+        seed: seed of the randomised decomposition (Halko et al. 2011).
+    """
+    ids = corpus.with_boundaries()[:_MAX_COUNTED].astype(np.int64)
+    pairs = [ids[:-distance] * num_tokens + ids[distance:] for distance in range(1, _WINDOW + 1)]
+    weights = np.repeat([1 / distance for distance in range(1, _WINDOW + 1)], [*map(len, pairs)])
+    keys, places = np.unique(np.concatenate(pairs), return_inverse=True)
+    counts = np.bincount(places, weights)
+    first, second = keys // num_tokens, keys % num_tokens
+    frequent = np.zeros(num_tokens, np.bool_)
+    frequent[np.argsort(-np.bincount(ids, minlength=num_tokens), kind="stable")[:_NUM_CONTEXTS]] = True
+    totals = [np.bincount(side, counts, num_tokens) for side in (first, second)]
+    information = np.log(counts * counts.sum() / (totals[0][first] * totals[1][second]))
+    parts = [
+        (rows[chosen], columns[chosen] + shift, information[chosen])
+        for rows, columns, shift in ((first, second, 0), (second, first, num_tokens))
+        for chosen in [(information > 0) & frequent[columns]]
+    ]
+    rows, columns, values = map(np.concatenate, zip(*parts, strict=True))
+    matrix = torch.sparse_coo_tensor(
+        torch.from_numpy(np.stack([rows, columns])),
+        torch.from_numpy(values.astype(np.float32)),
+        (num_tokens, 2 * num_tokens),
+        check_invariants=False,  # else torch warns
+    ).coalesce()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        left, singular, _ = torch.svd_lowrank(matrix, q=min(size, num_tokens), niter=_POWER_ITERATIONS)
+    vectors = np.zeros((num_tokens, size), np.float32)
+    vectors[:, : len(singular)] = (left * singular.sqrt()).numpy()
+    found = np.unique(rows)
+    return Embeddings(found, vectors[found])
+
+
+def initial_embeddings(recipe: Recipe, corpus: EncodedCorpus, vocabulary: Vocabulary) -> Embeddings | None:
+    """Return the vectors that `train.embeddings` asks for; None without this key.
+
+    Raises:
+        FormatError: see `read_embeddings`.
+    """
+    source, size = recipe.train.embeddings, recipe.neural.embedding_size
+    if source == COUNTS:
+        return count_embeddings(corpus, len(vocabulary), size=size, seed=recipe.seed)
+    return read_embeddings(Path(source), vocabulary, size=size) if source else None
 
 
 def initialise_embeddings(network: Network, embeddings: Embeddings) -> None:

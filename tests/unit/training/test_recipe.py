@@ -282,6 +282,12 @@ def test_vectors_of_a_file_are_what_training_starts_from(tmp_path):
     assert result.facts["embeddings"] == {"source": "vectors.txt", "tokens": 1}
 
 
+def test_vectors_of_counts_start_a_network_and_are_told():
+    result = trained_network("lstm", "train.embeddings=counts", "train.max_steps=1")
+    assert result.facts["embeddings"]["source"] == "counts"
+    assert result.facts["embeddings"]["tokens"] > 1
+
+
 @pytest.mark.parametrize(
     ("assignments", "said"),
     [

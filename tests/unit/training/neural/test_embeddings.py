@@ -1,6 +1,7 @@
 """Vectors from word2vec, fastText and GloVe files, and networks initialised with them."""
 
 import gzip
+import itertools
 import lzma
 
 import numpy as np
@@ -11,7 +12,8 @@ from models.errors import FormatError, InputError
 from models.language_model import Vocabulary
 from models.neural.config import NetworkConfig
 from models.neural.network import Network
-from training.neural.embeddings import initialise_embeddings, read_embeddings
+from training.corpus import EncodedCorpus
+from training.neural.embeddings import count_embeddings, initialise_embeddings, read_embeddings
 
 VOCABULARY = Vocabulary(["the", "cat", "sat", "2005", ". . ."])
 LINES = "cat 1 2 -3\nzebra 9 9 9\nthe 0.5 1e-2 0\n2005 4 5 6\n. . . 7 8 9\ncat 5 5 5\n"
@@ -98,3 +100,52 @@ def test_vectors_of_several_widths_cannot_be_started(tmp_path):
     with pytest.raises(InputError, match=r"set neural\.output=softmax") as caught:
         initialise_embeddings(Network(config, len(VOCABULARY)), read(tmp_path, LINES))
     assert caught.value.param == "train.embeddings"
+
+
+def corpus_of(sentences, vocabulary):
+    ids = [[vocabulary.ids[word] for word in sentence.split()] for sentence in sentences]
+    return EncodedCorpus.from_sentences(ids)
+
+
+def test_words_in_the_same_places_get_similar_vectors():
+    rng = np.random.default_rng(0)
+    nouns, verbs, others = ["cat", "dog", "bird"], ["sat", "ran", "sang"], ["the", "a", "there", "here"]
+    lines = [
+        f"{rng.choice(others[:2])} {rng.choice(nouns)} {rng.choice(verbs)} {rng.choice(others[2:])}"
+        for _ in range(400)
+    ]
+    vocabulary = Vocabulary([*nouns, *verbs, *others])
+    found = count_embeddings(corpus_of(lines, vocabulary), len(vocabulary), size=6, seed=1)
+    assert set(found.rows) >= {vocabulary.ids[word] for word in (*nouns, *verbs, *others)}
+    vector = dict(
+        zip(found.rows.tolist(), found.vectors / np.linalg.norm(found.vectors, axis=1)[:, None], strict=True)
+    )
+    of = lambda word: vector[vocabulary.ids[word]]  # noqa: E731
+    within = min(of(a) @ of(b) for words in (nouns, verbs) for a, b in itertools.combinations(words, 2))
+    between = max(of(a) @ of(b) for a, b in itertools.product(nouns, verbs))
+    assert within > 0.9
+    assert between < 0.5
+
+
+def test_vectors_of_counts_are_the_same_for_equal_seeds_and_random_for_tokens_without_neighbours():
+    vocabulary = Vocabulary([f"w{number}" for number in range(50)])
+    lines = [" ".join(f"w{number}" for number in range(start, start + 5)) for start in range(20)]
+    corpus = corpus_of(lines, vocabulary)
+    state = torch.get_rng_state()
+    one, other = (count_embeddings(corpus, len(vocabulary), size=64, seed=3) for _ in range(2))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert np.array_equal(one.vectors, other.vectors)
+    assert one.vectors.shape == (len(one.rows), 64)
+    assert vocabulary.ids["w49"] not in one.rows
+    assert np.isfinite(one.vectors).all()
+
+
+@pytest.mark.parametrize("lines", [[], ["w1"], ["w1 w1"]])
+def test_a_text_with_hardly_a_neighbour_has_vectors_too(lines):
+    vocabulary = Vocabulary(["w1", "w2"])
+    found = count_embeddings(corpus_of(lines, vocabulary), len(vocabulary), size=4, seed=3)
+    assert found.vectors.shape == (len(found.rows), 4)
+    assert np.isfinite(found.vectors).all()
+    network = Network(NetworkConfig(embedding_size=4, hidden_size=4, layers=1), len(vocabulary))
+    initialise_embeddings(network, found)
+    assert torch.isfinite(network.embedding.weight).all()
