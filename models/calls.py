@@ -145,7 +145,7 @@ class ModelCall(ABC, Generic[A]):
         state: R rows; unchanged.
     """
 
-    model: LanguageModel[Any]
+    model: LanguageModel
     state: Any
 
     def __iter__(self) -> Generator[Self, A, A]:
@@ -218,7 +218,7 @@ class Rank(ModelCall[TopTokens]):
     @classmethod
     @override
     def answer_all(cls, calls: Sequence[Self]) -> list[TopTokens]:
-        model, states = cast("TopKPredictor[Any]", calls[0].model), [call.state for call in calls]
+        model, states = cast("TopKPredictor", calls[0].model), [call.state for call in calls]
         ranked = model.top_k(gather_states(states), calls[0].count)
         check_no_nan(ranked.log_probs)
         counts = [len(state) for state in states]
@@ -284,7 +284,7 @@ class ScoreRagged(ModelCall[FloatArray]):
     @classmethod
     @override
     def answer_all(cls, calls: Sequence[Self]) -> list[FloatArray]:
-        models = [cast("RaggedScorer[Any]", call.model) for call in calls]
+        models = [cast("RaggedScorer", call.model) for call in calls]
         return [
             model.score_ragged(materialize(call.state), call.tokens, call.offsets)
             for model, call in zip(models, calls, strict=True)

@@ -19,11 +19,11 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import TypeIs
+from typing_extensions import TypeIs, TypeVar
 
 from models.arrays import Array, Float64s, FloatArray, Int64s, ModelBytes, TokenIds, to_numpy
 from models.errors import InputError
@@ -119,8 +119,8 @@ class State(Protocol):
         """Return a state with this state's rows, then those of each of `states`."""
 
 
-S = TypeVar("S", bound=State)
-S_contra = TypeVar("S_contra", bound=State, contravariant=True)
+S = TypeVar("S", bound=State, default=Any)
+S_contra = TypeVar("S_contra", bound=State, contravariant=True, default=Any)
 
 
 def supports(model: object, capability: type[C]) -> TypeIs[C]:
@@ -330,7 +330,7 @@ class FeatureExtractor(Protocol[S_contra]):
         """Return the vector of each row [B, W]."""
 
 
-def is_lookup(model: LanguageModel[Any]) -> bool:
+def is_lookup(model: LanguageModel) -> bool:
     """True if a model's predictions are table lookups.
 
     If so, reading is cheap, and merging calls saves nothing.
@@ -338,17 +338,17 @@ def is_lookup(model: LanguageModel[Any]) -> bool:
     return bool(getattr(model, "is_lookup", False))
 
 
-def ngram_order(model: LanguageModel[Any]) -> int | None:
+def ngram_order(model: LanguageModel) -> int | None:
     """Return the length of an n-gram model's longest n-grams; None for other families."""
     return getattr(model, "order", None) if model.family == "ngram" else None
 
 
-def is_self_normalised(model: LanguageModel[Any]) -> bool:
+def is_self_normalised(model: LanguageModel) -> bool:
     """True if logits were trained to approximate log-probabilities."""
     return bool(getattr(model, "self_normalised", False))
 
 
-def feature_size(model: LanguageModel[Any]) -> int:
+def feature_size(model: LanguageModel) -> int:
     """Length of a model's feature vectors; 0 if it has no features."""
     return model.feature_size if isinstance(model, FeatureExtractor) else 0
 
@@ -413,7 +413,7 @@ def pad_sequences(sequences: Sequence[Sequence[int] | TokenIds]) -> tuple[TokenI
 
 
 def read_sequences(
-    model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds, want: Want
+    model: LanguageModel, state: Any, tokens: TokenIds, lengths: TokenIds, want: Want
 ) -> ReadResult:
     """Read lengths[b] tokens of each row [B, T] with any model; see `SequenceReader.read`."""
     # a single step avoids the setup for sequences
@@ -425,7 +425,7 @@ def read_sequences(
 
 
 def read_step_by_step(
-    model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds, want: Want
+    model: LanguageModel, state: Any, tokens: TokenIds, lengths: TokenIds, want: Want
 ) -> ReadResult:
     """Read sequences token by token; see `read_sequences`."""
     scores = np.zeros(tokens.shape, np.float32)
@@ -455,17 +455,17 @@ def in_order(parts: Sequence[tuple[TokenIds, Any]]) -> Any:
     return first.concatenate(rest).select(np.argsort(numbers))
 
 
-def score_sequences(model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
+def score_sequences(model: LanguageModel, state: Any, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
     """Return log-probabilities [B, T] of tokens, 0 past a row's length; see `read_sequences`."""
     return read_sequences(model, state, tokens, lengths, SCORES).log_probs
 
 
-def prefill_sequences(model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds) -> Any:
+def prefill_sequences(model: LanguageModel, state: Any, tokens: TokenIds, lengths: TokenIds) -> Any:
     """Return the state after sequences of tokens [B, T]; see `read_sequences`."""
     return read_sequences(model, state, tokens, lengths, STATE).state
 
 
-def score_choices(model: LanguageModel[Any], state: Any, rows: TokenIds, tokens: TokenIds) -> FloatArray:
+def score_choices(model: LanguageModel, state: Any, rows: TokenIds, tokens: TokenIds) -> FloatArray:
     """Return log-probabilities [C] of candidates with any model; see `ChoiceScorer`.
 
     If the model neither scores choices nor is a lookup, each row's distribution is computed once, a bounded

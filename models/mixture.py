@@ -73,7 +73,7 @@ class MixtureModel(
 
     def __init__(
         self,
-        parts: Sequence[LanguageModel[Any]],
+        parts: Sequence[LanguageModel],
         weights: Sequence[float],
         *,
         weights_by_context: Sequence[Sequence[float]] = (),
@@ -115,7 +115,7 @@ class MixtureModel(
         learnt = [int(getattr(part, "num_parameters", 0)) for part in parts]
         self.num_parameters = int(self._log_weights.size) + sum(learnt)
 
-    def with_parts(self, parts: Sequence[LanguageModel[Any]]) -> "MixtureModel":
+    def with_parts(self, parts: Sequence[LanguageModel]) -> "MixtureModel":
         """Return a mixture of other models with the same weights."""
         return MixtureModel(parts, self.weights, weights_by_context=self.weights_by_context)
 
@@ -194,7 +194,7 @@ class MixtureModel(
         write_config(directory / CONFIG_FILE, {"weights": self.weights, **by_context})
 
     @classmethod
-    def load(cls, directory: Path, parts: Sequence[LanguageModel[Any]]) -> "MixtureModel":
+    def load(cls, directory: Path, parts: Sequence[LanguageModel]) -> "MixtureModel":
         """Rebuild a saved mixture from its folder and its loaded parts.
 
         Raises:
@@ -248,6 +248,6 @@ def _logaddexp_in_place(total: FloatArray, more: FloatArray) -> None:
     low += high
 
 
-def find_context_matcher(parts: Sequence[LanguageModel[Any]]) -> int | None:
+def find_context_matcher(parts: Sequence[LanguageModel]) -> int | None:
     """Return the index of the first part that is a `ContextMatcher`, or None."""
     return next((number for number, part in enumerate(parts) if isinstance(part, ContextMatcher)), None)

@@ -29,7 +29,7 @@ from models.slots import Slots, check_slots
 from models.tokenizers import Tokenizer
 
 
-class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
+class SlotModel(ChoiceScorer, SequenceReader, LanguageModel):
     """Model over V tokens and the members of classes, W tokens in all; states are those of the model.
 
     Args:
@@ -37,7 +37,7 @@ class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
         tokenizer: tokenizer with the members, over W tokens.
     """
 
-    def __init__(self, model: LanguageModel[Any], tokenizer: Tokenizer) -> None:
+    def __init__(self, model: LanguageModel, tokenizer: Tokenizer) -> None:
         self.model, self.family, self.normalised = model, model.family, model.normalised
         self.vocabulary, self.is_lookup = tokenizer.vocabulary, is_lookup(model)
         self._num_plain, size = len(model.vocabulary), len(tokenizer.vocabulary)
@@ -165,14 +165,14 @@ class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
         return read, added
 
 
-def without_members(model: LanguageModel[Any]) -> LanguageModel[Any]:
+def without_members(model: LanguageModel) -> LanguageModel:
     """Return the model within a model with members; any other model as it is."""
     return model.model if isinstance(model, SlotModel) else model
 
 
 def with_slots(
-    model: LanguageModel[Any], tokenizer: Tokenizer, given: Mapping[str, Sequence[str] | Mapping[str, float]]
-) -> tuple[LanguageModel[Any], Tokenizer]:
+    model: LanguageModel, tokenizer: Tokenizer, given: Mapping[str, Sequence[str] | Mapping[str, float]]
+) -> tuple[LanguageModel, Tokenizer]:
     """Return a model and its tokenizer with other members of some classes; others keep theirs.
 
     Args:

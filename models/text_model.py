@@ -66,7 +66,7 @@ class TextModel:
     """
 
     address: str
-    model: LanguageModel[Any] = field(repr=False)
+    model: LanguageModel = field(repr=False)
     tokenizer: Tokenizer = field(repr=False)
     reads_backward: bool = False
     prefix_cache: PrefixCache | None = field(default=None, repr=False)

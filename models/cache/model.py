@@ -251,7 +251,7 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
     family = "cache"
 
     def __init__(
-        self, inner: LanguageModel[Any], config: CacheConfig, frequencies: FloatArray | None = None
+        self, inner: LanguageModel, config: CacheConfig, frequencies: FloatArray | None = None
     ) -> None:
         if config.kind == "continuous" and not feature_size(inner):
             raise InputError.of(
@@ -273,7 +273,7 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
         # of a unit vector; 0 for a unigram cache
         self._width = kernels.padded_width(feature_size(inner) if config.kind == "continuous" else 0)
 
-    def with_parts(self, parts: Sequence[LanguageModel[Any]]) -> "CacheModel":
+    def with_parts(self, parts: Sequence[LanguageModel]) -> "CacheModel":
         """Return the cache around another model, the only part."""
         (inner,) = parts
         return CacheModel(inner, self.config, self.frequencies)
@@ -399,7 +399,7 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
             write_tensors(directory / FREQUENCIES_FILE, {"frequencies": self.frequencies})
 
     @classmethod
-    def load(cls, directory: Path, parts: Sequence[LanguageModel[Any]]) -> "CacheModel":
+    def load(cls, directory: Path, parts: Sequence[LanguageModel]) -> "CacheModel":
         """Rebuild a saved cache model from its folder and its one loaded part.
 
         Raises:

@@ -37,7 +37,7 @@ def golden_sequences(encoded: Sequence[Sequence[int]], vocab_size: int) -> list[
     return [[*map(int, ids[: MAX_GOLDEN_TOKENS - 1]), EOS] for ids in encoded[:4]] + [[*across, 0, EOS]]
 
 
-def write_golden(directory: Path, model: LanguageModel[Any], sequences: Sequence[Sequence[int]]) -> None:
+def write_golden(directory: Path, model: LanguageModel, sequences: Sequence[Sequence[int]]) -> None:
     """Score sequences after `<s>`, also in int8 if supported; write both."""
     rounded = to_int8(model)
     limits = {**GOLDEN_TOLERANCE}
@@ -52,9 +52,7 @@ def write_golden(directory: Path, model: LanguageModel[Any], sequences: Sequence
     (directory / GOLDEN_FILE).write_text(json.dumps(golden) + "\n", encoding="utf-8")
 
 
-def replay_golden(
-    directory: Path, model: LanguageModel[Any], *, device: str, precision: str = FLOAT32
-) -> float:
+def replay_golden(directory: Path, model: LanguageModel, *, device: str, precision: str = FLOAT32) -> float:
     """Score the sequences again.
 
     Returns:
@@ -94,7 +92,7 @@ def has_int8(directory: Path) -> bool:
         return False  # the replay reports the error
 
 
-def _finite_scores(model: LanguageModel[Any], sequences: Sequence[Any]) -> list[list[float]]:
+def _finite_scores(model: LanguageModel, sequences: Sequence[Any]) -> list[list[float]]:
     tokens, lengths = pad_sequences(sequences)
     scores = score_sequences(model, model.initial_state(len(sequences)), tokens, lengths)
     return [[finite_logprob(x) for x in row[:size]] for row, size in zip(scores, lengths, strict=True)]

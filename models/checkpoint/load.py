@@ -185,7 +185,7 @@ def write_checkpoint(
     write_manifest(directory, manifest)
 
 
-def normalisation_deviation(model: LanguageModel[Any], sequences: Sequence[Sequence[int]]) -> float:
+def normalisation_deviation(model: LanguageModel, sequences: Sequence[Sequence[int]]) -> float:
     """Compute the largest |Σ_w p(w|h) − 1| over the sequences' prefixes h."""
     worst = 0.0
     for sequence in sequences:
@@ -210,7 +210,7 @@ class Checkpoint(NamedTuple):
     """
 
     manifest: Manifest
-    model: LanguageModel[Any]
+    model: LanguageModel
     tokenizer: Tokenizer
     metrics: dict[str, Any]
     path: Path
@@ -420,7 +420,7 @@ def _build(
     device: str,
     int8_cache: WeightCache | None,
     precision: Precision,
-) -> LanguageModel[Any]:
+) -> LanguageModel:
     """Build a model, networks in int8 if supported and `int8_cache` is not None."""
     if manifest.family in COMPOSITES:
         parts = []
@@ -429,7 +429,7 @@ def _build(
             known = inner.vocabulary_fingerprint == vocabulary.fingerprint
             its_own = vocabulary if known else load_tokenizer(part).vocabulary  # shared, to save memory
             parts.append(_build(part, inner, its_own, device, int8_cache, precision))
-        composite: LanguageModel[Any] = _import_class(*COMPOSITES[manifest.family]).load(directory, parts)
+        composite: LanguageModel = _import_class(*COMPOSITES[manifest.family]).load(directory, parts)
         return composite
     if manifest.family not in FAMILIES:
         raise IncompatibleVersionError(
@@ -439,7 +439,7 @@ def _build(
     if int8_cache is not None and manifest.family in NEURAL_FAMILIES:
         weights = read_weights(directory, vocab_size=len(vocabulary))
         if weights.config.int8_problem is None:
-            network: LanguageModel[Any] = _import_class(*_INT8_NETWORK)(
+            network: LanguageModel = _import_class(*_INT8_NETWORK)(
                 weights, vocabulary, weight_cache=int8_cache(directory)
             )
             return network
@@ -457,7 +457,7 @@ def _build(
         from models.ngram.cuda.model import move_if_it_fits  # imports torch
 
         loaded = move_if_it_fits(loaded, device)
-    model: LanguageModel[Any] = loaded
+    model: LanguageModel = loaded
     return model
 
 

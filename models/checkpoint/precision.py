@@ -41,7 +41,7 @@ def is_int8_recommended(metrics: Mapping[str, Any]) -> bool:
     return isinstance(cost, int | float) and cost <= MAX_INT8_COST
 
 
-def to_int8(model: LanguageModel[Any]) -> LanguageModel[Any]:
+def to_int8(model: LanguageModel) -> LanguageModel:
     """Quantize a model's networks but those that `int8_problems` reports.
 
     Returns the model itself if there is nothing to quantize.
@@ -52,19 +52,19 @@ def to_int8(model: LanguageModel[Any]) -> LanguageModel[Any]:
         network = cast("Any", model).network
         return model if int8_problems(model) else Int8Model(network.weights(), model.vocabulary)
     if model.family == PRETRAINED_FAMILY:
-        quantised: LanguageModel[Any] = cast("Any", model).in_int8()
+        quantised: LanguageModel = cast("Any", model).in_int8()
         return quantised
     parts, composite = _parts(model), cast("Any", model)
     rounded = [to_int8(part) for part in parts]
     return model if all(map(is_, rounded, parts)) else composite.with_parts(rounded)
 
 
-def has_pretrained(model: LanguageModel[Any]) -> bool:
+def has_pretrained(model: LanguageModel) -> bool:
     """True if a model or a part of it is a pretrained transformer."""
     return model.family == PRETRAINED_FAMILY or any(map(has_pretrained, _parts(model)))
 
 
-def int8_problems(model: LanguageModel[Any]) -> list[str]:
+def int8_problems(model: LanguageModel) -> list[str]:
     """Return why a model's networks lack int8; empty if none do."""
     if model.family in NEURAL_FAMILIES:
         problem: str | None = cast("Any", model).config.int8_problem
@@ -72,6 +72,6 @@ def int8_problems(model: LanguageModel[Any]) -> list[str]:
     return [problem for part in _parts(model) for problem in int8_problems(part)]
 
 
-def _parts(model: LanguageModel[Any]) -> tuple[LanguageModel[Any], ...]:
+def _parts(model: LanguageModel) -> tuple[LanguageModel, ...]:
     """Return the models in a mixture or a cache; empty for others."""
     return getattr(model, "parts", ())

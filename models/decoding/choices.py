@@ -246,7 +246,7 @@ def prefill_prompts(loaded: TextModel, prompts: Sequence[Prompt]) -> Work[Any, A
 
 
 def score_prompt_tokens(
-    model: LanguageModel[Any], prompts: Sequence[Prompt], *, top: int
+    model: LanguageModel, prompts: Sequence[Prompt], *, top: int
 ) -> Work[Any, list[PromptScores]]:
     """Score all tokens of prompts but the first of each.
 
@@ -275,7 +275,7 @@ def score_prompt_tokens(
 
 
 def _score_with_top(
-    model: LanguageModel[Any],
+    model: LanguageModel,
     state: Any,
     tokens: TokenIds,
     lengths: TokenIds,

@@ -159,7 +159,7 @@ class DecodeBatch:
         for slot, span in zip(self.slots, self._spans, strict=True):
             slot.rows = StateView(self._decoding, np.arange(span.start, span.stop))
 
-    def step(self, model: LanguageModel[Any]) -> "DecodeBatch | None":
+    def step(self, model: LanguageModel) -> "DecodeBatch | None":
         """Generate a token per row and remove ended rows; an exception leaves the batch unchanged.
 
         Returns:

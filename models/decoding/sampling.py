@@ -226,7 +226,7 @@ def _choose_rows(log_probs: Any, rows: Any, draws: Any, buffers: Any, tokens: An
         own[row] = log_probs[row, tokens[row]]
 
 
-def sample_by_blocks(model: BlockSampler[Any], state: Any, batch: SequenceBatch) -> ChosenTokens:
+def sample_by_blocks(model: BlockSampler, state: Any, batch: SequenceBatch) -> ChosenTokens:
     """Draw a token per `RuleTable.unfiltered` row at its temperature.
 
     Args:
@@ -326,7 +326,7 @@ class TokenChoices(NamedTuple):
 
 
 def choose_next_tokens(
-    model: LanguageModel[Any], state: Any, batch: SequenceBatch, *, in_full: Bools
+    model: LanguageModel, state: Any, batch: SequenceBatch, *, in_full: Bools
 ) -> TokenChoices:
     """Choose a token for each of R rows, by that row only.
 

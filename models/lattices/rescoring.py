@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -115,7 +115,7 @@ class RescoredLattice:
 
 def rescore(
     lattices: Sequence[Lattice],
-    model: LanguageModel[Any],
+    model: LanguageModel,
     speller: LabelTokenizer,
     *,
     weights: Sequence[PathWeights],

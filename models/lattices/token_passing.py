@@ -73,7 +73,7 @@ class GrowableArray(Generic[T]):
 
 
 def word_log_probs(
-    model: LanguageModel[Any], state: Any, rows: Indices, labels: Indices, spelling: LabelTokens
+    model: LanguageModel, state: Any, rows: Indices, labels: Indices, spelling: LabelTokens
 ) -> Scores:
     """Return log-probabilities [P] of labels [P] after rows [P] of a state; 0 without tokens.
 
@@ -162,7 +162,7 @@ class PhrasePaths:
 class ActiveStates:
     """Model states after tokens that can be extended; equal histories share one."""
 
-    def __init__(self, model: LanguageModel[Any], spelling: LabelTokens) -> None:
+    def __init__(self, model: LanguageModel, spelling: LabelTokens) -> None:
         self._model, self._spelling = model, spelling
         self.initial = model.initial_state(1)
         self._pool = self.initial
@@ -370,7 +370,7 @@ class TokenPassing:
 
     def __init__(
         self,
-        model: LanguageModel[Any],
+        model: LanguageModel,
         joined: LatticeGraph,
         spelling: LabelTokens,
         phrases: PhrasePaths,

@@ -57,8 +57,7 @@ def word_starts(text: str) -> Int64s:
 
 def words_at(starts: Int64s, positions: npt.ArrayLike) -> Int64s:
     """Return the index of each position's word [K]; words begin at `starts` [N]."""
-    words: Int64s = np.maximum(np.searchsorted(starts, positions, side="right") - 1, 0)
-    return words
+    return np.maximum(np.searchsorted(starts, positions, side="right") - 1, 0)
 
 
 def sum_by_word(starts: Int64s, positions: npt.ArrayLike, values: npt.ArrayLike) -> Float64s:

@@ -111,7 +111,7 @@ def _last_word_start(loaded: TextModel, ids: TokenIds) -> int:
     return next(starts, max(len(ids) - 1, 0))
 
 
-def _prefill_all(model: LanguageModel[Any], contexts: Sequence[TokenIds], *, bos: bool) -> Work[Any, Any]:
+def _prefill_all(model: LanguageModel, contexts: Sequence[TokenIds], *, bos: bool) -> Work[Any, Any]:
     """Read contexts in chunks of similar length."""
     begin = model.initial_state if bos else model.empty_state
     states: list[Any] = []
@@ -327,7 +327,7 @@ def _is_cheaper(num_prefixes: int, num_levels: int, lengths: TokenIds) -> bool:
 
 
 def score_tree(
-    model: LanguageModel[Any],
+    model: LanguageModel,
     state: Any,
     levels: list[TreeLevel],
     shape: tuple[int, ...],
@@ -387,7 +387,7 @@ class _PendingChoices(NamedTuple):
         return first, rest
 
 
-def _advance_rows(model: LanguageModel[Any], state: Any, rows: Int64s, tokens: TokenIds) -> Work[Any, Any]:
+def _advance_rows(model: LanguageModel, state: Any, rows: Int64s, tokens: TokenIds) -> Work[Any, Any]:
     """Advance rows by one token each, in calls of bounded size."""
     parts = []
     for first in range(0, len(rows), MAX_TREE_ROWS):
@@ -400,7 +400,7 @@ def _advance_rows(model: LanguageModel[Any], state: Any, rows: Int64s, tokens: T
 
 
 def _score_pending(
-    model: LanguageModel[Any],
+    model: LanguageModel,
     pending: list[_PendingChoices],
     scores: FloatArray,
     capacity: int,
@@ -551,7 +551,7 @@ def _score_by_lookup(
 
 
 def _score_padded(
-    model: LanguageModel[Any],
+    model: LanguageModel,
     state: Any,
     contexts: Int64s,
     tokens: TokenIds,
