@@ -4,9 +4,6 @@ A computation is a generator function: it evaluates `log_probs = yield from Pred
 and resumes with the result, yields an event, or yields None to give way to other computations.
 `run_to_completion` answers calls one at a time; the service's engine batches them with those of other
 requests, which changes no answer.
-
-A `StateView` selects rows of a joint state without copying. Batched requests have views of one state,
-not copied while the same rows stay together.
 """
 
 import math
@@ -45,7 +42,7 @@ _CHARS_PER_ITEM = 64
 
 
 class StateView:
-    """Lazy selection of R rows of a joint state; a view is usable as a state.
+    """Lazy selection of R rows of the joint state of batched requests; a view is usable as a state.
 
     No rows are copied while a batch stays the same:
     `gather_states` returns the base if all its rows are selected in order.

@@ -2,9 +2,7 @@
 
 Decoders, endpoints and metrics depend on `LanguageModel` only: it starts, advances and predicts
 from an immutable state. Optional capabilities are separate protocols, detected by `supports`
-not by trial calls. `read_sequences` reads complete sequences with any model and returns any
-of scores, features and final state: in one pass if the model supports it (`SequenceReader`), else
-token by token.
+not by trial calls.
 
 Three control tokens have the same ids in every model: `<unk>` 0, `<s>` 1, `</s>` 2. They are ids,
 not spellings: the characters "<s>" in a text are looked up among ordinary tokens only, never
@@ -415,7 +413,7 @@ def pad_sequences(sequences: Sequence[Sequence[int] | TokenIds]) -> tuple[TokenI
 def read_sequences(
     model: LanguageModel, state: Any, tokens: TokenIds, lengths: TokenIds, want: Want
 ) -> ReadResult:
-    """Read lengths[b] tokens of each row [B, T] with any model; see `SequenceReader.read`."""
+    """Read lengths[b] tokens of each row [B, T] with any model, in one pass if possible; see `SequenceReader.read`."""
     # a single step avoids the setup for sequences
     if want == STATE and tokens.shape[1] == 1 and lengths.all():
         return ReadResult(state=model.advance(state, tokens[:, 0]))

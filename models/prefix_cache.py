@@ -1,10 +1,4 @@
-"""LRU caches of model states after token prefixes and of next-token distributions after texts.
-
-`PrefixCache` finds the longest cached prefix of ids; a hash locates an entry and a comparison of the
-ids confirms it, so lookups are exact. `NextTokenCache` is keyed by text, for autocomplete, where
-every keystroke in a word needs the same distribution. Both caches are thread-safe and belong to one
-loaded version.
-"""
+"""LRU caches of model states after token prefixes and of next-token distributions after texts."""
 
 import threading
 from collections import OrderedDict
@@ -76,7 +70,7 @@ class LimitedCache(Generic[K, V]):
 class PrefixCache(LimitedCache[int, tuple[TokenIds, Any]]):
     """LRU cache of states after token prefixes, of one model version.
 
-    Exact: a hit requires equal ids.
+    Exact: a hash locates an entry, a comparison of the ids confirms it.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -168,7 +162,7 @@ class NextTokenEntry(NamedTuple):
 
 
 class NextTokenCache(LimitedCache[str, NextTokenEntry]):
-    """LRU cache of next-token distributions by text."""
+    """LRU cache of next-token distributions by text: every keystroke in a word needs the same."""
 
     def put(self, text: str, entry: NextTokenEntry) -> None:
         """Cache an entry; of the readings of longer texts, at most `_MAX_SHARE` of the cache."""

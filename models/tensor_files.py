@@ -3,11 +3,6 @@
 The layout is safetensors, memory-mapped instead of copied: the header's length in eight bytes
 (little-endian), the header as JSON, the arrays.
 Source: https://github.com/huggingface/safetensors, "Format".
-
-A `PackedWeightCache` holds arrays computed once from a model's weights: in each process, or
-by a host's first process for all. Shared files are mapped, so their pages are in memory
-once. Each mapping verifies size and SHA-256; writing a file removes those that no process has
-mapped.
 """
 
 import fcntl
@@ -158,7 +153,7 @@ def _view(mapped: mmap.mmap, body: int, entry: dict[str, Any]) -> AnyArray:
 
 
 class PackedWeightCache:
-    """Cache of computed arrays by name: files in a folder shared by a host's processes.
+    """Cache of computed arrays by name: files in a folder, which a host's processes map, so their pages are there once.
 
     The first process that needs the arrays computes them while others wait. If the folder is
     unusable, each process computes its own arrays and logs a warning.

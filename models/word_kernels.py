@@ -2,8 +2,7 @@
 
 The table uses open addressing by a 64-bit hash. A slot holds the upper half of a word's hash and
 the word's number plus one, or 0 if it is free. Words are compared byte by byte, so lookups are
-exact even if hashes collide. `WordTable` owns the arrays and grows them. The kernels release the
-interpreter lock.
+exact even if hashes collide. The kernels release the interpreter lock.
 """
 
 from collections.abc import Iterable

@@ -9,8 +9,7 @@ The kinds are subclasses of `DocumentStore` beside their features: profiles
 
 Versions are immutable, but a calibration depends on the text that it was measured on, so
 calibrations are separate files and can be replaced. Profiles and calibrations remember a version and
-serve later ones too: a publication must not make requests fail. Documents of a remote registry are
-cached for a few seconds, and while the store cannot be reached.
+serve later ones too: a publication must not make requests fail.
 """
 
 import threading

@@ -1,8 +1,4 @@
-"""Object stores on fsspec: any file system that can list and read, and `memory://`.
-
-fsspec file systems have no conditional writes, so they are read-only here. The store in memory is
-writable: a process-wide lock makes its conditional writes atomic.
-"""
+"""Object stores on fsspec: any file system that can list and read, and `memory://`."""
 
 import contextlib
 import hashlib
@@ -24,7 +20,7 @@ _memory_lock = threading.RLock()
 
 
 class FsspecStore(ObjectStore):
-    """Files below a URL, read-only.
+    """Files below a URL, read-only: fsspec's file systems have no conditional writes.
 
     Args:
         url: URL of the root.

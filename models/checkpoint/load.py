@@ -2,7 +2,6 @@
 
 Loading verifies the hashes, rebuilds the model and replays its golden test. A family's module is
 imported when a model of it is loaded, so a server of n-gram models and int8 networks needs no torch.
-Writing fills an empty folder, the manifest last.
 """
 
 import hashlib

@@ -1,7 +1,4 @@
-"""Interface of model registries: immutable, numbered versions and movable aliases.
-
-`Catalogue` resolves `name`, `name@7` or `name@champion` to a version, by a store's listing.
-"""
+"""Interface of model registries: immutable, numbered versions and movable aliases."""
 
 import json
 import random
@@ -58,7 +55,7 @@ class ModelSnapshot(NamedTuple):
 
 
 class Catalogue:
-    """Versions and aliases of the models in a store.
+    """Versions and aliases of the models in a store, by its listing.
 
     All methods raise RegistryError if the registry cannot be read, or no longer exists.
 

@@ -1,8 +1,4 @@
-"""Interface of object stores, the store in a local folder, and the listing of a registry.
-
-A `ConditionalStore` has create-only writes and compare-and-swap, so concurrent publishers do not
-overwrite each other.
-"""
+"""Interface of object stores, the store in a local folder, and the listing of a registry."""
 
 import hashlib
 import math
@@ -85,7 +81,7 @@ class ObjectStore(ABC):
 
 
 class ConditionalStore(ObjectStore):
-    """Store for concurrent writers, which cannot overwrite others' changes unknowingly."""
+    """Store with create-only writes and compare-and-swap: concurrent writers do not overwrite each other."""
 
     @abstractmethod
     def put(self, key: str, content: bytes) -> None:

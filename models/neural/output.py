@@ -4,8 +4,6 @@
 rows of a batch on a CPU.
 
 The adaptive softmax clusters tokens by frequency; embeddings of rarer tokens have narrower vectors.
-Tokens are clustered by frequency. Source: Grave et al. 2017; clustered input embedding: Baevski and
-Auli 2019.
 """
 
 import itertools

@@ -1,8 +1,4 @@
-"""Corrections of systematic errors: phrases that a recogniser writes, and what was said.
-
-A correction replaces 1 to 4 words by 0 to 4 words. Its log-odds say how much more often they had
-to be replaced than kept, in lists with references.
-"""
+"""Corrections of systematic errors: phrases that a recogniser writes, and what was said."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path

@@ -4,9 +4,6 @@ Weights are signed and totals not normalised: only the order of a list's candida
 Weights of `words` and `tokens` are insertion bonuses, a negative weight of `unk` is a penalty for
 unknown words. A negative weight of a model subtracts its contribution, such as that of the model
 inside a recogniser (density ratio, McDermott et al. 2019).
-
-A profile is a named set of tuned weights, with the models and the metric of the tuning. Registries have profiles in
-`<root>/.profiles/<name>.json`.
 """
 
 import json
@@ -139,7 +136,7 @@ class ProfileModel(StoredDocument):
 
 
 class Profile(StoredDocument):
-    """Saved weights for re-ranking.
+    """Tuned weights for re-ranking, saved in a registry.
 
     Attributes:
         schema_version: version of this format.

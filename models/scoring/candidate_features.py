@@ -1,8 +1,4 @@
-"""Model features of reranking candidates, by a model or mixture, and by further models.
-
-Main models are mixed linearly at every token, so they must share vocabulary, tokenizer and
-direction. Each further model has its own features, such as `lm:old`.
-"""
+"""Model features of reranking candidates, by a model or mixture, and by further models."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -62,7 +58,7 @@ class ScoringModels(Generic[M_co]):
     """Models that score candidates.
 
     Attributes:
-        parts: main model, of `lm`; several are mixed at every token; empty without such features.
+        parts: main model, of `lm`; several are mixed linearly at every token; empty without such features.
         mixture_weights: positive weights of the parts, summing to 1.
         extra: further models by name in features, such as `old` in `lm:old`.
         form: form of the texts for pretrained models.

@@ -1,15 +1,10 @@
 """Prefill of contexts, and scoring of many texts in bounded chunks.
 
-The prefill computes the state after each sequence. States of a few contexts are cached, at the end
-and at the start of the last word, because a word changes while it is typed.
-
 Common prefixes are read once: the texts form a prefix tree of tokens. `score_tree` reads it
 level by level, one state row per prefix, and scores next tokens when enough rows are pending,
 because matrix products of many rows are cheapest. It is used if its estimated cost is below
 that of reading all texts side by side (costs measured on small int8 mixtures and on a float32
 LSTM of 2x512).
-
-Lookup models score without padding.
 """
 
 from collections.abc import Iterator, Sequence
@@ -61,7 +56,8 @@ from models.text_model import ContextEncoder, EncodedText, Limits, TextModel, Te
 def prefill(loaded: TextModel, contexts: Sequence[TokenIds], *, bos: bool) -> Work[Any, Any]:
     """Read B contexts.
 
-    States of a few contexts are cached; cached prefixes are not read again.
+    States of a few are cached, at the end and at the start of the last word, which changes while it is typed; cached
+    prefixes are not read again.
 
     Args:
         loaded: model.

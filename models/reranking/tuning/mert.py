@@ -8,9 +8,6 @@ Manning 2008, Regularization and Search for Minimum Error Rate Training, §3).
 
 As the loss is known everywhere on a line, each step goes directly to its minimum: first along every
 feature, then along the entire round's direction (Powell 1964; Och 2003).
-
-In a problem, candidates are rows of features, with counts that a metric sums.
-`standardise_features` centres features within each list and scales them to deviation 1 overall.
 """
 
 from collections.abc import Iterator, Sequence
