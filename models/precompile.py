@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from models.checkpoint.load import NGRAM_FAMILY
 from models.checkpoint.manifest import MANIFEST_FILE, read_manifest
 from models.checkpoint.precision import NEURAL_FAMILIES, PRETRAINED_FAMILY, QUANTISABLE_FAMILIES
+from models.cores import usable_threads
 from models.errors import DomainError, InputError
 from models.files import read_config
 from models.kernels.compilation import COMPILED_ELSEWHERE, DECLARED, Kernel, can_store_kernels
@@ -124,7 +125,7 @@ def needed_groups(directory: Path, *, int8: bool) -> list[KernelGroup]:
 
 
 def compile_groups(groups: Iterable[KernelGroup]) -> list[Future[None]]:
-    """Start to compile kernels of groups that are not stored yet, in as many processes as processors.
+    """Start to compile kernels of groups that are not stored yet, in as many processes as usable cores.
 
     The first call of such a kernel here waits for the other process. If processes cannot start or
     code cannot be stored, each kernel is compiled at its first call instead.
@@ -144,7 +145,7 @@ def compile_groups(groups: Iterable[KernelGroup]) -> list[Future[None]]:
     started_s = time.monotonic()
     context = multiprocessing.get_context("spawn")
     try:
-        pool = ProcessPoolExecutor(os.cpu_count(), mp_context=context, initializer=_prepare_process)
+        pool = ProcessPoolExecutor(usable_threads(), mp_context=context, initializer=_prepare_process)
         futures = [pool.submit(compile_group, group) for group in missing]
     except (OSError, BrokenProcessPool) as error:
         _log.warning("each kernel is compiled at its first call: %s", error)

@@ -36,6 +36,7 @@ from models.checkpoint.load import (
 from models.checkpoint.manifest import Direction, Version, check_name, version_address
 from models.checkpoint.registry import Address, open_registry
 from models.checkpoint.registry_interface import Registry
+from models.cores import available_cores
 from models.errors import InputError, ManifestError, UnsupportedError, require_package
 from models.language_model import CONTROL_TOKENS, Vocabulary
 from models.mixture import MixtureModel
@@ -206,6 +207,7 @@ def describe_checkpoint(
     card = model_card_files(name, model, tokenizer.kind, description, histories)
     return description._replace(card={**card, **extra_files})
 
+        "usable_cores": available_cores(),
 
 def golden_sentences(text: EncodedCorpus) -> list[list[int]]:
     """Return a held-out text's first sentences as inputs of the self-test."""

@@ -1,7 +1,6 @@
 """Learn a tokenizer from text, and encode a corpus with it."""
 
 import io
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ import sentencepiece
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from models.errors import InputError
-from models.kernels.threads import run_parts
+from models.kernels.threads import THREADS, run_parts
 from models.language_model import CONTROL_TOKENS, UNK, Vocabulary
 from models.normaliser import Normaliser
 from models.slots import CLASS_NAME, MemberMatcher, Slots, class_mark, word_spans
@@ -216,7 +215,7 @@ def encode_corpus(
     """Encode every sentence, and count the original text's words and bytes."""
     with progress.stage("tokenising", len(sentences)):
         blocks: list[EncodedCorpus] = []
-        for group in batches(batches(sentences), os.cpu_count() or 1):  # compiled tokenizers release the lock
+        for group in batches(batches(sentences), THREADS.most):  # compiled tokenizers release the lock
             blocks += run_parts(partial(encode_block, tokenizer), group)
             progress.advance(sum(map(len, group)))
     lengths = [np.diff(block.offsets) for block in blocks]
@@ -269,7 +268,7 @@ def _count_tokens(
     if convert is None:
         convert = Normaliser(settings.normalise, lowercase=settings.lowercase and settings.kind == "word").all
     with progress.stage(f"counting {'characters' if is_char else 'words'}", len(sentences)):
-        for group in batches(batches(sentences), os.cpu_count() or 1):
+        for group in batches(batches(sentences), THREADS.most):
             lines = list(map(convert, group))
             if split is not None:
                 counts.update(chain.from_iterable(map(split, chain.from_iterable(lines))))

@@ -12,6 +12,8 @@ from typing import TypeVar
 
 import numpy as np
 
+from models.cores import usable_threads
+
 P = TypeVar("P")
 T = TypeVar("T")
 STEP_ROWS_PER_THREAD = 32
@@ -25,7 +27,7 @@ class Threads:
     """Threads of one computation in int8.
 
     Attributes:
-        limit: maximum number; None for numba's default: NUMBA_NUM_THREADS, else the number of cores.
+        limit: maximum number; None for NUMBA_NUM_THREADS, else that of `usable_threads`.
     """
 
     limit: int | None = None
@@ -33,12 +35,9 @@ class Threads:
     @property
     def most(self) -> int:
         """Maximum threads."""
-        if self.limit is not None:
-            return self.limit
-        # deferred: a service sets the limit before it needs numba
-        from numba.core import config
-
-        return int(vars(config)["NUMBA_NUM_THREADS"])  # numba sets it at run time
+        if self.limit is None:
+            self.limit = usable_threads("NUMBA_NUM_THREADS")  # once: it reads files
+        return self.limit
 
 
 THREADS = Threads()

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from models.cores import usable_threads
 from models.errors import InputError, ManifestError
 from models.files import CONFIG_FILE, write_config
 from models.neural.cells import Body, Dropout, Hidden, drop_tokens
@@ -158,7 +159,7 @@ class _SkipInitialisation(TorchFunctionMode):
 
 
 def resolve_device(name: str) -> torch.device:
-    """Return the device of a name, with TF32 disabled on CUDA.
+    """Return the device of a name, with TF32 disabled on CUDA, and torch's threads limited to the usable cores.
 
     cuDNN's recurrent kernels, unlike matrix products, round factors to ten bits by default; scores would
     differ from the CPU's by more than the golden test allows.
@@ -169,6 +170,8 @@ def resolve_device(name: str) -> torch.device:
     Raises:
         InputError: the name is invalid, or this machine has no such device.
     """
+    if (usable := usable_threads("OMP_NUM_THREADS")) < torch.get_num_threads():
+        torch.set_num_threads(usable)  # torch does not know quotas
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     kind, _, index = name.partition(":")

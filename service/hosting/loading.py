@@ -30,6 +30,7 @@ from models.checkpoint.manifest import Manifest, Version
 from models.checkpoint.precision import FLOAT32, INT8, Precision, check_precision
 from models.checkpoint.registry import LocalRegistry
 from models.checkpoint.registry_interface import Registry
+from models.cores import CGROUP, group_folders
 from models.errors import (
     CheckpointError,
     DomainError,
@@ -52,7 +53,13 @@ from models.prefix_cache import NextTokenCache, PrefixCache
 from service.engine.constants import NEXT_TOKEN_CACHE_DIVISOR
 from service.hosting.loaded_model import HostedModel, LoadedModel
 
-_CGROUP, MEMINFO = Path("/sys/fs/cgroup"), Path("/proc/meminfo")
+MEMINFO = Path("/proc/meminfo")
+_MEMORY_FILES = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+"""Files of a control group's limit and use of memory, and the name of its droppable page cache: versions 2 and 1."""
+
 _MAPPED_SUFFIXES = (".bin", ".safetensors")
 _TOKENIZER = "tokenizer"
 _TOKENIZER_GROWTH = 12
@@ -156,7 +163,7 @@ class SystemMemory(NamedTuple):
     limit: int
 
 
-def system_memory(cgroup: Path = _CGROUP, meminfo: Path = MEMINFO) -> SystemMemory:
+def system_memory(cgroup: Path = CGROUP, meminfo: Path = MEMINFO) -> SystemMemory:
     """Return the memory use of container or machine; requires the file `meminfo`.
 
     Args:
@@ -168,12 +175,11 @@ def system_memory(cgroup: Path = _CGROUP, meminfo: Path = MEMINFO) -> SystemMemo
         for name, _, value in (line.partition(":") for line in meminfo.read_text().splitlines())
     }
     total = machine["MemTotal"]
-    grouped = _group_memory(cgroup, "memory.max", "memory.current", "inactive_file") or _group_memory(
-        cgroup / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+    own = SystemMemory(total - machine["MemAvailable"], total)
+    limited = (
+        _group_memory(folder, *files) for folder in group_folders("memory", cgroup) for files in _MEMORY_FILES
     )
-    if grouped is None or grouped.limit >= total:
-        return SystemMemory(total - machine["MemAvailable"], total)
-    return grouped
+    return min([own, *filter(None, limited)], key=lambda memory: memory.limit)
 
 
 def _group_memory(group: Path, limit_file: str, usage_file: str, droppable: str) -> SystemMemory | None:

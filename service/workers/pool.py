@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from models.cores import usable_threads
+
 _CELL_BYTES = 8
 _LOCK = "changes.lock"
 _POLL_S = 0.01
@@ -103,13 +105,9 @@ class WorkerPool:
     @property
     def num_threads(self) -> int:
         """Threads of a worker: its share of the cores."""
-        return max(1, len(_cores()) // self.size)
+        return max(1, usable_threads() // self.size)
 
     def pin(self) -> None:
         """Pin this worker to one core: worker i to core i modulo the number of cores."""
-        cores = _cores()
+        cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[self.number % len(cores)]})
-
-
-def _cores() -> list[int]:
-    return sorted(os.sched_getaffinity(0))

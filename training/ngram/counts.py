@@ -11,7 +11,6 @@ occurrences in the text, for all smoothings, and never decrease with the order. 
 prefix and suffix of a listed n-gram, which occur at least as often, are also listed.
 """
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
@@ -21,7 +20,7 @@ import numpy as np
 from models.arrays import Int32s, Int64s, UInt8s
 from models.errors import InputError, check_range
 from models.kernels.compilation import kernel
-from models.kernels.threads import run_parts, run_slices
+from models.kernels.threads import THREADS, run_parts, run_slices
 from models.language_model import BOS, EOS
 from models.ngram.build import NGrams, count_smaller_keys, sort_by_key
 from training.corpus import EncodedCorpus
@@ -68,7 +67,7 @@ def sort_text(text: Int32s, vocab_size: int, *, order: int, progress: Progress) 
     length = len(text) - order
     # first words of similar partitions, one per core
     smaller = np.concatenate([[0], np.cumsum(np.bincount(text[:length], minlength=vocab_size))])
-    targets = np.linspace(0, length, (os.cpu_count() or 1) + 1)
+    targets = np.linspace(0, length, THREADS.most + 1)
     bounds = np.unique([0, *np.searchsorted(smaller, targets[1:-1]), vocab_size])
     shares = smaller[bounds].tolist()
 

@@ -6,6 +6,7 @@ import pytest
 
 from models.errors import InputError
 from models.files import split_words
+from models.kernels.threads import THREADS
 from training.tokenizer import TokenizerSettings, encode_corpus, learn_tokenizer
 
 LINES = [f"the {'very ' * (i % 5)}Small\u00a0cat {i % 700} naïve" for i in range(20_000)]
@@ -16,7 +17,7 @@ LINES = [f"the {'very ' * (i % 5)}Small\u00a0cat {i % 700} naïve" for i in rang
 def test_a_text_of_several_batches_is_learnt_and_encoded_alike_on_any_number_of_cores(
     settings, cores, monkeypatch
 ):
-    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    monkeypatch.setattr(THREADS, "limit", cores)
     tokenizer = learn_tokenizer(TokenizerSettings(**settings), LINES)
     corpus = encode_corpus(tokenizer, LINES)
     assert [corpus.sentence(i).tolist() for i in range(0, len(LINES), 977)] == tokenizer.encode_all(

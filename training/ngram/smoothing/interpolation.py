@@ -11,7 +11,6 @@ exactly the probability γ(h) p(w|h'). γ is 1 for contexts without a following 
 Expectation maximisation fits Jelinek–Mercer's interpolation weights on held-out text.
 """
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -21,7 +20,7 @@ import numpy as np
 from models.arrays import Float32s, Float64s, Int32s, Int64s
 from models.errors import InputError
 from models.kernels.compilation import kernel
-from models.kernels.threads import run_slices
+from models.kernels.threads import THREADS, run_slices
 from models.language_model import BOS
 from models.ngram.build import NGrams, NGramWeights
 from training.corpus import EncodedCorpus
@@ -110,7 +109,7 @@ def _interpolated(order: OrderCounts, level: Level, lower: Float64s) -> tuple[Fl
     """Compute an order's probabilities [n] and its contexts' back-off weights [m], on all cores."""
     prefixes, size = order.ngrams.prefixes, len(order.counts)
     probs, backoffs = np.empty(size), np.ones(len(order.totals))
-    middles = np.linspace(0, size, (os.cpu_count() or 1) + 1).astype(np.int64)[1:-1]
+    middles = np.linspace(0, size, THREADS.most + 1).astype(np.int64)[1:-1]
     between_contexts = np.searchsorted(prefixes, prefixes[middles] if size else []).tolist()
 
     def work(share: slice) -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from models.kernels.threads import STEP_ROWS_PER_THREAD, THREADS, run_parts, run_row_slices
+from models.neural.network import resolve_device
 from models.neural.output import log_sum_exp
 
 
@@ -69,3 +70,16 @@ def test_log_sum_exp_does_not_depend_on_the_number_of_threads(monkeypatch):
     torch.set_num_threads(1)
     assert torch.equal(shared, log_sum_exp(logits))
     torch.testing.assert_close(shared, torch.logsumexp(logits, dim=-1))
+
+
+def test_the_number_of_threads_is_that_of_the_usable_cores(monkeypatch):
+    monkeypatch.setattr(THREADS, "limit", None)
+    monkeypatch.setattr("models.cores.available_cores", lambda: 1.5)
+    monkeypatch.delenv("NUMBA_NUM_THREADS", raising=False)
+    assert THREADS.most == 2
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")  # the user's choice
+    resolve_device("cpu")
+    assert torch.get_num_threads() == 3
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    resolve_device("cpu")
+    assert torch.get_num_threads() == 2

@@ -187,7 +187,7 @@ def test_each_has_a_name_and_a_socket():
 
 @pytest.mark.parametrize(("cores", "size", "threads"), [(8, 2, 4), (8, 3, 2), (2, 4, 1)])
 def test_cores_are_shared(monkeypatch, cores, size, threads):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    monkeypatch.setattr("service.workers.pool.usable_threads", lambda: cores)
     assert crew(0, size).num_threads == threads
 
 

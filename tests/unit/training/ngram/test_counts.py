@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from models.errors import InputError
+from models.kernels.threads import THREADS
 from models.language_model import BOS, EOS, UNK
 from tests.reference.backoff import estimated_orders
 from training.corpus import EncodedCorpus
@@ -61,7 +62,7 @@ def test_ngrams_come_in_lexicographic_order():
 @pytest.mark.parametrize("cores", [1, 2, 3])
 def test_a_long_text_is_counted_alike_on_any_number_of_cores(cores, monkeypatch):
     """Kernels read about a thousand positions at once, and a core's share may begin anywhere."""
-    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    monkeypatch.setattr(THREADS, "limit", cores)
     rng = np.random.default_rng(2)
     sentences = [rng.integers(3, 9, size=rng.integers(0, 12)).tolist() for _ in range(1500)]
     marked = [[BOS, *sentence, EOS] for sentence in sentences]

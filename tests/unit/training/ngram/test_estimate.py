@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from models.errors import InputError
+from models.kernels.threads import THREADS
 from models.language_model import BOS, EOS, UNK, Vocabulary
 from models.ngram.model import NGramState
 from training.corpus import EncodedCorpus
@@ -217,7 +218,7 @@ def test_a_model_is_the_same_to_the_bit_on_any_number_of_cores(prune, monkeypatc
     words = np.random.default_rng(3).integers(3, 9, size=(300, 7)).tolist()
 
     def estimated(cores):
-        monkeypatch.setattr("os.cpu_count", lambda: cores)
+        monkeypatch.setattr(THREADS, "limit", cores)
         found = estimate(EncodedCorpus.from_sentences(words), VOCABULARY, order=4, prune=prune)
         return [array.tobytes() for array in found.model.automaton]
 
