@@ -296,6 +296,13 @@ def _provenance(metrics: Mapping[str, Any], provenance: Mapping[str, Any], vocab
                 k: v for k, v in recipe["ngram"].items() if SMOOTHING_OF_KEY.get(k, smoothing) == smoothing
             }
             facts["n-grams"] = _pairs(acting)
+    for network in (metrics, *all_parts(metrics)):
+        if own := network.get("throughput"):
+            title = f" of {network['name']}" if network is not metrics else ""
+            facts[f"throughput{title}"] = (
+                f"{own['tokens_per_second']:,.0f} tokens/s on {own['cores']:g} cores; about "
+                f"{own['expected']:,.0f} expected of {own['threads']} idle cores"
+            )
     if metrics.get("parts"):
         text = metrics.get("weights_fitted_on")
         facts["mixture weights"] = f"fitted by EM on {', '.join(text) if text else 'the validation text'}"

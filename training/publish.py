@@ -242,6 +242,8 @@ def _part_figures(trained: Trained, names: Sequence[str] = ()) -> list[dict[str,
 
 
 def _token_counts(run: RunContext) -> dict[str, bytes]:
+        if isinstance(part, Trained) and "throughput" in part.facts:
+            entry["throughput"] = part.facts["throughput"]
     """Return the file of the training text's token counts, if any."""
     train, counts = run.encoded.train, run.token_counts
     if counts is None and train.num_sentences:

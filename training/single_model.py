@@ -315,6 +315,7 @@ def _train_neural(title: str, recipe: Recipe, inputs: TrainingInputs) -> Trained
         "diagnostics": diagnose(result.model.network, inputs.texts.valid),
         **({"embeddings": started} if started else {}),
         **({"base": base_facts(inputs.base)} if inputs.base is not None else {}),
+        **({"throughput": result.throughput} if result.throughput else {}),
         **({"teachers": list(inputs.soft_targets[title].teachers)} if recipe.train.teacher else {}),
     }
     if result.model.self_normalised:

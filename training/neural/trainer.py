@@ -8,9 +8,10 @@ import ctypes
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -73,6 +74,7 @@ class TrainingResult(NamedTuple):
         stopped: reason for the end: `max_minutes`, `max_steps`, `epochs`, `patience` or `interrupted`.
         notes: messages for the user, such as changes on resume.
         seconds_before: seconds of the run before resuming.
+        throughput: facts of `ThreadTuner`, on a CPU.
     """
 
     model: NeuralModel
@@ -80,6 +82,7 @@ class TrainingResult(NamedTuple):
     stopped: str
     notes: tuple[str, ...] = ()
     seconds_before: float = 0.0
+    throughput: Mapping[str, float] = MappingProxyType({})
 
 
 def train_network(
@@ -148,19 +151,18 @@ def train_network(
             if base is not None and not run.step:
                 _validate(run)
             folder = recipe.train.tensorboard if run.processes.is_leader else ""
-            with closing(TensorBoardWriter(folder, step=run.step)) as board:
+            with closing(TensorBoardWriter(folder, step=run.step)) as board, run.tuner.running():
                 _train_until_stop(run, saver, interrupted, board, progress)
         validated = [record.valid_perplexity for record in run.history if record.valid_perplexity]
         if base is not None and min(validated, default=math.inf) > run.best.perplexity:
             run.notes.append("no validation was better than that of the base, so its weights are unchanged")
-        if board.failure:
-            run.notes.append(board.failure)
+        run.notes += filter(None, [board.failure, run.tuner.note()])
         if run.stopped == "terminated" or interrupted.terminated:
             raise Terminated(saver.failure)
     if run.best.weights is not None:
         run.network.load_state_dict(run.best.weights)
     model = NeuralModel(run.network, vocabulary, device=str(torch_device))
-    return TrainingResult(model, run.history, run.stopped, tuple(run.notes), before)
+    return TrainingResult(model, run.history, run.stopped, tuple(run.notes), before, run.tuner.facts())
 
 
 def _train_until_stop(
@@ -176,7 +178,8 @@ def _train_until_stop(
             if run.done >= 1:
                 break
             consistent = False
-            rate, norm, status = _update(run, segment, interrupted)
+            with run.tuner.measured(segment.inputs.size):
+                rate, norm, status = _update(run, segment, interrupted)
             before, run.done = run.done, run.schedule.done(run.step, seconds=status.seconds)
             run.average.add(run.done)
             perplexity = _validate(run) if _crosses(before, run.done, validations) else None
@@ -185,7 +188,7 @@ def _train_until_stop(
                 board.add(run.history[-1])
             consistent = True
             best = "" if math.isinf(run.best.perplexity) else f", valid {run.best.perplexity:.1f}"
-            speed = f"{run.tokens / max(run.schedule.seconds, 1e-9):,.0f} tokens/s"
+            speed = f"{run.tokens / max(run.schedule.seconds, 1e-9):,.0f} tokens/s{run.tuner.shortage}"
             note = f"perplexity {math.exp(min(run.loss, 50)):.1f}{best}, {speed}"
             progress.advance(100 * (run.done - before), note)
             if status.terminated or status.interrupted:

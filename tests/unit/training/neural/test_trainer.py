@@ -17,6 +17,7 @@ from training.evaluation.evaluate import evaluate
 from training.neural import trainer
 from training.neural.distributed import Processes
 from training.neural.settings import TrainSettings
+from training.neural.threads import ThreadTuner
 from training.neural.trainer import train_network
 from training.progress import Progress
 from training.recipe import Recipe
@@ -312,6 +313,32 @@ def test_progress_ends_at_a_hundred_per_cent(fit):
     progress = Sum()
     fit(progress=progress, max_steps=13)
     assert progress.total == pytest.approx(100)
+
+
+def test_lacking_cores_are_reported(fit, monkeypatch):
+    """A process of one thread that waits for a core three quarters of the time."""
+    clocks = {
+        name: itertools.count(step=step) for name, step in (("clock", 3), ("cpu", 0.75), ("waits", 2.25))
+    }
+    tuner = ThreadTuner(
+        clock=lambda: next(clocks["clock"]),
+        cpu_clock=lambda: next(clocks["cpu"]),
+        waits=lambda: {"1": next(clocks["waits"])},
+    )
+    monkeypatch.setattr("training.neural.run.ThreadTuner", lambda _: tuner)
+    notes = []
+
+    class Listening(Progress):
+        def advance(self, _=1, note=""):
+            notes.append(note)
+
+    result = fit(progress=Listening(), max_steps=5)
+    assert notes[0].endswith(" tokens/s on 0.2 of 1 cores")
+    assert "this process got 0.25 of 1 cores" in result.notes[0]
+    tokens = QUICK["batch_size"] * QUICK["bptt_length"]
+    assert result.throughput == pytest.approx(
+        {"tokens_per_second": tokens / 3, "expected": tokens / 3 * 4, "cores": 0.25, "threads": 1}, rel=0.01
+    )
 
 
 @pytest.mark.parametrize("missing", ["train", "valid"])
