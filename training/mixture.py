@@ -8,7 +8,7 @@ reads the test text again. A static mixture of n-gram models becomes one n-gram 
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
-from itertools import chain, count
+from itertools import chain, compress, count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,6 +55,9 @@ from training.single_model import (
     train_single,
 )
 from training.static_mixture import id_translation, mix_statically, union_tokenizer
+
+_MIN_WEIGHT = 1e-3
+"""Weight that a part needs, in some context, to be used."""
 
 _WITHOUT_FEATURES = {NGramModel.family, CacheModel.family}
 
@@ -191,16 +194,16 @@ def mix_dynamically(
             name = f"{part_title(parts[index])} with cache"
         stages[index], caches = with_cache(name, stages[index], caches), None
     if len(stages) > 1:
-        log_probs = {split: np.stack([s.targets[split].log_probs for s in stages], axis=1) for split in texts}
-        weights = _fit_weights(log_probs["valid"], readings["valid"].context_lengths, models)
-        mixed = {split: _mix(log_probs[split], weights, r.context_lengths) for split, r in readings.items()}
+        stages, unused, weights, mixed = _fit_used(stages, readings, recipe, has_cache=caches is not None)
+        _note_unused(unused, inputs)
         name = title if caches is None else f"{title} without cache"
         mixture = MixtureModel([inner.part.model for inner in stages], **weights)
-        stages = [stage(name, mixture, weights, stages, mixed)]
+        whole = stage(name, mixture, weights, stages, mixed)
+        stages = [whole._replace(part=whole.part._replace(unused=unused))]
     if caches is not None:
         stages = [with_cache(title, stages[0], caches)]
-    whole: Trained = stages[0].part
-    return whole
+    trained: Trained = stages[0].part
+    return trained
 
 
 def check_mixing_plan(recipe: Recipe, families: Sequence[str]) -> None:
@@ -234,6 +237,47 @@ def _fit_weights(
         table = fit_weights_by_context(log_probs, lengths, num_lengths=size, weights=common)
         weights["weights_by_context"] = table.tolist()
     return weights
+
+
+def _fit_used(
+    stages: Sequence[_Stage], readings: Mapping[str, PartScores], recipe: Recipe, *, has_cache: bool
+) -> tuple[list[_Stage], list[Any], dict[str, Any], dict[str, Float32s]]:
+    """Fit weights, and again without parts that have none, unless the recipe keeps these.
+
+    Args:
+        stages: stages of all parts.
+        readings: context lengths by split.
+        recipe: recipe of the mixture.
+        has_cache: whether a cache around the mixture uses features of a part, which stays.
+
+    Returns:
+        The stages of used parts, the unused parts, the weights, and the mixture's log-probabilities by split.
+    """
+    models = [one.part.model for one in stages]
+    log_probs = {split: np.stack([s.targets[split].log_probs for s in stages], axis=1) for split in readings}
+    lengths = {split: reading.context_lengths for split, reading in readings.items()}
+    weights = _fit_weights(log_probs["valid"], lengths["valid"], models)
+    table = np.asarray([weights["weights"], *weights.get("weights_by_context", ())])
+    is_used = (table.max(axis=0) >= _MIN_WEIGHT) | (not recipe.mixture.drop_unused)
+    is_used[_cached_part(models)] |= has_cache
+    if not is_used.all():
+        matcher = find_context_matcher(models)
+        if matcher is not None and not is_used[matcher]:  # no part has these contexts
+            lengths = dict.fromkeys(lengths)
+        log_probs = {split: values[:, is_used] for split, values in log_probs.items()}
+        models = list(compress(models, is_used))
+        weights = _fit_weights(log_probs["valid"], lengths["valid"], models)
+    mixed = {split: _mix(values, weights, lengths[split]) for split, values in log_probs.items()}
+    unused = [one.part for one in compress(stages, ~is_used)]
+    return list(compress(stages, is_used)), unused, weights, mixed
+
+
+def _note_unused(parts: Sequence[Trained | Checkpoint], inputs: TrainingInputs) -> None:
+    problem = (
+        f"is not part of the model: its weight is below {_MIN_WEIGHT:g}; mixture.drop_unused=false keeps it"
+    )
+    if inputs.runs is not None:
+        inputs.runs.notes += [f"{part_title(part)} {problem}" for part in parts]
 
 
 def _mix(parts: Float32s, weights: Mapping[str, Any], lengths: Int64s | None) -> Float32s:

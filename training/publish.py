@@ -92,8 +92,8 @@ def publish(registry: Registry, name: str, trained: Trained, run: RunContext) ->
     """Describe a trained model and publish it.
 
     The checkpoint embeds a dynamic mixture's parts, or the model inside a cache,
-    but no parts of a static mixture. Parts are also published if `publish_parts`
-    is set. In an empty registry, the model becomes default, not a part.
+    but no parts of a static mixture. Parts, also unused ones, are also published if
+    `publish_parts` is set. In an empty registry, the model becomes default, not a part.
 
     Raises:
         InputError: a model name is invalid.
@@ -103,7 +103,8 @@ def publish(registry: Registry, name: str, trained: Trained, run: RunContext) ->
     check_name(name)
     embeds = _has_embedded_parts(trained)
     publishes = trained.recipe.mixture.publish_parts
-    parts_to_write = trained.parts if embeds or publishes else ()
+    parts_to_write = (*trained.parts, *(trained.unused if publishes else ())) if embeds or publishes else ()
+    num_parts = len(trained.parts)
     is_first = publishes and not registry.models()
     with tempfile.TemporaryDirectory() as folder:
         parts, names = list[Path](), list[str]()
@@ -112,11 +113,15 @@ def publish(registry: Registry, name: str, trained: Trained, run: RunContext) ->
                 path = _part_directory(registry if publishes else None, part, run, Path(folder) / str(number))
                 parts.append(path)
                 names.append(part_title(part) if path.is_relative_to(folder) else version_address(path))
-        description = describe_model(name, trained, run, part_names=names)
+        description = describe_model(name, trained, run, part_names=names[:num_parts])
         version = registry.publish(
             name,
             lambda directory: write_checkpoint(
-                directory, trained.model, run.tokenizer, description, parts=parts if embeds else ()
+                directory,
+                trained.model,
+                run.tokenizer,
+                description,
+                parts=parts[:num_parts] if embeds else (),
             ),
         )
     if is_first:  # a part, published first, is the default until now
@@ -202,12 +207,12 @@ def describe_checkpoint(
         "python": platform.python_version(),
         "git_commit": _git_commit(),
         "hardware": {"machine": platform.machine(), "cpus": os.cpu_count(), "system": platform.system()},
+        "usable_cores": available_cores(),
     }
     description = CheckpointDescription(created, metrics, provenance, golden, extra_files, direction)
     card = model_card_files(name, model, tokenizer.kind, description, histories)
     return description._replace(card={**card, **extra_files})
 
-        "usable_cores": available_cores(),
 
 def golden_sentences(text: EncodedCorpus) -> list[list[int]]:
     """Return a held-out text's first sentences as inputs of the self-test."""
@@ -237,13 +242,13 @@ def _part_figures(trained: Trained, names: Sequence[str] = ()) -> list[dict[str,
         inner = _part_figures(part) if isinstance(part, Trained) else []
         entry = {"name": name, "family": part.model.family, "weight": weight}
         entry |= {"step_ms": step_milliseconds(part.model), **figures}
+        if isinstance(part, Trained) and "throughput" in part.facts:
+            entry["throughput"] = part.facts["throughput"]
         found.append(entry | ({"parts": inner} if inner else {}))
     return found
 
 
 def _token_counts(run: RunContext) -> dict[str, bytes]:
-        if isinstance(part, Trained) and "throughput" in part.facts:
-            entry["throughput"] = part.facts["throughput"]
     """Return the file of the training text's token counts, if any."""
     train, counts = run.encoded.train, run.token_counts
     if counts is None and train.num_sentences:
@@ -270,12 +275,14 @@ def _part_directory(
         return part.path
     if registry is not None and not _has_embedded_parts(part):
         return registry.fetch(publish(registry, part.title, part, run))
+    unused = () if registry is None else part.unused
     parts = [
         _part_directory(registry, inner, run, scratch.with_name(f"{scratch.name}.{number}"))
-        for number, inner in enumerate(part.parts if _has_embedded_parts(part) else ())
+        for number, inner in enumerate((*part.parts, *unused) if _has_embedded_parts(part) else ())
     ]
     scratch.mkdir()
-    write_checkpoint(scratch, part.model, run.tokenizer, describe_model(part.title, part, run), parts=parts)
+    description = describe_model(part.title, part, run)
+    write_checkpoint(scratch, part.model, run.tokenizer, description, parts=parts[: len(part.parts)])
     return scratch
 
 

@@ -242,6 +242,8 @@ class MixtureSettings(_Table):
         context: context for fitting weights and for figures: `sentence` resets the state at every line;
             `stream` carries it across lines. Unset means `stream` with a cache, else `sentence`.
         cache: add a cache of the last tokens, with the settings in `[cache]`; one part is then enough.
+        drop_unused: leave parts out of a dynamic mixture whose weights are all below 0.001, and fit the others' weights
+            again; a part whose features the cache around the mixture uses stays.
     """
 
     kind: Literal["dynamic", "static"] = "dynamic"
@@ -252,13 +254,15 @@ class MixtureSettings(_Table):
     weights: Literal["global", "by-order"] = "global"
     context: Literal["sentence", "stream"] | None = None
     cache: bool = False
+    drop_unused: bool = True
 
-    @field_validator("weights", "context", "cache")
+    @field_validator("weights", "context", "cache", "drop_unused")
     @classmethod
     def _check_dynamic_key(cls, value: Any, info: ValidationInfo) -> Any:
-        if value not in {"global", None, False} and info.data.get("kind") == "static":
+        is_set = value is not cls.model_fields[str(info.field_name)].default
+        if is_set and info.data.get("kind") == "static":
             raise ValueError("a static mixture is one n-gram model; use mixture.kind=dynamic")
-        if value is True and info.data.get("context") == "sentence":  # of `cache`
+        if info.field_name == "cache" and value and info.data.get("context") == "sentence":
             raise ValueError("mixture.context=sentence empties the cache at every line; use stream")
         return value
 

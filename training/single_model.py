@@ -97,6 +97,7 @@ class Trained(NamedTuple):
         seconds: wall time of training, without texts, tokenizer and figures.
         parts: parts of a mixture: newly trained or published models.
         part_figures: figures of each part on the same texts.
+        unused: parts without weight, left out of a mixture.
     """
 
     title: str
@@ -108,6 +109,7 @@ class Trained(NamedTuple):
     seconds: float
     parts: "Sequence[Trained | Checkpoint]" = ()
     part_figures: Sequence[Figures] = ()
+    unused: "Sequence[Trained | Checkpoint]" = ()
 
     @property
     def context(self) -> Context:
@@ -313,9 +315,9 @@ def _train_neural(title: str, recipe: Recipe, inputs: TrainingInputs) -> Trained
         "stopped": result.stopped,
         "device": inputs.device,
         "diagnostics": diagnose(result.model.network, inputs.texts.valid),
+        **({"throughput": result.throughput} if result.throughput else {}),
         **({"embeddings": started} if started else {}),
         **({"base": base_facts(inputs.base)} if inputs.base is not None else {}),
-        **({"throughput": result.throughput} if result.throughput else {}),
         **({"teachers": list(inputs.soft_targets[title].teachers)} if recipe.train.teacher else {}),
     }
     if result.model.self_normalised:

@@ -1,23 +1,31 @@
 """Mixtures fitted in one pass over each text: reported metrics match the resulting models."""
 
 import json
+from functools import partial
 
+import httpx
 import numpy as np
 import pytest
 
 from models.checkpoint.load import load_checkpoint
 from models.errors import InputError
+from service.settings import Settings
 from tests.support import families
+from tests.support.services import running
 from training import commands
 from training.commands import run_train
 from training.evaluation.evaluate import evaluate
 from training.mixture import check_mixing_plan, corpus_context_lengths, mix_dynamically
+from training.mixture_fitting import fit_weights, fit_weights_by_context
 from training.progress import SILENT
 from training.recipe import load_recipe
 from training.single_model import Trained, TrainingInputs
 from training.texts import EncodedTexts
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
+
+KEPT, DROPPED = "mixture.drop_unused=false", "mixture.drop_unused=true"
+"""The small networks of these tests predict little; most tests keep them."""
 
 TEXTS = EncodedTexts(families.corpus(), families.corpus(120, seed=3), families.corpus(90, seed=4))
 SMALL = [
@@ -33,7 +41,7 @@ SMALL = [
 
 
 def mixed(assignments, *names):
-    recipe = load_recipe("mixture", assignments)
+    recipe = load_recipe("mixture", [KEPT, *assignments])
     parts = [Trained(name, recipe, families.model(name), (), {}, {}, 0.0) for name in names]
     inputs = TrainingInputs(families.tokenizer(), TEXTS, "cpu", SILENT)
     return mix_dynamically("m", recipe, parts, inputs, began=0.0)
@@ -107,6 +115,60 @@ def test_context_lengths_of_a_text_are_those_met_on_the_way(context):
     assert found.tolist() == expected
 
 
+@pytest.fixture
+def useless(monkeypatch):
+    """Return a function that gives a part of a mixture no weight, in the first fit."""
+
+    def without_weight(fit, count, index, log_probs, *arguments, **options):
+        weights = fit(log_probs, *arguments, **options)
+        if log_probs.shape[1] == count:
+            weights = np.ones_like(weights)
+            weights[..., index] = 1e-6
+        return weights / weights.sum(axis=-1, keepdims=True)
+
+    def patch(index, count):
+        for fit in (fit_weights, fit_weights_by_context):
+            changed = partial(without_weight, fit, count, index)
+            monkeypatch.setattr(f"training.mixture.{fit.__name__}", changed)
+
+    return patch
+
+
+@pytest.mark.parametrize("assignments", [[], [BY_ORDER], [BY_ORDER, CACHE, "cache.window=50"]])
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_a_part_without_weight_is_left_out(useless, assignments, index):
+    names = ["ngram", "lstm", "gru"]
+    useless(index, 3)
+    whole = mixed([DROPPED, *assignments], *names)
+    mixture = whole if whole.model.family == "mixture" else whole.parts[0]
+    # the features of the LSTM are those of the cache
+    kept = [
+        name
+        for number, name in enumerate(names)
+        if number != index or (name == "lstm" and CACHE in assignments)
+    ]
+    assert [part.title for part in mixture.parts] == kept
+    assert [part.title for part in mixture.unused] == [name for name in names if name not in kept]
+    assert len(mixture.model.parts) == len(mixture.facts["weights"]) == len(mixture.part_figures) == len(kept)
+    assert bool(mixture.model.weights_by_context) == (BY_ORDER in assignments and index != 0)
+    measured = evaluate(whole.model, TEXTS.valid, context=whole.context, progress=SILENT)
+    assert measured.facts()["logprob"] == pytest.approx(whole.figures["valid"]["logprob"], rel=1e-4)
+
+
+def test_a_recipe_keeps_parts_without_weight(useless):
+    useless(1, 3)
+    whole = mixed([], "ngram", "lstm", "gru")
+    assert len(whole.parts) == 3
+    assert whole.unused == []
+
+
+def test_a_weight_in_one_context_is_enough(monkeypatch):
+    rows = [[1 - 1e-5, 1e-5]] * families.model("ngram").num_context_lengths
+    fitted = {"weights": rows[0], "weights_by_context": [*rows[1:], [0.99, 0.01]]}
+    monkeypatch.setattr("training.mixture._fit_weights", lambda *_: fitted)
+    assert len(mixed([BY_ORDER, DROPPED], "ngram", "lstm").parts) == 2
+
+
 def test_plans_that_no_part_can_fulfil_are_refused_by_key():
     with pytest.raises(InputError, match=r"mixture\.weights is 'by-order', but no part .* are neural, gru"):
         check_mixing_plan(load_recipe("mixture", [BY_ORDER]), ["neural", "gru"])
@@ -122,6 +184,7 @@ def test_plans_that_no_part_can_fulfil_are_refused_by_key():
         (["mixture.cache=true", "mixture.context=sentence"], "mixture.context=sentence"),
         (["mixture.kind=static", "mixture.weights=by-order"], "static mixture is one n-gram model"),
         (["mixture.kind=static", "mixture.cache=true"], "static mixture is one n-gram model"),
+        (["mixture.kind=static", "mixture.drop_unused=false"], "static mixture is one n-gram model"),
     ],
 )
 def test_recipe_keys_that_do_not_go_together_are_refused(assignments, said):
@@ -138,7 +201,7 @@ def corpus(tmp_path_factory):
 
 def trained(corpus, folder, *assignments):
     """Train and publish a mixture by its recipe, and load it."""
-    settings = [*SMALL, *assignments]
+    settings = [*SMALL, KEPT, *assignments]
     result = run_train("mixture", name="m", registry=folder, corpus=[corpus], assignments=settings)
     return result, load_checkpoint(folder / "m" / "versions" / "1")
 
@@ -176,12 +239,48 @@ def test_published_parts_are_those_that_were_trained_not_what_they_become_on_the
     assert [part["name"] for part in inner["parts"]] == ["ngram", "lstm"]
 
 
+@pytest.mark.parametrize(("index", "kept"), [(0, "lstm"), (1, "ngram")])
+@pytest.mark.parametrize("cache", ["false", "true"])
+def test_a_mixture_of_one_is_published_and_its_unused_part_too(corpus, tmp_path, useless, index, kept, cache):
+    useless(index, 2)
+    unused = {"lstm": "ngram", "ngram": "lstm"}[kept]
+    settings = [f"mixture.cache={cache}", BY_ORDER, DROPPED, "mixture.publish_parts=true"]
+    result, checkpoint = trained(corpus, tmp_path, *settings)
+    if unused == "lstm" and cache == "true":  # the cache uses its features
+        kept, unused = "both", ""
+    note = f"{unused} is not part of the model: its weight is below 0.001; mixture.drop_unused=false keeps it"
+    assert (note in result["notes"]) == bool(unused)
+    assert sorted(path.name for path in tmp_path.glob("[!.]*")) == ["lstm", "m", "ngram"]
+    mixture = checkpoint.model.inner if cache == "true" else checkpoint.model
+    assert [part.family for part in mixture.parts] == (["ngram", "lstm"] if kept == "both" else [kept])
+    with running(Settings(registry=str(tmp_path), models="m", watch_interval_s=0)) as server:
+        for path, body in (
+            ("next-token", {"context": "the"}),
+            ("score", {"texts": ["the cat sat"]}),
+            ("autocomplete", {"text": "the c"}),
+            ("generate", {"prompt": "the", "max_tokens": 3}),
+        ):
+            reply = httpx.post(f"{server.url}/v1/{path}", json=body)
+            assert reply.status_code == 200, reply.text
+
+
 def test_the_card_has_the_figures_of_the_parts_within_parts(corpus, tmp_path):
     result, _ = trained(corpus, tmp_path, "mixture.cache=true")
     assert [part["name"] for part in result["parts"][0]["parts"]] == ["ngram", "lstm"]
     card = (tmp_path / "m/versions/1/MODEL_CARD.md").read_text()
     for part in result["parts"][0]["parts"]:
         assert f"| {part['name']} | {part['weight']:.3f} | valid |" in card
+
+
+def test_the_card_has_the_throughput_of_each_network(corpus, tmp_path, monkeypatch):
+    facts = {"tokens_per_second": 3870.0, "expected": 4010.0, "cores": 1.9, "threads": 2}
+    monkeypatch.setattr("training.neural.threads.ThreadTuner.facts", lambda _: facts)
+    result, _ = trained(corpus, tmp_path, 'mixture.parts=[{recipe="gru"}]')
+    assert [part.get("throughput") for part in result["parts"]] == [None, facts, facts]
+    card = (tmp_path / "m/versions/1/MODEL_CARD.md").read_text()
+    for name in ("lstm", "gru"):
+        expected = "3,870 tokens/s on 1.9 cores; about 4,010 expected of 2 idle cores"
+        assert f"- throughput of {name}: {expected}" in card
 
 
 def test_a_published_model_gets_a_cache(corpus, tmp_path):
