@@ -1,7 +1,7 @@
-"""Processor cores that this process may use: its affinity's, at most its control groups' quotas.
+"""Processor cores that this process may use: by its affinity and by quotas.
 
-A control group (cgroup) limits memory and processor time of a container or a system service. A group
-inside others has their limits, too.
+A control group (cgroup) limits memory and processor time of a container or a system
+service. A group inside others has their limits, too.
 """
 
 import math
@@ -15,9 +15,10 @@ _QUOTA_FILES = (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
 
 
 def group_folders(controller: str, cgroup: Path = CGROUP, own: Path = _OWN_GROUPS) -> Iterator[Path]:
-    """Yield folders of this process's control groups, the innermost first: of version 2, then 1.
+    """Yield folders of this process's control groups: of version 2, then 1.
 
-    In a container the mounted root is often the container's group, so folders may be missing.
+    The innermost is first. In a container the mounted root is often the container's
+    group, so folders may be missing.
 
     Args:
         controller: name of a controller, such as `memory`.
@@ -36,9 +37,9 @@ def group_folders(controller: str, cgroup: Path = CGROUP, own: Path = _OWN_GROUP
 
 
 def available_cores(cgroup: Path = CGROUP, own: Path = _OWN_GROUPS) -> float:
-    """Return the number of cores that this process may use, above 0; a quota makes it a fraction.
+    """Return the number of cores that this process may use, above 0.
 
-    See `group_folders` for the arguments.
+    A quota makes it a fraction. See `group_folders` for the arguments.
     """
     affinity = getattr(os, "sched_getaffinity", None)  # of Linux
     cores = float((len(affinity(0)) if affinity else os.cpu_count()) or 1)
@@ -51,7 +52,8 @@ def usable_threads(setting: str = "") -> int:
     With a quota of 1.5 cores, one thread would leave a third of the time unused.
 
     Args:
-        setting: environment variable, such as OMP_NUM_THREADS, whose number, if any, is returned instead.
+        setting: environment variable, such as OMP_NUM_THREADS, whose number, if any, is
+            returned instead.
     """
     chosen = os.environ.get(setting, "")  # noqa: TID251 - read by numba or OpenMP, too
     return int(chosen) if chosen.isdecimal() and int(chosen) else math.ceil(available_cores())

@@ -1,4 +1,7 @@
-"""Status of running trainings, which a training writes beside a registry's saved runs and services of it show."""
+"""Status of running trainings, for services of their registry.
+
+A training writes it into a file beside the saved runs.
+"""
 
 import contextlib
 import time
@@ -50,7 +53,10 @@ def remove_status(folder: Path, name: str) -> None:
 
 
 def read_statuses(folder: Path) -> list[TrainingStatus]:
-    """Return the running trainings of a registry by its work folder, by name; damaged and old files are skipped."""
+    """Return the running trainings of a registry by its work folder, by name.
+
+    Damaged and old files are skipped.
+    """
     return list(_read_statuses(folder / RUNS_FOLDER / _STATUS_FOLDER))
 
 

@@ -111,8 +111,8 @@ class Settings(BaseSettings):
     watch_interval_s: float = Field(5.0, ge=0)
     """Seconds between polls of the registry; new versions and moved aliases are loaded and served; 0 disables it"""
     num_threads: int | None = Field(None, ge=1)
-    """Maximum number of threads of a network's computation; unset uses the cores that affinity and quota allow, or the
-    worker's share of them"""
+    """Maximum number of threads of a network's computation; unset uses the cores that
+    affinity and quota allow, or the worker's share of them"""
     workers: int = Field(1, ge=1, le=256)
     """Number of processes that serve the port; one that dies is restarted. Memory and request limits such as
     `GRAMOPHONE_MEMORY_BUDGET` and `GRAMOPHONE_MAX_QUEUED_REQUESTS` apply to each worker"""

@@ -1,4 +1,7 @@
-"""The default models: each is published as soon as it is trained, and a stopped run continues with the missing ones."""
+"""The default models: each is published as soon as it is trained.
+
+A stopped run continues with the missing ones.
+"""
 
 from typing import Any
 

@@ -251,7 +251,8 @@ def _fit_used(
         has_cache: whether a cache around the mixture uses features of a part, which stays.
 
     Returns:
-        The stages of used parts, the unused parts, the weights, and the mixture's log-probabilities by split.
+        The stages of used parts, the unused parts, the weights, and the mixture's
+        log-probabilities by split.
     """
     models = [one.part.model for one in stages]
     log_probs = {split: np.stack([s.targets[split].log_probs for s in stages], axis=1) for split in readings}
@@ -273,11 +274,11 @@ def _fit_used(
 
 
 def _note_unused(parts: Sequence[Trained | Checkpoint], inputs: TrainingInputs) -> None:
-    problem = (
-        f"is not part of the model: its weight is below {_MIN_WEIGHT:g}; mixture.drop_unused=false keeps it"
-    )
+    problem = f"is not part of the model: its weight is below {_MIN_WEIGHT:g}"
     if inputs.runs is not None:
-        inputs.runs.notes += [f"{part_title(part)} {problem}" for part in parts]
+        for part in parts:
+            note = f"{part_title(part)} {problem}; mixture.drop_unused=false keeps it"
+            inputs.runs.notes.append(note)
 
 
 def _mix(parts: Float32s, weights: Mapping[str, Any], lengths: Int64s | None) -> Float32s:

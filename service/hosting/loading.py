@@ -58,7 +58,7 @@ _MEMORY_FILES = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
-"""Files of a control group's limit and use of memory, and the name of its droppable page cache: versions 2 and 1."""
+"""Files of a group's limit and use of memory, and the name of its droppable page cache."""
 
 _MAPPED_SUFFIXES = (".bin", ".safetensors")
 _TOKENIZER = "tokenizer"

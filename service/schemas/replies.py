@@ -545,7 +545,7 @@ class ModelList:
     data: list[ModelCard]
     """the models."""
     training: list[TrainingStatus] = field(default_factory=list)
-    """running trainings of models of the registry, as of the last look at it; served once they are published."""
+    """running trainings of the registry's models, as of the last look at it."""
 
 
 @dataclass(slots=True)

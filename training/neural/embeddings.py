@@ -85,35 +85,42 @@ def read_embeddings(path: Path, vocabulary: Vocabulary, *, size: int) -> Embeddi
 
 
 def count_embeddings(corpus: EncodedCorpus, num_tokens: int, *, size: int, seed: int) -> Embeddings:
-    """Compute vectors of a text's tokens by their neighbours, as a start that saves a network's first updates.
+    """Compute vectors of tokens by their neighbours, which save a network's first updates.
 
-    They are the left singular vectors of the positive pointwise mutual information of tokens and the most frequent
-    tokens up to two places before and, separately, after them, times the square roots of the singular values
-    (Levy and Goldberg 2014, "Neural word embedding as implicit matrix factorization"; Levy et al. 2015).
-    A pair at distance d counts 1/d.
+    They are the left singular vectors, times the roots of the singular values, of
+    the positive pointwise mutual information of tokens and neighbours (Levy and
+    Goldberg 2014, "Neural word embedding as implicit matrix factorization"; Levy et
+    al. 2015). Neighbours are the most frequent tokens up to two places before and,
+    separately, after a token; a pair at distance d counts 1/d.
 
     Args:
         corpus: training text; of a long one, the beginning is read.
         num_tokens: size of the vocabulary, V.
-        size: width of the vectors, E; the last columns are 0 if the vocabulary is smaller.
+        size: width of the vectors, E; the last columns of a smaller vocabulary are 0.
         seed: seed of the randomised decomposition (Halko et al. 2011).
     """
     ids = corpus.with_boundaries()[:_MAX_COUNTED].astype(np.int64)
-    pairs = [ids[:-distance] * num_tokens + ids[distance:] for distance in range(1, _WINDOW + 1)]
-    weights = np.repeat([1 / distance for distance in range(1, _WINDOW + 1)], [*map(len, pairs)])
+    pairs, weights = [], []
+    for distance in range(1, _WINDOW + 1):
+        pairs.append(ids[:-distance] * num_tokens + ids[distance:])
+        weights.append(np.full(len(pairs[-1]), 1 / distance))
     keys, places = np.unique(np.concatenate(pairs), return_inverse=True)
-    counts = np.bincount(places, weights)
+    counts = np.bincount(places, np.concatenate(weights))
     first, second = keys // num_tokens, keys % num_tokens
-    frequent = np.zeros(num_tokens, np.bool_)
-    frequent[np.argsort(-np.bincount(ids, minlength=num_tokens), kind="stable")[:_NUM_CONTEXTS]] = True
-    totals = [np.bincount(side, counts, num_tokens) for side in (first, second)]
-    information = np.log(counts * counts.sum() / (totals[0][first] * totals[1][second]))
-    parts = [
-        (rows[chosen], columns[chosen] + shift, information[chosen])
-        for rows, columns, shift in ((first, second, 0), (second, first, num_tokens))
-        for chosen in [(information > 0) & frequent[columns]]
-    ]
-    rows, columns, values = map(np.concatenate, zip(*parts, strict=True))
+    expected = (
+        np.bincount(first, counts, num_tokens)[first]
+        * np.bincount(second, counts, num_tokens)[second]
+        / counts.sum()
+    )
+    information = np.log(counts / expected)
+    ranks = np.argsort(-np.bincount(ids, minlength=num_tokens), kind="stable")
+    is_frequent = np.zeros(num_tokens, np.bool_)
+    is_frequent[ranks[:_NUM_CONTEXTS]] = True
+    after = (information > 0) & is_frequent[second]
+    before = (information > 0) & is_frequent[first]
+    rows = np.concatenate([first[after], second[before]])
+    columns = np.concatenate([second[after], num_tokens + first[before]])
+    values = np.concatenate([information[after], information[before]])
     matrix = torch.sparse_coo_tensor(
         torch.from_numpy(np.stack([rows, columns])),
         torch.from_numpy(values.astype(np.float32)),
@@ -122,9 +129,10 @@ def count_embeddings(corpus: EncodedCorpus, num_tokens: int, *, size: int, seed:
     ).coalesce()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        left, singular, _ = torch.svd_lowrank(matrix, q=min(size, num_tokens), niter=_POWER_ITERATIONS)
+        width = min(size, num_tokens)
+        left, singular, _ = torch.svd_lowrank(matrix, q=width, niter=_POWER_ITERATIONS)
     vectors = np.zeros((num_tokens, size), np.float32)
-    vectors[:, : len(singular)] = (left * singular.sqrt()).numpy()
+    vectors[:, :width] = (left * singular.sqrt()).numpy()
     found = np.unique(rows)
     return Embeddings(found, vectors[found])
 

@@ -103,8 +103,9 @@ class TrainSettings(BaseModel):
         patience: number of consecutive validations without improvement after which the run ends.
         save_minutes: interval in minutes between saves of the state.
         tensorboard: folder for TensorBoard files; empty for none.
-        embeddings: word2vec, fastText or GloVe text file with initial token vectors; `counts` for vectors computed
-            of the training text, which learn faster than random ones; empty for random ones.
+        embeddings: word2vec, fastText or GloVe text file with initial token vectors;
+            `counts` for vectors computed of the training text, which learn faster than
+            random ones; empty for random ones.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", serialize_by_alias=True)

@@ -1,7 +1,8 @@
-"""Number of torch's threads during a training on a CPU, adapted to the cores that the process gets.
+"""Number of torch's threads during a training on a CPU, by the cores that it gets.
 
-Threads of one operation wait for each other, and spin meanwhile. If other programs delay one of them, the
-others lose their time, too: on a busy machine, one thread can read ten times as much text as two.
+Threads of one operation wait for each other, and spin meanwhile. If other programs
+delay one of them, the others lose their time, too: on a busy machine, one thread can
+read ten times as much text as two.
 """
 
 import math
@@ -23,9 +24,9 @@ _TASKS = Path("/proc/self/task")
 
 
 def read_waits() -> dict[str, float]:
-    """Return the seconds for which each thread was ready to run, but had no core; empty except on Linux.
+    """Return the seconds for which each thread was ready to run, but had no core.
 
-    They include the time without a core because of a quota.
+    Empty except on Linux. They include the time without a core because of a quota.
     """
     waits = dict[str, float]()
     for file in _TASKS.glob("*/schedstat"):
@@ -34,26 +35,28 @@ def read_waits() -> dict[str, float]:
     return waits
 
 
-class ThreadTuner:
+class CoreTuner:
     """Tuner of the number of torch's threads, by the time that updates take.
 
-    In windows of two seconds, it compares the processor time of this process with the time for which its
-    threads waited for a core. Below a share of 0.8 it tries half as many threads, and above
-    it, twice as many, at most those at the beginning. It keeps the number that reads more tokens per
-    second; after each vain attempt, it waits for twice as many windows. Nothing changes if the process
-    gets its cores, or the user set OMP_NUM_THREADS.
+    In windows of two seconds, it compares the processor time of this process with the
+    time for which its threads waited for a core. Below a share of 0.8 it tries half as
+    many threads, and above it, twice as many, at most those at the beginning. It keeps
+    the number that reads more tokens per second; after each vain attempt, it waits for
+    twice as many windows. Nothing changes if the process gets its cores, or the user
+    set OMP_NUM_THREADS.
 
     Args:
         on_cpu: measure and adapt; False for a training on a GPU.
         clock: monotonic clock in seconds.
         cpu_clock: processor time of all threads in seconds.
-        waits: total seconds without a core, by thread; empty if unknown: then all time that is not
-            processor time counts.
+        waits: total seconds without a core, by thread; empty if unknown: then all time
+            that is not processor time counts.
 
     Attributes:
         most: number of threads at the beginning.
         threads: current number of threads.
-        shortage: cores of the last window, for the progress; empty if the process had as many as it wanted.
+        shortage: cores of the last window, for the progress; empty if the process had
+            as many as it wanted.
     """
 
     def __init__(
@@ -74,14 +77,16 @@ class ThreadTuner:
         self._windows = self._lacking = 0
         # share of cores, threads and expected tokens per second of the window least disturbed
         self._best = (0.0, 0, 0.0)
-        self._before: tuple[int, float] | None = (
-            None  # during an attempt: threads and tokens per second before
-        )
+        # during an attempt: threads and tokens per second before
+        self._before: tuple[int, float] | None = None
         self._pause, self._left = 1, 0
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Adapt torch's threads inside the block, beginning with fewer on a busy machine; restore them after it."""
+        """Adapt torch's threads inside the block, and restore them after it.
+
+        On a busy machine, it begins with fewer.
+        """
         if self._adapts:
             matrix, until = torch.ones(_PROBE_SIZE, _PROBE_SIZE), self._clock() + _PROBE_S
             self._waited = self._waits()
@@ -116,11 +121,12 @@ class ThreadTuner:
             self._adapt(speed, share)
 
     def facts(self) -> dict[str, float]:
-        """Return tokens per second in updates, the number expected of idle cores, cores used, and the most.
+        """Return tokens per second in updates, those expected of idle cores, and cores.
 
-        Expected are the tokens per second of the least disturbed window, divided by the share of all cores
-        that it had. That is too low if its threads spun, waiting for each other, and
-        too high by the overhead of several threads if it had one. Empty before the first window.
+        Expected are the tokens per second of the least disturbed window, divided by the
+        share of all cores that it had. That is too low if its threads spun, waiting for
+        each other, and too high by the overhead of several threads if it had one. Empty
+        before the first window.
         """
         if not self._windows:
             return {}
@@ -143,7 +149,7 @@ class ThreadTuner:
         )
 
     def _end_window(self) -> float:
-        """Begin a window; return the share of the wanted processor time that the process had in the last."""
+        """Begin a window; return the share of the wanted time that the last one had."""
         waits, before = self._waits(), self._waited
         seconds, cpu_s, _ = self._window.tolist()
         waited = sum(max(total - before.get(thread, 0.0), 0.0) for thread, total in waits.items())

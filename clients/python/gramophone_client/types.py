@@ -339,7 +339,7 @@ class ModelList(Reply):
     """the models."""
 
     training: list[TrainingStatus] = Field([], validate_default=True)
-    """running trainings of models of the registry, as of the last look at it; served once they are published."""
+    """running trainings of the registry's models, as of the last look at it."""
 
 
 class NextReply(Reply):

@@ -1929,7 +1929,7 @@ export interface components {
             data: components["schemas"]["ModelCard"][];
             /**
              * Training
-             * @description running trainings of models of the registry, as of the last look at it; served once they are published.
+             * @description running trainings of the registry's models, as of the last look at it.
              */
             training?: components["schemas"]["TrainingStatus"][];
         };
@@ -2172,7 +2172,7 @@ export interface components {
         };
         /**
          * Profile
-         * @description Saved weights for re-ranking.
+         * @description Tuned weights for re-ranking, saved in a registry.
          */
         Profile: {
             /**
@@ -7481,7 +7481,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Saved weights for re-ranking. */
+            /** @description Tuned weights for re-ranking, saved in a registry. */
             200: {
                 headers: {
                     [name: string]: unknown;

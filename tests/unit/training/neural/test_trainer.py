@@ -17,7 +17,7 @@ from training.evaluation.evaluate import evaluate
 from training.neural import trainer
 from training.neural.distributed import Processes
 from training.neural.settings import TrainSettings
-from training.neural.threads import ThreadTuner
+from training.neural.threads import CoreTuner
 from training.neural.trainer import train_network
 from training.progress import Progress
 from training.recipe import Recipe
@@ -320,12 +320,12 @@ def test_lacking_cores_are_reported(fit, monkeypatch):
     clocks = {
         name: itertools.count(step=step) for name, step in (("clock", 3), ("cpu", 0.75), ("waits", 2.25))
     }
-    tuner = ThreadTuner(
+    tuner = CoreTuner(
         clock=lambda: next(clocks["clock"]),
         cpu_clock=lambda: next(clocks["cpu"]),
         waits=lambda: {"1": next(clocks["waits"])},
     )
-    monkeypatch.setattr("training.neural.run.ThreadTuner", lambda _: tuner)
+    monkeypatch.setattr("training.neural.run.CoreTuner", lambda _: tuner)
     notes = []
 
     class Listening(Progress):
