@@ -39,8 +39,8 @@ _OUTPUT = (f"{_INT8}.output", f"{_INT8}.matrix")
 _NGRAM = (
     ("models.ngram.top_k",),
     ("models.ngram.scoring", "models.ngram.build"),
-    ("models.ngram.texts",),
 )
+_NGRAM_TEXTS = ("models.ngram.texts",)
 
 
 class KernelGroup(NamedTuple):
@@ -67,7 +67,7 @@ PIECES = KernelGroup(("models.completion.text_hashes", "models.completion.fronti
 """Kernels that complete words by pieces or characters."""
 
 ALL_GROUPS = (
-    *(KernelGroup(names) for names in _NGRAM),
+    *(KernelGroup(names) for names in (*_NGRAM, _NGRAM_TEXTS)),
     KernelGroup((f"{_INT8}.layers", *_OUTPUT, "models.neural.output")),
     DECODING,
     KernelGroup(
@@ -91,15 +91,17 @@ _GROUPS_OF_FAMILIES = {
 }
 
 
-def groups_of(family: str, *, quantised: bool = False) -> list[KernelGroup]:
+def groups_of(family: str, *, quantised: bool = False, of_words: bool = True) -> list[KernelGroup]:
     """Return the kernels of a family, without a model's parts, layer normalisation and attention.
 
     Args:
         family: of the model; networks compute in int8.
         quantised: whether an n-gram model's values have eight bits.
+        of_words: whether its tokens are words.
     """
     if family == NGRAM_FAMILY:
-        return [KernelGroup(names, version=int(quantised)) for names in _NGRAM]
+        names_of_groups = (*_NGRAM, *((_NGRAM_TEXTS,) if of_words else ()))
+        return [KernelGroup(names, version=int(quantised)) for names in names_of_groups]
     return [_GROUPS_OF_FAMILIES[family]] if family in _GROUPS_OF_FAMILIES else []
 
 
@@ -114,13 +116,14 @@ def needed_groups(directory: Path, *, int8: bool) -> list[KernelGroup]:
         CheckpointError: a file is damaged.
     """
     groups = list[KernelGroup]()
+    of_words = read_config(directory / TOKENIZER_FILE).get("kind") == WordTokenizer.kind
     for path in directory.rglob(MANIFEST_FILE):
         family = read_manifest(path.parent).family
         if family == NGRAM_FAMILY:
-            groups += groups_of(family, quantised=Automaton.load(path.with_name(AUTOMATON_FILE)).quantised)
+            automaton = Automaton.load(path.with_name(AUTOMATON_FILE))
+            groups += groups_of(family, quantised=automaton.quantised, of_words=of_words)
         elif int8 or family not in QUANTISABLE_FAMILIES:
             groups += groups_of(family)
-    of_words = read_config(directory / TOKENIZER_FILE).get("kind") == WordTokenizer.kind
     return [*groups, WORDS if of_words else PIECES, DECODING]
 
 

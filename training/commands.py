@@ -21,7 +21,7 @@ from models.completion.prefix import MAX_EDITS
 from models.completion.ranking import RankingSettings
 from models.errors import InputError, ModelNotFoundError, require_package
 from models.files import atomic_writer
-from models.precompile import DECODING, PIECES, WORDS, compile_groups, groups_of
+from models.precompile import DECODING, WORDS, compile_groups, groups_of
 from models.slot_model import with_slots
 from models.slots import Slots, check_slots
 from models.tokenizers import WordTokenizer
@@ -130,9 +130,10 @@ def run_train(
         if is_leader:  # compile, during the training, what evaluation and serving need
             groups = [group for network in networks.values() for group in groups_of(network.neural.cell)]
             if recipe.family != "neural":
-                groups += groups_of(NGRAM_FAMILY, quantised=recipe.ngram.quantize_bits is not None)
-            completed_by = [] if recipe.tokenizer.kind == WordTokenizer.kind else [PIECES]
-            compile_groups([WORDS, *groups, *completed_by, *([DECODING] if networks else [])])
+                of_words = recipe.tokenizer.kind == WordTokenizer.kind
+                quantised = recipe.ngram.quantize_bits is not None
+                groups += groups_of(NGRAM_FAMILY, quantised=quantised, of_words=of_words)
+            compile_groups([WORDS, *groups, *([DECODING] if networks else [])])
         with (
             _resume_hint(runs.resume_hint, processes),
             runs.locked() if networks and is_leader else contextlib.nullcontext(),
