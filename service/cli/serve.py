@@ -73,13 +73,13 @@ def serve_while_training(registry: str, *, trains: bool) -> None:
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     try:
         from models.checkpoint.registry import open_registry
-        from models.precompile import PIECES, compile_groups
+        from models.precompile import DECODING, PIECES, compile_groups
         from service.app import serve as run
         from service.settings import read_settings
 
         settings, store = read_settings(registry=registry), open_registry(registry, create=True)
         if trainer is not None and settings.workers == 1:  # processes cannot be forked beside threads
-            compile_groups([PIECES])  # what the service needs and the training does not
+            compile_groups([PIECES, DECODING])  # what the service needs and the training does not
         while trainer is not None and not store.models():
             if trainer.poll() is not None:
                 raise typer.Exit(trainer.returncode or 1)
