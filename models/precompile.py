@@ -128,7 +128,7 @@ def needed_groups(directory: Path, *, int8: bool) -> list[KernelGroup]:
 
 
 def compile_groups(groups: Iterable[KernelGroup]) -> list[Future[None]]:
-    """Start to compile kernels of groups that are not stored yet, in as many processes as usable cores.
+    """Start to compile kernels of groups that are not stored yet, one process per usable core.
 
     The first call of such a kernel here waits for the other process. If processes cannot start or
     code cannot be stored, each kernel is compiled at its first call instead.

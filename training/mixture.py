@@ -242,24 +242,20 @@ def _fit_weights(
 def _fit_used(
     stages: Sequence[_Stage], readings: Mapping[str, PartScores], recipe: Recipe, *, has_cache: bool
 ) -> tuple[list[_Stage], list[Any], dict[str, Any], dict[str, Float32s]]:
-    """Fit weights, and again without parts that have none, unless the recipe keeps these.
+    """Fit weights, and again without unused parts, unless the recipe keeps these.
 
-    Args:
-        stages: stages of all parts.
-        readings: context lengths by split.
-        recipe: recipe of the mixture.
-        has_cache: whether a cache around the mixture uses features of a part, which stays.
+    The part whose features a cache around the mixture uses stays.
 
     Returns:
-        The stages of used parts, the unused parts, the weights, and the mixture's
-        log-probabilities by split.
+        Stages in use, unused parts, weights, and log-probabilities by split.
     """
     models = [one.part.model for one in stages]
     log_probs = {split: np.stack([s.targets[split].log_probs for s in stages], axis=1) for split in readings}
     lengths = {split: reading.context_lengths for split, reading in readings.items()}
     weights = _fit_weights(log_probs["valid"], lengths["valid"], models)
-    table = np.asarray([weights["weights"], *weights.get("weights_by_context", ())])
-    is_used = (table.max(axis=0) >= _MIN_WEIGHT) | (not recipe.mixture.drop_unused)
+    table = [weights["weights"], *weights.get("weights_by_context", ())]
+    is_used = np.max(table, axis=0) >= _MIN_WEIGHT
+    is_used |= not recipe.mixture.drop_unused
     is_used[_cached_part(models)] |= has_cache
     if not is_used.all():
         matcher = find_context_matcher(models)
@@ -269,16 +265,19 @@ def _fit_used(
         models = list(compress(models, is_used))
         weights = _fit_weights(log_probs["valid"], lengths["valid"], models)
     mixed = {split: _mix(values, weights, lengths[split]) for split, values in log_probs.items()}
+    used = list(compress(stages, is_used))
     unused = [one.part for one in compress(stages, ~is_used)]
-    return list(compress(stages, is_used)), unused, weights, mixed
+    return used, unused, weights, mixed
 
 
 def _note_unused(parts: Sequence[Trained | Checkpoint], inputs: TrainingInputs) -> None:
-    problem = f"is not part of the model: its weight is below {_MIN_WEIGHT:g}"
-    if inputs.runs is not None:
-        for part in parts:
-            note = f"{part_title(part)} {problem}; mixture.drop_unused=false keeps it"
-            inputs.runs.notes.append(note)
+    if inputs.runs is None:
+        return
+    for title in map(part_title, parts):
+        inputs.runs.notes.append(
+            f"{title} is not part of the model: its weight is below {_MIN_WEIGHT:g}; "
+            "mixture.drop_unused=false keeps it"
+        )
 
 
 def _mix(parts: Float32s, weights: Mapping[str, Any], lengths: Int64s | None) -> Float32s:

@@ -299,9 +299,10 @@ def _provenance(metrics: Mapping[str, Any], provenance: Mapping[str, Any], vocab
     for network in (metrics, *all_parts(metrics)):
         if own := network.get("throughput"):
             title = f" of {network['name']}" if network is not metrics else ""
+            reached, expected = own["tokens_per_second"], own["expected"]
             facts[f"throughput{title}"] = (
-                f"{own['tokens_per_second']:,.0f} tokens/s on {own['cores']:g} cores; about "
-                f"{own['expected']:,.0f} expected of {own['threads']} idle cores"
+                f"{reached:,.0f} tokens/s in updates on {own['cores']:.2g} cores; "
+                f"about {expected:,.0f} expected of {own['threads']:g} idle cores"
             )
     if metrics.get("parts"):
         text = metrics.get("weights_fitted_on")

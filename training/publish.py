@@ -103,8 +103,10 @@ def publish(registry: Registry, name: str, trained: Trained, run: RunContext) ->
     check_name(name)
     embeds = _has_embedded_parts(trained)
     publishes = trained.recipe.mixture.publish_parts
-    parts_to_write = (*trained.parts, *(trained.unused if publishes else ())) if embeds or publishes else ()
-    num_parts = len(trained.parts)
+    parts_to_write = trained.parts if embeds or publishes else ()
+    num_parts = len(parts_to_write)
+    if publishes:
+        parts_to_write = [*parts_to_write, *trained.unused]
     is_first = publishes and not registry.models()
     with tempfile.TemporaryDirectory() as folder:
         parts, names = list[Path](), list[str]()
@@ -275,10 +277,12 @@ def _part_directory(
         return part.path
     if registry is not None and not _has_embedded_parts(part):
         return registry.fetch(publish(registry, part.title, part, run))
-    unused = () if registry is None else part.unused
+    inner_parts = part.parts if _has_embedded_parts(part) else ()
+    if registry is not None:
+        inner_parts = [*inner_parts, *part.unused]
     parts = [
         _part_directory(registry, inner, run, scratch.with_name(f"{scratch.name}.{number}"))
-        for number, inner in enumerate((*part.parts, *unused) if _has_embedded_parts(part) else ())
+        for number, inner in enumerate(inner_parts)
     ]
     scratch.mkdir()
     description = describe_model(part.title, part, run)

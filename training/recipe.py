@@ -242,9 +242,8 @@ class MixtureSettings(_Table):
         context: context for fitting weights and for figures: `sentence` resets the state at every line;
             `stream` carries it across lines. Unset means `stream` with a cache, else `sentence`.
         cache: add a cache of the last tokens, with the settings in `[cache]`; one part is then enough.
-        drop_unused: leave parts out of a dynamic mixture whose weights are all below
-            0.001, and fit the others' weights again; a part whose features the cache
-            around the mixture uses stays.
+        drop_unused: leave parts out of a dynamic mixture whose weights are all below 0.001, except one
+            whose features the cache around the mixture uses.
     """
 
     kind: Literal["dynamic", "static"] = "dynamic"

@@ -159,7 +159,7 @@ class _SkipInitialisation(TorchFunctionMode):
 
 
 def resolve_device(name: str) -> torch.device:
-    """Return the device of a name, with TF32 disabled on CUDA, and torch's threads limited to the usable cores.
+    """Return the device of a name, with TF32 disabled on CUDA, and threads limited on a CPU.
 
     cuDNN's recurrent kernels, unlike matrix products, round factors to ten bits by default; scores would
     differ from the CPU's by more than the golden test allows.

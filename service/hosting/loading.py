@@ -58,7 +58,7 @@ _MEMORY_FILES = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
-"""Files of a group's limit and use of memory, and the name of its droppable page cache."""
+"""Files of a group's limit and use of memory, and key of its page cache: versions 2 and 1."""
 
 _MAPPED_SUFFIXES = (".bin", ".safetensors")
 _TOKENIZER = "tokenizer"
@@ -175,11 +175,11 @@ def system_memory(cgroup: Path = CGROUP, meminfo: Path = MEMINFO) -> SystemMemor
         for name, _, value in (line.partition(":") for line in meminfo.read_text().splitlines())
     }
     total = machine["MemTotal"]
-    own = SystemMemory(total - machine["MemAvailable"], total)
+    of_machine = SystemMemory(total - machine["MemAvailable"], total)
     limited = (
         _group_memory(folder, *files) for folder in group_folders("memory", cgroup) for files in _MEMORY_FILES
     )
-    return min([own, *filter(None, limited)], key=lambda memory: memory.limit)
+    return min([of_machine, *filter(None, limited)], key=lambda memory: memory.limit)
 
 
 def _group_memory(group: Path, limit_file: str, usage_file: str, droppable: str) -> SystemMemory | None:

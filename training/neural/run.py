@@ -31,7 +31,7 @@ from training.neural.embeddings import Embeddings, initialise_embeddings
 from training.neural.losses.sampled import make_loss
 from training.neural.settings import TrainSettings
 from training.neural.streams import SoftTargets, Streams
-from training.neural.threads import CoreTuner
+from training.neural.threads import ThreadTuner
 from training.progress import SILENT, HistoryRecord
 from training.recipe import Recipe
 
@@ -434,7 +434,7 @@ class TrainingRun:
         self.stopped = ""
         self.notes: list[str] = []
         self.soft_targets = soft_targets
-        self.tuner = CoreTuner(device.type == "cpu")
+        self.tuner = ThreadTuner(device.type == "cpu")
 
     def raise_dropout(self) -> None:
         """Set the dropout of values, rising linearly over the run (Morerio et al. 2017, "curriculum dropout")."""

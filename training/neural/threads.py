@@ -1,8 +1,7 @@
-"""Number of torch's threads during a training on a CPU, by the cores that it gets.
+"""Number of torch's threads in a training on a CPU, adapted to the cores that it gets.
 
-Threads of one operation wait for each other, and spin meanwhile. If other programs
-delay one of them, the others lose their time, too: on a busy machine, one thread can
-read ten times as much text as two.
+Threads of an operation spin while they wait for each other. On a busy machine,
+one thread can read five times as much text as two.
 """
 
 import math
@@ -24,10 +23,7 @@ _TASKS = Path("/proc/self/task")
 
 
 def read_waits() -> dict[str, float]:
-    """Return the seconds for which each thread was ready to run, but had no core.
-
-    Empty except on Linux. They include the time without a core because of a quota.
-    """
+    """Return each thread's seconds in which it was ready but had no core; empty except on Linux."""
     waits = dict[str, float]()
     for file in _TASKS.glob("*/schedstat"):
         with suppress(OSError):  # the thread ended
@@ -35,28 +31,25 @@ def read_waits() -> dict[str, float]:
     return waits
 
 
-class CoreTuner:
+class ThreadTuner:
     """Tuner of the number of torch's threads, by the time that updates take.
 
-    In windows of two seconds, it compares the processor time of this process with the
-    time for which its threads waited for a core. Below a share of 0.8 it tries half as
-    many threads, and above it, twice as many, at most those at the beginning. It keeps
-    the number that reads more tokens per second; after each vain attempt, it waits for
-    twice as many windows. Nothing changes if the process gets its cores, or the user
-    set OMP_NUM_THREADS.
+    In windows of two seconds, it compares the process's time on cores with its threads'
+    time without. If the process had less than 0.8 of both, it tries half the threads, else
+    twice, up to the first number, and keeps what reads more tokens per second. After
+    each vain attempt, it waits for twice as many windows. A process that
+    gets its cores, and one with OMP_NUM_THREADS, keep their threads.
 
     Args:
-        on_cpu: measure and adapt; False for a training on a GPU.
+        on_cpu: False, for a GPU, measures and changes nothing.
         clock: monotonic clock in seconds.
-        cpu_clock: processor time of all threads in seconds.
-        waits: total seconds without a core, by thread; empty if unknown: then all time
-            that is not processor time counts.
+        cpu_clock: processor seconds of all threads.
+        waits: like `read_waits`; if empty, all but processor time counts.
 
     Attributes:
-        most: number of threads at the beginning.
-        threads: current number of threads.
-        shortage: cores of the last window, for the progress; empty if the process had
-            as many as it wanted.
+        most: threads at the beginning.
+        threads: threads now.
+        shortage: cores of the last window; empty if enough.
     """
 
     def __init__(
@@ -71,25 +64,26 @@ class CoreTuner:
         self.shortage = ""
         self._window_s = _WINDOW_S if on_cpu else math.inf
         self._adapts = on_cpu and self.most > 1 and not environ.get("OMP_NUM_THREADS")
-        # seconds, processor seconds and tokens
-        self._window, self._totals = np.zeros(3), np.zeros(3)
+        # seconds, processor seconds, tokens
+        self._window = np.zeros(3)
+        self._totals = np.zeros(3)
         self._waited = waits()
+        self._cpu_began = cpu_clock()
         self._windows = self._lacking = 0
-        # share of cores, threads and expected tokens per second of the window least disturbed
+        # of the least disturbed window: share, threads, expected speed
         self._best = (0.0, 0, 0.0)
-        # during an attempt: threads and tokens per second before
+        # threads and speed before an attempt
         self._before: tuple[int, float] | None = None
-        self._pause, self._left = 1, 0
+        self._pause = 1
+        self._left = 0
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Adapt torch's threads inside the block, and restore them after it.
-
-        On a busy machine, it begins with fewer.
-        """
+        """Adapt torch's threads inside the block; on a busy machine, begin with fewer."""
         if self._adapts:
-            matrix, until = torch.ones(_PROBE_SIZE, _PROBE_SIZE), self._clock() + _PROBE_S
-            self._waited = self._waits()
+            matrix = torch.ones(_PROBE_SIZE, _PROBE_SIZE)
+            until = self._clock() + _PROBE_S
+            self._end_window()
             with self.measured():
                 while self._clock() < until:
                     torch.mm(matrix, matrix)
@@ -112,7 +106,9 @@ class CoreTuner:
             return
         self._totals += self._window
         speed, share = read / seconds, self._end_window()
-        self.shortage = f" on {cpu_s / seconds:.1f} of {self.most} cores" if share < _ENOUGH else ""
+        self.shortage = ""
+        if share < _ENOUGH:
+            self.shortage = f" on {cpu_s / seconds:.1f} of {self.most} cores"
         self._windows += 1
         self._lacking += share < _ENOUGH or self.threads < self.most
         expected = speed / share * self.most / self.threads
@@ -121,12 +117,11 @@ class CoreTuner:
             self._adapt(speed, share)
 
     def facts(self) -> dict[str, float]:
-        """Return tokens per second in updates, those expected of idle cores, and cores.
+        """Return tokens per second in updates, reached and expected, cores used and all.
 
-        Expected are the tokens per second of the least disturbed window, divided by the
-        share of all cores that it had. That is too low if its threads spun, waiting for
-        each other, and too high by the overhead of several threads if it had one. Empty
-        before the first window.
+        Expected is the speed of the least disturbed window, divided by its share of
+        all cores: too low if its threads spun, too high by the overhead of
+        several if it had one. Empty before the first window.
         """
         if not self._windows:
             return {}
@@ -135,40 +130,53 @@ class CoreTuner:
             "tokens_per_second": tokens / seconds,
             "expected": self._best[-1],
             "cores": cpu_s / seconds,
+            "threads": self.most,
         }
-        return {name: float(f"{value:.3g}") for name, value in figures.items()} | {"threads": self.most}
+        return {name: float(f"{value:.3g}") for name, value in figures.items()}
 
     def note(self) -> str:
         """Describe a lack of cores in most windows; empty without one."""
         if 2 * self._lacking <= self._windows:
             return ""
         facts = self.facts()
+        reached, expected = facts["tokens_per_second"], facts["expected"]
         return (
-            f"this process got {facts['cores']:g} of {self.most} cores (others use them, or a quota does): "
-            f"{facts['tokens_per_second']:,.0f} tokens/s, about {facts['expected']:,.0f} expected of idle cores"
+            f"this process got {facts['cores']:.2g} of {self.most} cores "
+            "(others use them, or a quota does): "
+            f"{reached:,.0f} tokens/s in updates, about {expected:,.0f} expected of idle cores"
         )
 
     def _end_window(self) -> float:
-        """Begin a window; return the share of the wanted time that the last one had."""
+        """Begin a window; return the share of the last that the process had cores."""
         waits, before = self._waits(), self._waited
-        seconds, cpu_s, _ = self._window.tolist()
-        waited = sum(max(total - before.get(thread, 0.0), 0.0) for thread, total in waits.items())
+        cpu_now = self._cpu_clock()
+        # with the time between updates, as the waits
+        cpu_s = cpu_now - self._cpu_began
+        waited = sum(now - before.get(thread, 0.0) for thread, now in waits.items())
         if not waits:
-            waited = max(self.threads * seconds - cpu_s, 0.0)
-        self._window[:], self._waited = 0, waits
-        return max(cpu_s, 1e-6) / max(cpu_s + waited, 1e-6)
+            seconds, cpu_s, _ = self._window.tolist()
+            waited = self.threads * seconds - cpu_s
+        self._window[:] = 0
+        self._waited = waits
+        self._cpu_began = cpu_now
+        cpu_s = max(cpu_s, 1e-6)
+        return cpu_s / (cpu_s + max(waited, 0.0))
 
     def _adapt(self, speed: float, share: float) -> None:
         """End an attempt, or begin one with half or twice the threads."""
         if self._before is not None:
             (threads, slower), self._before = self._before, None
-            is_better = speed >= _MIN_GAIN * slower
-            if not is_better:
+            if speed >= _MIN_GAIN * slower:
+                self._pause = 1
+            else:
                 self._set(threads)
-            self._left = self._pause = 1 if is_better else min(2 * self._pause, _MAX_PAUSE)
+                self._pause = min(2 * self._pause, _MAX_PAUSE)
+            self._left = self._pause
             return
         self._left -= 1
-        wanted = self.threads // 2 if share < _ENOUGH else 2 * self.threads
+        wanted = 2 * self.threads
+        if share < _ENOUGH:
+            wanted = self.threads // 2
         wanted = max(1, min(wanted, self.most))
         if self._left <= 0 and wanted != self.threads:
             self._before = self.threads, speed

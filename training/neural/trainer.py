@@ -74,7 +74,7 @@ class TrainingResult(NamedTuple):
         stopped: reason for the end: `max_minutes`, `max_steps`, `epochs`, `patience` or `interrupted`.
         notes: messages for the user, such as changes on resume.
         seconds_before: seconds of the run before resuming.
-        throughput: facts of `CoreTuner`, on a CPU.
+        throughput: facts of `ThreadTuner`, on a CPU.
     """
 
     model: NeuralModel

@@ -274,12 +274,12 @@ def test_the_card_has_the_figures_of_the_parts_within_parts(corpus, tmp_path):
 
 def test_the_card_has_the_throughput_of_each_network(corpus, tmp_path, monkeypatch):
     facts = {"tokens_per_second": 3870.0, "expected": 4010.0, "cores": 1.9, "threads": 2}
-    monkeypatch.setattr("training.neural.threads.CoreTuner.facts", lambda _: facts)
+    monkeypatch.setattr("training.neural.threads.ThreadTuner.facts", lambda _: facts)
     result, _ = trained(corpus, tmp_path, 'mixture.parts=[{recipe="gru"}]')
     assert [part.get("throughput") for part in result["parts"]] == [None, facts, facts]
     card = (tmp_path / "m/versions/1/MODEL_CARD.md").read_text()
     for name in ("lstm", "gru"):
-        expected = "3,870 tokens/s on 1.9 cores; about 4,010 expected of 2 idle cores"
+        expected = "3,870 tokens/s in updates on 1.9 cores; about 4,010 expected of 2 idle cores"
         assert f"- throughput of {name}: {expected}" in card
 
 

@@ -22,6 +22,7 @@ SMALL = [
     "train.max_minutes=5",
     "train.batch_size=2",
     "train.bptt_length=4",
+    "mixture.drop_unused=false",
 ]
 
 

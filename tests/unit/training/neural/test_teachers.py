@@ -330,6 +330,7 @@ ONLY_TEACHER = [
 def test_a_network_that_only_teaches_is_no_part_of_the_mixture(registry):
     folder, text = registry
     publishing = [*ONLY_TEACHER, "mixture.publish_parts=true", "mixture.weights=by-order"]
+    publishing += ["mixture.drop_unused=false"]
     inside = folder.parent / "only-teacher"
     result = run_train("mixture", name="m", registry=inside, corpus=[text], assignments=publishing)
     assert [part["name"] for part in result["parts"]] == ["ngram@1", "gru@1"]

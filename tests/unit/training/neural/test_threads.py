@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from training.neural.threads import CoreTuner, read_waits
+from training.neural.threads import ThreadTuner, read_waits
 
 
 class Machine:
@@ -38,7 +38,7 @@ class Machine:
 
     def tuner(self, **options):
         waits = (lambda: {"1": self.waited}) if self.knows_waits else dict
-        return CoreTuner(clock=lambda: self.now, cpu_clock=lambda: self.cpu, waits=waits, **options)
+        return ThreadTuner(clock=lambda: self.now, cpu_clock=lambda: self.cpu, waits=waits, **options)
 
     def train(self, tuner, updates):
         """Run updates; return the threads of each."""
@@ -82,8 +82,8 @@ def test_a_busy_machine_lets_a_training_begin_with_fewer_threads(monkeypatch, kn
         assert tuner.shortage == " on 0.3 of 4 cores"
     assert machine.history == [1, 4]
     assert tuner.note() == (
-        "this process got 0.3 of 4 cores (others use them, or a quota does): 100 tokens/s, about 1,330 expected of "
-        "idle cores"
+        "this process got 0.3 of 4 cores (others use them, or a quota does): 100 tokens/s in updates, about 1,330 "
+        "expected of idle cores"
     )
 
 
@@ -163,7 +163,7 @@ def test_training_on_a_gpu_is_neither_measured_nor_changed(monkeypatch):
 def test_a_thread_that_ended_does_not_hide_the_others_waits(monkeypatch):
     machine = Machine(monkeypatch, threads=2)
     waits = {"1": 0.0, "2": 100.0}
-    tuner = CoreTuner(clock=lambda: machine.now, cpu_clock=lambda: machine.cpu, waits=lambda: dict(waits))
+    tuner = ThreadTuner(clock=lambda: machine.now, cpu_clock=lambda: machine.cpu, waits=lambda: dict(waits))
     with tuner.measured(10):
         machine.run(3)
     del waits["2"]
