@@ -47,9 +47,12 @@ def write_status(folder: Path, status: TrainingStatus) -> None:
 
 
 def remove_status(folder: Path, name: str) -> None:
-    """Remove the status of a training that has ended."""
+    """Remove the status of a training that has ended, and folders that are then empty."""
+    path = _status_file(folder, name)
     with contextlib.suppress(OSError):
-        _status_file(folder, name).unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
+        path.parent.rmdir()
+        path.parent.parent.rmdir()
 
 
 def read_statuses(folder: Path) -> list[TrainingStatus]:

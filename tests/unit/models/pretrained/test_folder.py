@@ -326,7 +326,7 @@ def test_small_models_learn_from_a_pretrained_one_and_mix_with_it(folder, tmp_pa
         name="mixed",
         registry=registry,
         corpus=[text],
-        assignments=['mixture.recipes=["ngram"]', 'mixture.models=["large"]'],
+        assignments=['mixture.recipes=["ngram"]', 'mixture.models=["large"]', "mixture.drop_unused=false"],
     )
     store = open_registry(registry)
     loaded = load_checkpoint(store.fetch(store.resolve(mixed["model"])))
