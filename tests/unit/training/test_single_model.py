@@ -41,7 +41,7 @@ def run(tmp_path, corpus, monkeypatch):
                 if updated and self.left == 0:
                     raise KeyboardInterrupt
 
-        monkeypatch.setattr(commands, "console_progress", Impatient)
+        monkeypatch.setattr("training.progress.console_progress", Impatient)
         settings = [*SET, *more.pop("settings", [])]
         return commands.run_train(
             recipe, name="m", registry=tmp_path / "registry", corpus=[corpus], assignments=settings, **more
@@ -91,7 +91,7 @@ def test_finished_parts_of_a_mixture_are_not_trained_again(run, monkeypatch):
     def fail(*_, **__):
         raise ZeroDivisionError
 
-    settings = ['mixture.recipes=["ngram","lstm"]', "ngram.order=2"]
+    settings = ['mixture.recipes=["ngram","lstm"]', "ngram.order=2", "mixture.drop_unused=false"]
     with monkeypatch.context() as patch:
         patch.setattr("training.mixture.mix_dynamically", fail)
         with pytest.raises(ZeroDivisionError):
