@@ -37,13 +37,13 @@ class TrainingStatus:
 
 
 _FILE = TypeAdapter(tuple[float, TrainingStatus])
-"""Content of a file: the time in seconds since 1970, and the status."""
+"""Content of a file: the time of the machine's monotonic clock in seconds, and the status."""
 
 
 def write_status(folder: Path, status: TrainingStatus) -> None:
     """Write a training's status into a registry's work folder; a failure is ignored."""
     with contextlib.suppress(OSError):
-        replace_file(_status_file(folder, status.name), _FILE.dump_json((time.time(), status)))
+        replace_file(_status_file(folder, status.name), _FILE.dump_json((time.monotonic(), status)))
 
 
 def remove_status(folder: Path, name: str) -> None:
@@ -58,7 +58,8 @@ def remove_status(folder: Path, name: str) -> None:
 def read_statuses(folder: Path) -> list[TrainingStatus]:
     """Return the running trainings of a registry by its work folder, by name.
 
-    Damaged and old files are skipped.
+    Damaged and old files are skipped, and those of other machines or an earlier start of
+    this one, whose clocks began at another time.
     """
     return list(_read_statuses(folder / RUNS_FOLDER / _STATUS_FOLDER))
 
@@ -80,7 +81,7 @@ def _read_statuses(folder: Path) -> Iterator[TrainingStatus]:
     for path in sorted(folder.glob("*.json")):
         with contextlib.suppress(OSError, ValueError):
             written_s, status = _FILE.validate_json(path.read_bytes())
-            if time.time() - written_s < _STALE_S:
+            if 0 <= time.monotonic() - written_s < _STALE_S:
                 yield status
 
 
