@@ -130,7 +130,17 @@ def ngram_and_mixture(registry, data):
     novels = [f"--corpus={path}" for path in sorted((data / "novels").glob("*.train.txt.xz"))]
     train(registry, "ngram", "ngram", *novels, *words, "--set", "ngram.order=5")
     texts = (f"--corpus={small / 'train.txt.xz'}", f"--valid={small / 'valid.txt.xz'}")
-    train(registry, "mixture", "mixture", *texts, *words, "--set", "train.max_steps=30")
+    train(
+        registry,
+        "mixture",
+        "mixture",
+        *texts,
+        *words,
+        "--set",
+        "train.max_steps=30",
+        "--set",
+        "mixture.drop_unused=false",
+    )
 
 
 def free_port():

@@ -31,11 +31,11 @@ def oldest_versions():
 def folder(request):
     """Yield a folder with an environment `bin/` and a `registry` of a mixture, trained elsewhere."""
     with tempfile.TemporaryDirectory(prefix="extras-", ignore_cleanup_errors=True) as name:
-        sizes = ("tokenizer.vocab_size=1000", "train.max_steps=2", "neural.hidden_size=64")
+        sizes = ("tokenizer.vocab_size=1000", "train.max_steps=2", "mixture.drop_unused=false")
         run(
             *(sys.executable, "-m", "service.cli", "train", "quickstart", "--name", "mixture"),
             *("--corpus", str(ROOT / "README.md"), "--registry", f"{name}/registry"),
-            *(f"--set={size}" for size in (*sizes, "neural.embedding_size=64")),
+            *(f"--set={size}" for size in (*sizes, "neural.hidden_size=64", "neural.embedding_size=64")),
         )
         run(sys.executable, "-m", "venv", f"{name}/environment")
         constraints = Path(name, "constraints.txt")

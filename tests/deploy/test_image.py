@@ -55,6 +55,7 @@ def trained(image):
     """The image with models in its registry, trained by itself."""
     options = ["--name", "mixture", "--corpus", str(ROOT / "README.md"), "--set", "tokenizer.vocab_size=1000"]
     sizes = ["train.max_steps=2", "neural.hidden_size=64", "neural.embedding_size=64"]
+    sizes.append("mixture.drop_unused=false")
     with started(
         image, "gramophone", "train", "quickstart", *options, *(f"--set={size}" for size in sizes)
     ) as it:

@@ -19,6 +19,7 @@ SMALL = (
     "train.max_steps=5",
     "neural.hidden_size=32",
     "neural.embedding_size=32",
+    "mixture.drop_unused=false",
 )
 RULES = [
     rule for group in yaml.safe_load((FOLDER / "rules.yml").read_text())["groups"] for rule in group["rules"]

@@ -32,7 +32,7 @@ def soaks(tmp_path_factory):
     """Return the soak results of a service, and of one that leaks with every request; both run at once to save time."""
     folder = tmp_path_factory.mktemp("soak")
     models = ["train", "quickstart", "--name", "mixture", "--registry", str(folder / "registry")]
-    hasty = [*models, "--set", "train.max_steps=5"]
+    hasty = [*models, "--set", "train.max_steps=5", "--set", "mixture.drop_unused=false"]
     subprocess.run([sys.executable, "-m", "service.cli", *hasty], check=True, capture_output=True, cwd=ROOT)
     leak = ("--leak-kib", str(LEAK_KIB))
     working = {

@@ -46,7 +46,8 @@ def made_once(tmp_path_factory, name, make):
 def train_default_models(folder):
     """Train the default models for a few steps only."""
     command = [*GRAMOPHONE, "train", "quickstart", "--name", "mixture", "--registry", str(folder)]
-    for assignment in ("train.max_steps=20", "neural.hidden_size=32", "neural.embedding_size=32"):
+    sizes = ("train.max_steps=20", "neural.hidden_size=32", "neural.embedding_size=32")
+    for assignment in (*sizes, "mixture.drop_unused=false"):
         command += ["--set", assignment]
     subprocess.run(command, check=True)
 

@@ -25,6 +25,7 @@ validations = 1
 [mixture]
 recipes = ["ngram", "lstm"]
 publish_parts = true
+drop_unused = false
 """
 
 
