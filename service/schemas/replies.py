@@ -544,8 +544,8 @@ class ModelList:
     """always `list`."""
     data: list[ModelCard]
     """the models."""
-    training: list[TrainingStatus] = field(default_factory=list)
-    """running trainings of the registry's models, as of the last look at it."""
+    training: IfGiven[list[TrainingStatus]] = field(default_factory=list)
+    """running trainings of the registry's models, as of the last look at it; omitted without any."""
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ let polling = null;
 async function listModels() {
   let models, running;
   try {
-    ({ data: models, training: running } = await get("/v1/models"));
+    ({ data: models, training: running = [] } = await get("/v1/models"));
   } catch {
     return; // the banner shows the problem; the "back" event retries
   }

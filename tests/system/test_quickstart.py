@@ -79,7 +79,7 @@ def test_a_stopped_quickstart_answers_at_once_when_it_is_started_again(quickstar
     process, url = quickstart()
     assert answer(url, 30)["model"] == "ngram@1"
     deadline = time.monotonic() + 60
-    while not (training := httpx.get(f"{url}/v1/models").json()["training"]):
+    while not (training := httpx.get(f"{url}/v1/models").json().get("training")):
         assert time.monotonic() < deadline
         time.sleep(0.5)
     assert training[0]["name"] == "mixture"

@@ -339,7 +339,7 @@ class ModelList(Reply):
     """the models."""
 
     training: list[TrainingStatus] = Field([], validate_default=True)
-    """running trainings of the registry's models, as of the last look at it."""
+    """running trainings of the registry's models, as of the last look at it; omitted without any."""
 
 
 class NextReply(Reply):

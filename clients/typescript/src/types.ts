@@ -1929,7 +1929,7 @@ export interface components {
             data: components["schemas"]["ModelCard"][];
             /**
              * Training
-             * @description running trainings of the registry's models, as of the last look at it.
+             * @description running trainings of the registry's models, as of the last look at it; omitted without any.
              */
             training?: components["schemas"]["TrainingStatus"][];
         };
