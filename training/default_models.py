@@ -30,7 +30,7 @@ def run_quickstart(registry: Address) -> dict[str, Any]:
     mark = quickstart_mark(store)
     recipe = load_recipe(_RECIPE)
     begun = mark.read_text() if mark.exists() else ""
-    if not begun:
+    if begun not in {version.address for version in store.published()}:  # it may have been deleted
         replace_file(mark)
         shared = recipe.tokenizer.model_dump(exclude_unset=True)
         settings = [f"tokenizer.{key}={value}" for key, value in shared.items()]

@@ -210,7 +210,7 @@ class StatusProgress(_PacedProgress):
         name: name of the model.
     """
 
-    _interval_s = 1.0
+    _interval_s = 5.0  # a file's write waits for the disk, and services look as often
 
     def __init__(self, console: Progress, folder: Path, name: str) -> None:
         self._console, self._folder, self._name = console, folder, name

@@ -4,6 +4,7 @@ import pytest
 
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import open_registry
+from models.files import replace_file
 from models.training_status import is_quickstart_due, quickstart_mark
 from training import default_models
 from training.commands import run_train
@@ -79,6 +80,13 @@ def test_a_stopped_quickstart_goes_on_with_what_is_missing(small, monkeypatch):
     assert is_quickstart_due(small)
     default_models.run_quickstart(small.location)
     assert small.versions("ngram") == small.versions("lstm") == small.versions("mixture") == [1]
+    assert not quickstart_mark(small).exists()
+
+
+def test_a_quickstart_whose_models_were_deleted_begins_again(small):
+    replace_file(quickstart_mark(small), b"ngram@1")
+    default_models.run_quickstart(small.location)
+    assert small.models() == ["lstm", "mixture", "ngram"]
     assert not quickstart_mark(small).exists()
 
 
