@@ -25,15 +25,18 @@ class Raw(NamedTuple):
         return json.loads(self.body)["error"]
 
 
+_LAST_BLOCKED_PORT = 10_080  # the highest "bad port" of the Fetch standard, section 2.9
+
+
 def free_port():
-    """Return a free port outside the range of outgoing connections.
+    """Return a free port outside the range of outgoing connections, which browsers and Node's fetch connect to.
 
     A port chosen by the kernel may go to a connection of another test before the server binds it; a client
     that retries it may even connect to itself.
     """
     with socket.socket() as free:
         while True:
-            port = random.randrange(10_000, _first_outgoing_port())
+            port = random.randrange(_LAST_BLOCKED_PORT + 1, _first_outgoing_port())
             with contextlib.suppress(OSError):
                 free.bind(("127.0.0.1", port))
                 return port
