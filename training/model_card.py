@@ -297,8 +297,10 @@ def _provenance(metrics: Mapping[str, Any], provenance: Mapping[str, Any], vocab
             }
             facts["n-grams"] = _pairs(acting)
     for network in (metrics, *all_parts(metrics)):
+        title = f" of {network['name']}" if network is not metrics else ""
+        if loss := network.get("loss"):
+            facts[f"loss{title}"] = loss
         if own := network.get("throughput"):
-            title = f" of {network['name']}" if network is not metrics else ""
             reached, expected = own["tokens_per_second"], own["expected"]
             facts[f"throughput{title}"] = (
                 f"{reached:,.0f} tokens/s in updates on {own['cores']:.2g} cores; "

@@ -313,6 +313,7 @@ def _train_neural(title: str, recipe: Recipe, inputs: TrainingInputs) -> Trained
     started = {"source": source, "tokens": len(embeddings.rows)} if embeddings is not None else None
     facts = {
         "stopped": result.stopped,
+        "loss": result.loss,
         "device": inputs.device,
         "diagnostics": diagnose(result.model.network, inputs.texts.valid),
         **({"throughput": result.throughput} if result.throughput else {}),

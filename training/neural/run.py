@@ -78,6 +78,11 @@ class Schedule:
             share = max(share, seconds / (60 * self._settings.max_minutes))
         return min(share, 1.0)
 
+    def haste(self, step: int, seconds: float) -> float:
+        """Return the ratio of the completed shares of time and of updates: below 1, updates end the run."""
+        minutes = self._settings.max_minutes
+        return 0.0 if minutes is None else seconds / (60 * minutes) * self._steps / max(step, 1)
+
     def reached(self, step: int) -> Literal["max_minutes", "max_steps", "epochs"]:
         """Return the limit that ended the run after `step` updates."""
         if step < self._steps:
@@ -437,10 +442,11 @@ class TrainingRun:
         self.tuner = ThreadTuner(device.type == "cpu")
 
     def raise_dropout(self) -> None:
-        """Set the dropout of values, rising linearly over the run (Morerio et al. 2017, "curriculum dropout")."""
-        start = self.settings.dropout_start
+        """Set the dropout of values, rising linearly (Morerio et al. 2017, "curriculum dropout")."""
+        start, passes = self.settings.dropout_start, self.settings.dropout_passes
+        risen = min(1.0, self.step / (passes * self.streams.steps_per_epoch)) if passes else self.done
         for module, share in self._dropouts:
-            module.share = share * (start + (1 - start) * self.done)
+            module.share = share * (start + (1 - start) * risen)
 
     def state(self) -> dict[str, Any]:
         """Return the state for resuming; all processes call it, to gather hidden states."""

@@ -75,6 +75,7 @@ class TrainingResult(NamedTuple):
         notes: messages for the user, such as changes on resume.
         seconds_before: seconds of the run before resuming.
         throughput: facts of `ThreadTuner`, on a CPU.
+        loss: name of the loss.
     """
 
     model: NeuralModel
@@ -83,6 +84,7 @@ class TrainingResult(NamedTuple):
     notes: tuple[str, ...] = ()
     seconds_before: float = 0.0
     throughput: Mapping[str, float] = MappingProxyType({})
+    loss: str = ""
 
 
 def train_network(
@@ -149,7 +151,7 @@ def train_network(
             if run.done:
                 progress.advance(100 * run.done)
             if base is not None and not run.step:
-                _validate(run)
+                _validate(run, 0.0)
             folder = recipe.train.tensorboard if run.processes.is_leader else ""
             with closing(TensorBoardWriter(folder, step=run.step)) as board, run.tuner.running():
                 _train_until_stop(run, saver, interrupted, board, progress)
@@ -162,7 +164,8 @@ def train_network(
     if run.best.weights is not None:
         run.network.load_state_dict(run.best.weights)
     model = NeuralModel(run.network, vocabulary, device=str(torch_device))
-    return TrainingResult(model, run.history, run.stopped, tuple(run.notes), before, run.tuner.facts())
+    facts = run.tuner.facts(), run.criterion.name
+    return TrainingResult(model, run.history, run.stopped, tuple(run.notes), before, *facts)
 
 
 def _train_until_stop(
@@ -182,7 +185,7 @@ def _train_until_stop(
                 rate, norm, status = _update(run, segment, interrupted)
             before, run.done = run.done, run.schedule.done(run.step, seconds=status.seconds)
             run.average.add(run.done)
-            perplexity = _validate(run) if _crosses(before, run.done, validations) else None
+            perplexity = _validate(run, status.seconds) if _crosses(before, run.done, validations) else None
             if _crosses(before, run.done, _RECORDS_PER_VALIDATION * validations):
                 _record(run, segment.epoch, perplexity, rate=rate, norm=norm)
                 board.add(run.history[-1])
@@ -253,8 +256,8 @@ def _update(
     return rate, norm, totals
 
 
-def _validate(run: TrainingRun) -> float:
-    """Compute the validation perplexity per token, of averaged weights if any."""
+def _validate(run: TrainingRun, seconds: float) -> float:
+    """Compute the validation perplexity per token, of averaged weights if any, after the run's `seconds`."""
     with run.average.applied():
         perplexity = math.nan
         if run.processes.is_leader:
@@ -264,6 +267,7 @@ def _validate(run: TrainingRun) -> float:
         perplexity = run.processes.broadcast_value(perplexity)
         counts = run.criterion.is_final and not run.average.is_pending
         run.best.update(perplexity, run.network, counts=counts)
+        run.criterion.record_validation(perplexity, haste=run.schedule.haste(run.step, seconds))
     run.average.record_validation(perplexity)
     return perplexity
 

@@ -38,6 +38,12 @@ MAX_SAMPLED_LOGITS = 1 << 22
 _POWER = 0.75
 """Exponent that flattens the frequencies (Mikolov et al. 2013)."""
 
+_TOKENS_PER_SAMPLE, _MIN_CHOSEN_SAMPLES = 8, 512
+_MIN_RATIO = 4  # of tokens to samples
+_EARLIEST_SWITCH, _LATEST_SWITCH = 0.5, 0.9
+_MIN_GAIN = 0.01
+_MIN_HASTE = 0.5  # the exact loss takes up to twice the time
+
 
 class NoiseSampler:
     """Sampler of a fixed number of tokens without replacement, by weight.
@@ -121,10 +127,11 @@ class _SampledLoss(Loss):
     def __init__(self, layer: Softmax, sampler: NoiseSampler) -> None:
         self._layer = layer
         self._sampler = sampler
+        self.name = f"{self.name} of {sampler.samples:,} sampled tokens"
 
     @abstractmethod
     def _gradients(
-        self, own: Tensor, drawn: Tensor, targets: Tensor, noise: Tensor, *, count: int
+        self, own: Tensor, drawn: Tensor, targets: Tensor, noise: Tensor, *, cut: slice, count: int
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Compute losses [n], and the gradients of their sum / `count` for both kinds of logits.
 
@@ -133,6 +140,7 @@ class _SampledLoss(Loss):
             drawn: logits of the sample, corrected if `corrected` [n, S]; overwritten.
             targets: target ids [n].
             noise: ids of the sample, ascending [S].
+            cut: the positions among all, of which `changes` tells.
             count: number of all positions.
         """
 
@@ -156,7 +164,7 @@ class _SampledLoss(Loss):
             given, targets, inputs = features[cut].float(), ids[cut], features[cut].to(precision)
             own = (given * weight[targets]).sum(-1) + bias[targets]
             drawn = torch.addmm(biases, inputs, vectors.T)
-            losses, of_own, of_drawn = self._gradients(own, drawn, targets, noise, count=len(ids))
+            losses, of_own, of_drawn = self._gradients(own, drawn, targets, noise, cut=cut, count=len(ids))
             grad_vectors += of_drawn.T @ inputs
             grad_biases += of_drawn.sum(0, dtype=torch.float32)
             grad_weight.index_add_(0, targets, given * of_own[:, None])
@@ -185,9 +193,11 @@ class NoiseContrastive(_SampledLoss):
     the token's expected count in the noise; targets are not removed from the noise.
     """
 
+    name = "noise-contrastive estimation"
+
     @override
     def _gradients(
-        self, own: Tensor, drawn: Tensor, targets: Tensor, noise: Tensor, *, count: int
+        self, own: Tensor, drawn: Tensor, targets: Tensor, noise: Tensor, *, cut: slice, count: int
     ) -> tuple[Tensor, Tensor, Tensor]:
         scores = own - self._sampler.log_expected[targets] if self.corrected else own
         losses = logistic_rows(drawn, scale=1 / count) + functional.softplus(-scores)
@@ -203,6 +213,7 @@ class NegativeSampling(NoiseContrastive):
     """
 
     corrected = False
+    name = "negative sampling"
 
 
 class SampledSoftmax(_SampledLoss):
@@ -211,17 +222,32 @@ class SampledSoftmax(_SampledLoss):
     The logit of a sampled token is reduced by the log of its inclusion probability, and the target
     is removed from the sample, so its expected sum is that over all tokens except
     the target (Blanc and Rendle 2018). With as many samples as tokens, the loss is the full softmax.
+
+    Teachers' probabilities of sampled tokens are divided by the inclusion probability, as the network's
+    are, and those of other tokens are left out: in the mean over samples, nothing is.
     """
+
+    name = "softmax"
 
     @override
     def _gradients(
-        self, own: Tensor, drawn: Tensor, targets: Tensor, noise: Tensor, *, count: int
+        self, own: Tensor, drawn: Tensor, targets: Tensor, noise: Tensor, *, cut: slice, count: int
     ) -> tuple[Tensor, Tensor, Tensor]:
         logits = torch.cat([drawn, own[:, None].to(drawn.dtype)], dim=1)
         columns = torch.searchsorted(noise, targets[:, None]).clamp_(max=len(noise) - 1)
         others = logits.gather(1, columns).masked_fill_(noise[columns] == targets[:, None], -math.inf)
         logits.scatter_(1, columns, others)
         losses, _ = softmax_rows(logits, torch.full_like(targets, len(noise)), scale=1 / count)
+        if self.changes is not None:
+            ids, amounts = (part[cut] for part in self.changes)  # [n, K]
+            is_target, log_expected = ids == targets[:, None], self._sampler.log_expected
+            columns = torch.full_like(log_expected, -1, dtype=torch.int64)  # of each token [V]
+            columns[noise] = torch.arange(len(noise), device=noise.device)
+            places = columns[ids].masked_fill_(is_target, len(noise))
+            amounts = amounts * log_expected[ids].masked_fill_(is_target, 0).neg_().exp_() / -count
+            rows, kept = (places >= 0).nonzero(as_tuple=True)
+            places = places[rows, kept] + logits.shape[1] * rows
+            logits.put_(places, amounts[rows, kept].to(logits.dtype), accumulate=True)
         return losses, logits[:, -1].float(), logits[:, :-1]
 
 
@@ -232,34 +258,62 @@ class SwitchedLoss(Loss):
         first: loss of the first share of the run.
         then: loss for the rest of the run.
         share: share of the run, from 0 to 1, that uses the first loss.
+        min_gain: if not 0, validations also end the first loss: from half of the run on, one whose perplexity
+            is not lower by this share than the one before; and any in a run with time to spare.
+
+    Attributes:
+        switched_at: share of the run at which the second loss began; None before that.
     """
 
-    def __init__(self, first: Loss, then: Loss, *, share: float) -> None:
+    def __init__(self, first: Loss, then: Loss, *, share: float, min_gain: float = 0.0) -> None:
         self._losses = first, then
         self._share = share
-        self._current = first
+        self._min_gain = min_gain
+        self._done = 0.0
+        self._validated = math.inf  # the perplexity of the last validation
+        self.switched_at: float | None = None
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """Both names, with the share of the run between them."""
+        first, then = (loss.name for loss in self._losses)
+        return first if self.switched_at is None else f"{first}; from {self.switched_at:.0%} on, {then}"
 
     @override
     def __call__(self, features: Tensor, ids: Tensor, *, precision: torch.dtype) -> LossResult:
-        return self._current(features, ids, precision=precision)
+        current = self._losses[self.is_final]
+        current.changes = self.changes
+        return current(features, ids, precision=precision)
 
     @property
     @override
     def is_final(self) -> bool:
-        return self._current is self._losses[1]
+        return self.switched_at is not None
 
     @override
     def set_progress(self, done: float) -> None:
-        self._current = self._losses[done >= self._share]
+        self._done = done
+        if done >= self._share and self.switched_at is None:
+            self.switched_at = done
+
+    @override
+    def record_validation(self, perplexity: float, *, haste: float) -> None:
+        gained = 1 - perplexity / self._validated
+        is_due = haste < _MIN_HASTE or (self._done >= _EARLIEST_SWITCH and gained < self._min_gain)
+        if self._min_gain and self._done and is_due and self.switched_at is None:
+            self.switched_at = self._done
+        self._validated = perplexity
 
     @override
     def state(self) -> dict[str, Any]:
-        return {"first": self._losses[0].state(), "then": self._losses[1].state()}
+        own = {"switched_at": self.switched_at, "validated": self._validated}
+        return {"first": self._losses[0].state(), "then": self._losses[1].state(), **own}
 
     @override
     def restore(self, state: Mapping[str, Any]) -> None:
         for loss, name in zip(self._losses, ("first", "then"), strict=True):
             loss.restore(state[name])
+        self.switched_at, self._validated = state.get("switched_at"), state.get("validated", math.inf)
 
 
 _SAMPLED_LOSSES: dict[str, Callable[[Softmax, NoiseSampler], Loss]] = {
@@ -279,10 +333,18 @@ def make_loss(
     if isinstance(output, AdaptiveSoftmax):
         return AdaptiveCrossEntropy(output)
     full = FullSoftmax(output, self_normalise=settings.self_normalise)
-    if settings.loss == "softmax":
+    is_chosen, samples = settings.loss == "auto", settings.samples
+    if is_chosen:
+        samples = min(samples, max(_MIN_CHOSEN_SAMPLES, len(counts) // _TOKENS_PER_SAMPLE))
+        # not measured: the output layer's share of the time on a GPU
+        is_cheap = len(counts) < _MIN_RATIO * samples or counts.is_cuda
+    if settings.loss == "softmax" or (is_chosen and (is_cheap or settings.self_normalise)):
         return full
     weights = noise_weights(counts.cpu().numpy(), settings.noise)
-    sampler = NoiseSampler(weights, samples=settings.samples, seed=seed, device=counts.device)
+    sampler = NoiseSampler(weights, samples=samples, seed=seed, device=counts.device)
+    if is_chosen:
+        chosen = SampledSoftmax(output, sampler)
+        return SwitchedLoss(chosen, full, share=_LATEST_SWITCH, min_gain=_MIN_GAIN)
     sampled = _SAMPLED_LOSSES[settings.loss](output, sampler)
     if settings.sampled_share == 1:
         return sampled

@@ -67,9 +67,11 @@ class Loss(ABC):
 
     Attributes:
         changes: next call's `SoftTargets.changes`; None without teachers.
+        name: name for reports.
     """
 
     changes: tuple[Tensor, Tensor] | None = None
+    name = "softmax of all tokens"
 
     @abstractmethod
     def __call__(self, features: Tensor, ids: Tensor, *, precision: torch.dtype) -> LossResult:
@@ -88,6 +90,9 @@ class Loss(ABC):
 
     def set_progress(self, done: float) -> None:  # noqa: B027 - most losses ignore it
         """Set the run's completed share, from 0 to 1; called before each update."""
+
+    def record_validation(self, perplexity: float, *, haste: float) -> None:  # noqa: B027 - most losses ignore it
+        """Record a validation's perplexity, and `Schedule.haste`."""
 
     def state(self) -> dict[str, Any]:
         """Return the state for resuming, numbers and dictionaries; empty if deterministic."""
@@ -409,6 +414,8 @@ class AdaptiveCrossEntropy(Loss):
     Args:
         output: the output layer.
     """
+
+    name = "adaptive softmax"
 
     def __init__(self, output: AdaptiveSoftmax) -> None:
         self._output = output

@@ -1,5 +1,7 @@
 """Invalid settings, and precision settings."""
 
+import math
+
 import pytest
 import torch
 from pydantic import ValidationError
@@ -28,6 +30,8 @@ from training.neural.settings import TrainSettings
         ("schedule", "linear"),
         ("betas", (0.9, 1.0)),
         ("momentum", 1),
+        ("dropout_passes", -1),
+        ("dropout_passes", math.inf),
         ("decay_at", (0.5, 0.4)),
         ("decay_at", (0.0, 0.4)),
         ("average", "swa"),
@@ -58,6 +62,8 @@ def test_a_cycle_needs_room():
         ({"anneal": 0.2}, "anneal requires train.schedule=one-cycle, given cosine"),
         ({"average_decay": 0.9}, "average_decay requires train.average=ema, given none"),
         ({"nonmonotone": 3, "average": "ema"}, "nonmonotone requires train.average=nt-asgd"),
+        ({"dropout_passes": 3}, "dropout_passes requires train.dropout_start below 1, given 1"),
+        ({"sampled_share": 0.5, "loss": "auto"}, "sampled_share requires train.loss=sampled or nce"),
     ],
 )
 def test_a_key_that_would_do_nothing_is_told(settings, problem):

@@ -16,6 +16,7 @@ from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import evaluate
 from training.neural import trainer
 from training.neural.distributed import Processes
+from training.neural.run import TrainingRun
 from training.neural.settings import TrainSettings
 from training.neural.threads import ThreadTuner
 from training.neural.trainer import train_network
@@ -197,6 +198,22 @@ def test_dropout_grows_to_all_of_it(fit, monkeypatch):
     assert shares[0] == pytest.approx((0.1, 0.2))
     steps = [(after[0] - before[0], after[1] - before[1]) for before, after in itertools.pairwise(shares)]
     assert steps == [pytest.approx((0.1 / 11, 0.2 / 11))] * 10
+
+
+def test_dropout_grows_over_some_passes(fit, monkeypatch):
+    shares = []
+    monkeypatch.setattr(
+        TrainingRun,
+        "raise_dropout",
+        lambda self, original=TrainingRun.raise_dropout: (
+            original(self),
+            shares.append((self.step / self.streams.steps_per_epoch, self.network.output_dropout.share)),
+        ),
+    )
+    dropping = TINY.model_copy(update={"dropout": 0.4})
+    fit(network=dropping, epochs=3, dropout_start=0.0, dropout_passes=2)
+    assert shares[-1][0] > 2
+    assert [share for _, share in shares] == pytest.approx([0.2 * min(passes, 2) for passes, _ in shares])
 
 
 def test_records_tell_of_clipping_and_speed(fit):

@@ -129,6 +129,52 @@ def test_the_sampled_softmax_and_its_gradients(layer, text, kind):
     check_gradients(SampledSoftmax(layer, sampler(kind=kind)), layer, *text, formula)
 
 
+@pytest.fixture
+def changes(text):
+    """Changes of the targets as teachers make them: 0.6 from the text's token to six tokens, two of them equal."""
+    torch.manual_seed(6)
+    ids = torch.randint(BOS + 1, V, (N, 6))
+    ids[:, 1] = ids[:, 0]
+    ids[::2, 2] = text[1][::2]
+    given = 0.6 * torch.rand(N, 6).softmax(1)
+    return torch.cat([text[1][:, None], ids], 1), torch.cat([torch.full((N, 1), -0.6), given], 1)
+
+
+def taught(formula, changes, weights):
+    """Subtract the changes' share of the logits, as gradients see it, by the tokens' weights [N, V]."""
+
+    def changed(layer, features):
+        logits = features @ layer.weight.T + layer.bias
+        moved = logits.gather(1, changes[0]) * changes[1].double() * weights.double().gather(1, changes[0])
+        difference = moved.sum(1).mean()
+        return formula(layer, features) - (difference - difference.detach())
+
+    return changed
+
+
+@pytest.mark.usefixtures("slices")
+def test_teachers_of_the_sampled_softmax_and_its_gradients(layer, text, changes):
+    source = sampler()
+    drawn = source.draw()
+    weights = torch.zeros(N, V)  # of a sampled token, 1 / inclusion probability; of the target, 1
+    weights[:, drawn] = (-source.log_expected[drawn]).exp()
+    weights.scatter_(1, text[1][:, None], 1.0)
+    formula = sampled_formula(drawn, source.log_expected[drawn], text[1])
+    loss = SampledSoftmax(layer, sampler())
+    loss.changes = changes
+    check_gradients(loss, layer, *text, taught(formula, changes, weights))
+
+
+def test_with_all_tokens_drawn_teachers_move_the_sampled_softmax_as_the_full_one(layer, text, changes):
+    full, sampled = FullSoftmax(layer), SampledSoftmax(layer, sampler(samples=10**6))
+    learned = []
+    for loss in (full, SwitchedLoss(sampled, full, share=0.5)):
+        layer.zero_grad()
+        loss.changes = changes
+        learned.append((loss(*text, precision=torch.float32).gradient, layer.weight.grad.clone()))
+    torch.testing.assert_close(learned[0], learned[1], atol=1e-6, rtol=1e-4)
+
+
 @pytest.mark.usefixtures("slices")
 def test_noise_contrastive_estimation_and_its_gradients(layer, text):
     correction = sampler().log_expected.nan_to_num(neginf=0)
@@ -218,6 +264,54 @@ def test_the_second_loss_takes_over_after_its_share(layer, text):
     for done, same in [(0.0, False), (0.39, False), (0.4, True), (1.0, True)]:
         loss.set_progress(done)
         assert (loss(*text, precision=torch.float32).loss == want) == same
+
+
+@pytest.mark.parametrize(
+    ("validations", "switched_at"),
+    [
+        ([(0.1, 90, 2), (0.2, 89.9, 2), (0.6, 70, 2), (0.7, 60, 2)], None),
+        ([(0.1, 90, 2), (0.5, 80, 2), (0.6, 79.5, 2), (0.7, 60, 2)], 0.6),  # gains less than one per cent
+        ([(0.1, 90, 2), (0.5, 91, 2)], 0.5),
+        ([(0.1, 90, 0.4)], 0.1),  # updates, not minutes, end the run
+        ([(0.1, 90, 0.6), (0.9, 60, 0.6)], 0.9),
+        ([(0.0, 90, 0)], None),  # of a base, before the first update
+    ],
+)
+def test_validations_end_the_chosen_sampling(validations, switched_at):
+    layer = Softmax(E, 4000, shared=None)
+    counts = torch.ones(4000)
+    loss = make_loss(TrainSettings(loss="auto"), layer, counts, seed=7)
+    assert loss.name == "softmax of 512 sampled tokens"
+    for number, (done, perplexity, haste) in enumerate(validations):
+        if number == len(validations) // 2:  # a resumed run continues as the first
+            state, loss = loss.state(), make_loss(TrainSettings(loss="auto"), layer, counts, seed=7)
+            loss.restore(state)
+        loss.set_progress(done)
+        loss.record_validation(perplexity, haste=haste)
+        assert loss.is_final == (done == switched_at or loss.switched_at == switched_at is not None)
+    assert loss.switched_at == switched_at
+    if switched_at:
+        assert loss.name == f"softmax of 512 sampled tokens; from {switched_at:.0%} on, softmax of all tokens"
+
+
+@pytest.mark.parametrize(
+    ("settings", "size", "name"),
+    [
+        ({}, 2047, "softmax of all tokens"),
+        ({}, 2048, "softmax of 512 sampled tokens"),
+        ({}, 8000, "softmax of 1,000 sampled tokens"),
+        ({}, 40_000, "softmax of 2,048 sampled tokens"),
+        ({"samples": 100}, 4000, "softmax of 100 sampled tokens"),
+        ({"self_normalise": 0.1}, 8000, "softmax of all tokens"),
+    ],
+)
+def test_auto_samples_where_the_vocabulary_is_large(settings, size, name):
+    layer = Softmax(E, size, shared=None)
+    assert make_loss(TrainSettings(loss="auto", **settings), layer, torch.ones(size), seed=7).name == name
+
+
+def test_auto_leaves_an_adaptive_softmax(adaptive):
+    assert make_loss(TrainSettings(loss="auto"), adaptive, COUNTS, seed=7).name == "adaptive softmax"
 
 
 @pytest.mark.parametrize("name", ["sampled", "nce", "negative-sampling"])
