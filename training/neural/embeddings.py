@@ -5,6 +5,7 @@ of word2vec and fastText files has the numbers of words and dimensions;
 GloVe files have none. Files may be compressed (.gz, .xz, .zst, .bz2).
 """
 
+import itertools
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from models.arrays import FloatArray, Int64s
 from models.errors import FormatError, InputError
@@ -38,10 +39,12 @@ class Embeddings(NamedTuple):
     Attributes:
         rows: ids of the found tokens, each once [N].
         vectors: vectors of these tokens [N, E], float32.
+        is_ranked: true if the first columns have most of the information.
     """
 
     rows: Int64s
     vectors: FloatArray
+    is_ranked: bool = False
 
 
 def read_embeddings(path: Path, vocabulary: Vocabulary, *, size: int) -> Embeddings:
@@ -113,18 +116,18 @@ def count_embeddings(corpus: EncodedCorpus, num_tokens: int, *, size: int, seed:
         / counts.sum()
     )
     information = np.log(counts / expected)
-    ranks = np.argsort(-np.bincount(ids, minlength=num_tokens), kind="stable")
-    is_frequent = np.zeros(num_tokens, np.bool_)
-    is_frequent[ranks[:_NUM_CONTEXTS]] = True
-    after = (information > 0) & is_frequent[second]
-    before = (information > 0) & is_frequent[first]
+    order = np.argsort(-np.bincount(ids, minlength=num_tokens), kind="stable")
+    num_contexts = min(_NUM_CONTEXTS, num_tokens)
+    ranks = np.argsort(order)
+    after = (information > 0) & (ranks[second] < num_contexts)
+    before = (information > 0) & (ranks[first] < num_contexts)
     rows = np.concatenate([first[after], second[before]])
-    columns = np.concatenate([second[after], num_tokens + first[before]])
+    columns = np.concatenate([ranks[second[after]], num_contexts + ranks[first[before]]])
     values = np.concatenate([information[after], information[before]])
     matrix = torch.sparse_coo_tensor(
         torch.from_numpy(np.stack([rows, columns])),
         torch.from_numpy(values.astype(np.float32)),
-        (num_tokens, 2 * num_tokens),
+        (num_tokens, 2 * num_contexts),
         check_invariants=False,  # else torch warns
     ).coalesce()
     with torch.random.fork_rng(devices=[]):
@@ -134,7 +137,7 @@ def count_embeddings(corpus: EncodedCorpus, num_tokens: int, *, size: int, seed:
     vectors = np.zeros((num_tokens, size), np.float32)
     vectors[:, :width] = (left * singular.sqrt()).numpy()
     found = np.unique(rows)
-    return Embeddings(found, vectors[found])
+    return Embeddings(found, vectors[found], is_ranked=True)
 
 
 def initial_embeddings(recipe: Recipe, corpus: EncodedCorpus, vocabulary: Vocabulary) -> Embeddings | None:
@@ -150,25 +153,43 @@ def initial_embeddings(recipe: Recipe, corpus: EncodedCorpus, vocabulary: Vocabu
 
 
 def initialise_embeddings(network: Network, embeddings: Embeddings) -> None:
-    """Initialise a network's embeddings of tokens found in a file.
+    """Initialise a network's embeddings of some tokens.
 
-    One factor scales all vectors to the root mean square of the initial
+    One factor scales all vectors of a table to the root mean square of the initial
     ones: pre-trained ones are up to ten times as long, too long for a tied output.
+    The narrower vectors of rare tokens are the first columns of ranked ones.
 
     Raises:
-        InputError: the network's vectors have several widths.
+        InputError: the network's vectors have several widths, and the given ones are not ranked.
     """
-    if not isinstance(network.embedding, nn.Embedding):
+    embedding, rows = network.embedding, torch.from_numpy(embeddings.rows)
+    if isinstance(embedding, nn.Embedding):
+        _initialise_table(embedding.weight, rows, embeddings.vectors)
+        return
+    if not embeddings.is_ranked:
         raise InputError.of(
             "train.embeddings",
             "cannot initialise a tied adaptive softmax, whose vectors have several widths; "
             "set neural.output=softmax or neural.tied=false",
         )
-    weight = network.embedding.weight
-    given = torch.from_numpy(embeddings.vectors).to(weight.device)
-    with torch.no_grad():
-        scale = weight.square().mean().sqrt() / given.square().mean().sqrt().clamp(min=torch.finfo().tiny)
-        weight[torch.from_numpy(embeddings.rows).to(weight.device)] = scale * given
+    ranks = embedding.rank.cpu()[rows]
+    for number, (begin, end) in enumerate(itertools.pairwise(embedding.bounds)):
+        inside = (ranks >= begin) & (ranks < end)
+        table = embedding.table(number)
+        width = table.shape[1]
+        _initialise_table(table, ranks[inside] - begin, embeddings.vectors[inside.numpy(), :width])
+        if number:  # widened vectors keep these columns, and the length of the initial ones
+            with torch.no_grad():
+                projection = embedding.projection(number)
+                projection.copy_(torch.eye(*projection.shape) * (projection.shape[1] / width) ** 0.5)
+
+
+@torch.no_grad()
+def _initialise_table(weight: nn.Parameter, rows: Tensor, vectors: FloatArray) -> None:
+    """Set rows of a table [N, E] to vectors, scaled to the root mean square of the initial ones."""
+    given = torch.from_numpy(vectors).to(weight.device)
+    scale = weight.square().mean().sqrt() / given.square().mean().sqrt().clamp(min=torch.finfo().tiny)
+    weight[rows.to(weight.device)] = scale * given
 
 
 def _word_lines(path: Path, size: int) -> Iterator[tuple[int, str]]:

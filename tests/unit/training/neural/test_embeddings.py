@@ -102,6 +102,31 @@ def test_vectors_of_several_widths_cannot_be_started(tmp_path):
     assert caught.value.param == "train.embeddings"
 
 
+@torch.no_grad()
+def test_narrow_vectors_of_rare_tokens_start_from_the_first_columns():
+    vocabulary = Vocabulary([f"w{number}" for number in range(60)])
+    rng = np.random.default_rng(1)
+    weights = 1 / np.arange(1, 61)
+    ids = rng.choice(np.arange(60), size=(300, 8), p=weights / weights.sum()) + len(vocabulary) - 60
+    corpus = EncodedCorpus.from_sentences(ids.tolist())
+    config = NetworkConfig(embedding_size=16, hidden_size=4, output="adaptive", cutoffs=(10, 30))
+    network = Network(config, len(vocabulary))
+    counts = np.bincount(corpus.tokens, minlength=len(vocabulary)) + 1.0
+    network.output.initialise_from_counts(torch.as_tensor(counts, dtype=torch.float32))
+    lengths = [float(table.square().mean()) for table in network.embedding.tables]
+    found = count_embeddings(corpus, len(vocabulary), size=16, seed=3)
+    initialise_embeddings(network, found)
+    after, vectors = network.embedding(torch.arange(len(vocabulary))), torch.from_numpy(found.vectors)
+    for begin, end, width in [(0, 10, 16), (10, 30, 4), (30, len(vocabulary), 1)]:
+        inside = [n for n, row in enumerate(found.rows) if begin <= network.embedding.rank[row] < end]
+        rows = torch.from_numpy(found.rows)[inside]
+        given, started = vectors[inside, :width], after[rows, :width]
+        torch.testing.assert_close(started, given * (started.norm() / given.norm()))
+        assert not after[rows, width:].any()
+    assert [float(table.square().mean()) for table in network.embedding.tables] == pytest.approx(lengths, rel=0.05)
+    assert float(network.embedding.projection(1).square().sum()) == 16
+
+
 def corpus_of(sentences, vocabulary):
     ids = [[vocabulary.ids[word] for word in sentence.split()] for sentence in sentences]
     return EncodedCorpus.from_sentences(ids)
