@@ -185,7 +185,7 @@ def initialise_embeddings(network: Network, embeddings: Embeddings) -> None:
 
 
 @torch.no_grad()
-def _initialise_table(weight: nn.Parameter, rows: Tensor, vectors: FloatArray) -> None:
+def _initialise_table(weight: Tensor, rows: Tensor, vectors: FloatArray) -> None:
     """Set rows of a table [N, E] to vectors, scaled to the root mean square of the initial ones."""
     given = torch.from_numpy(vectors).to(weight.device)
     scale = weight.square().mean().sqrt() / given.square().mean().sqrt().clamp(min=torch.finfo().tiny)

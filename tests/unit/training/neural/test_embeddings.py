@@ -123,7 +123,9 @@ def test_narrow_vectors_of_rare_tokens_start_from_the_first_columns():
         given, started = vectors[inside, :width], after[rows, :width]
         torch.testing.assert_close(started, given * (started.norm() / given.norm()))
         assert not after[rows, width:].any()
-    assert [float(table.square().mean()) for table in network.embedding.tables] == pytest.approx(lengths, rel=0.05)
+    assert [float(table.square().mean()) for table in network.embedding.tables] == pytest.approx(
+        lengths, rel=0.05
+    )
     assert float(network.embedding.projection(1).square().sum()) == 16
 
 
