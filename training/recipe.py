@@ -149,7 +149,8 @@ class CorpusSettings(_Table):
     """The `[corpus]` table.
 
     Attributes:
-        unit: `line`, one sentence per line; `paragraph`, paragraphs that are split into sentences.
+        unit: `line`, one sentence per line; `paragraph`, paragraphs that are split into
+            sentences.
     """
 
     unit: Literal["line", "paragraph"] = "line"
@@ -162,15 +163,20 @@ class NGramSettings(_Table):
         order: length of the longest n-grams, in tokens.
         smoothing: smoothing method.
         k: constant that `add-k` adds to every n-gram count.
-        buckets: number of weights that `jelinek-mercer` fits per order, by context count: 1, 2 to 3, 4 to 7, ….
-        discounts: source of the discounts of `absolute`, `kneser-ney` and `modified-kneser-ney`:
-            `counts`, the numbers of n-grams that occur once, twice, …; `held-out`, fitted on the validation text.
-        prune: count thresholds by order, such as [0, 0, 1]; n-grams with a count up to the threshold are
-            dropped. The first must be 0, no threshold may be below the previous one, and the last applies
-            to all higher orders.
-        prune_entropy: relative increase in perplexity below which an n-gram is dropped, such as 1e-8; 0 drops none.
-        quantize_bits: bits per stored probability and back-off weight; unset stores float32.
-        direction: `forward` predicts a word from the words before it; `backward`, from the words after it.
+        buckets: number of weights that `jelinek-mercer` fits per order, by context count:
+            1, 2 to 3, 4 to 7, ….
+        discounts: source of the discounts of `absolute`, `kneser-ney` and
+            `modified-kneser-ney`: `counts`, the numbers of n-grams that occur once,
+            twice, …; `held-out`, fitted on the validation text.
+        prune: count thresholds by order, such as [0, 0, 1]; n-grams with a count up to
+            the threshold are dropped. The first must be 0, no threshold may be below the
+            previous one, and the last applies to all higher orders.
+        prune_entropy: relative increase in perplexity below which an n-gram is dropped,
+            such as 1e-8; 0 drops none.
+        quantize_bits: bits per stored probability and back-off weight; unset stores
+            float32.
+        direction: `forward` predicts a word from the words before it; `backward`, from
+            the words after it.
     """
 
     order: int = Field(5, ge=1, le=20)
@@ -208,8 +214,10 @@ class PartSettings(_Table):
 
     Attributes:
         recipe: name or path of the part's recipe.
-        mixed: False for a network that is only a teacher of others, and not a part of the final model.
-        seed: random seed; unset means that of the mixture plus the number of earlier networks.
+        mixed: False for a network that is only a teacher of others, and not a part of the
+            final model.
+        seed: random seed; unset means that of the mixture plus the number of earlier
+            networks.
         ngram: keys of `[ngram]` for this part.
         neural: keys of `[neural]` for this part.
         train: keys of `[train]` for this part.
@@ -227,23 +235,28 @@ class MixtureSettings(_Table):
     """The `[mixture]` table; the weights of the parts are fitted on the validation text.
 
     Attributes:
-        kind: `dynamic` evaluates all parts at every step; `static` merges n-gram models into one n-gram
-            model with the union of their n-grams.
-        recipes: recipes of the parts to train. The tables `[ngram]`, `[neural]` and `[train]` of the
-            mixture override theirs, and all parts share the mixture's tokenizer. Networks are trained at the same
-            time, one per processor; `train.max_minutes` of the mixture is the time for all of them.
-        parts: further parts to train, as `[[mixture.parts]]`, each with its `recipe`, and optionally `mixed`, `seed`
-            and the tables `neural`, `train` and `ngram`, which override those of the mixture.
-        models: addresses of published parts; the mixture uses their tokenizer. The parts of a static
-            mixture may have different words; the mixture has all words.
-        publish_parts: also publish each trained part of the final model, under its recipe's name.
-        weights: `global`, one weight per part; `by-order`, one weight per part and context length of the
-            first n-gram model among the parts.
-        context: context for fitting weights and for figures: `sentence` resets the state at every line;
-            `stream` carries it across lines. Unset means `stream` with a cache, else `sentence`.
-        cache: add a cache of the last tokens, with the settings in `[cache]`; one part is then enough.
-        drop_unused: leave parts out of a dynamic mixture whose weights are all below 0.001, except one
-            whose features the cache around the mixture uses.
+        kind: `dynamic` evaluates all parts at every step; `static` merges n-gram models
+            into one n-gram model with the union of their n-grams.
+        recipes: recipes of the parts to train. The tables `[ngram]`, `[neural]` and
+            `[train]` of the mixture override theirs, and all parts share the mixture's
+            tokenizer. Networks are trained at the same time, one per processor;
+            `train.max_minutes` of the mixture is the time for all of them.
+        parts: further parts to train, as `[[mixture.parts]]`, each with its `recipe`, and
+            optionally `mixed`, `seed` and the tables `neural`, `train` and `ngram`, which
+            override those of the mixture.
+        models: addresses of published parts; the mixture uses their tokenizer. The parts
+            of a static mixture may have different words; the mixture has all words.
+        publish_parts: also publish each trained part of the final model, under its
+            recipe's name.
+        weights: `global`, one weight per part; `by-order`, one weight per part and
+            context length of the first n-gram model among the parts.
+        context: context for fitting weights and for figures: `sentence` resets the state
+            at every line; `stream` carries it across lines. Unset means `stream` with a
+            cache, else `sentence`.
+        cache: add a cache of the last tokens, with the settings in `[cache]`; one part is
+            then enough.
+        drop_unused: leave parts out of a dynamic mixture whose weights are all below
+            0.001, except one whose features the cache around the mixture uses.
     """
 
     kind: Literal["dynamic", "static"] = "dynamic"
@@ -276,11 +289,13 @@ class CacheSettings(_Table):
     """The `[cache]` table of a mixture with a cache; θ, half-life and λ are fitted on the validation text.
 
     Attributes:
-        window: number of tokens in the cache; neural features take four bytes per dimension and token.
-        around: model that the cache wraps: `mixture`, with the features of its first part that has features;
-            `neural`, this part alone, before it is mixed with the other parts.
-        marginals: also adapt the mixture to the frequencies of the words so far, and let λ depend on the context; see
-            `CacheConfig`.
+        window: number of tokens in the cache; neural features take four bytes per
+            dimension and token.
+        around: model that the cache wraps: `mixture`, with the features of its first part
+            that has features; `neural`, this part alone, before it is mixed with the
+            other parts.
+        marginals: also adapt the mixture to the frequencies of the words so far, and let
+            λ depend on the context; see `CacheConfig`.
     """
 
     window: int = Field(10_000, ge=1, le=MAX_WINDOW)
@@ -301,8 +316,8 @@ class Recipe(_Table):
     Attributes:
         family: `ngram`, `neural` or `mixture`; selects the tables that apply.
         seed: random seed of the run.
-        direction: `forward` predicts a word from the words before it; `backward`, from the words after it.
-            For n-gram models, `ngram.direction` is equivalent.
+        direction: `forward` predicts a word from the words before it; `backward`, from
+            the words after it. For n-gram models, `ngram.direction` is equivalent.
     """
 
     family: Family

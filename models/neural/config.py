@@ -82,37 +82,45 @@ class NetworkConfig(BaseModel):
     """Shape of a network, without the vocabulary size.
 
     Attributes:
-        cell: type of the layers between embedding and output: `feed-forward` (Bengio et al. 2003), `elman`
-            (Elman 1990), `lstm` (Hochreiter and Schmidhuber 1997, with forget gates), `gru` (Cho et
-            al. 2014) or `mingru` (Feng et al. 2024); it is also the name of the model's family.
+        cell: type of the layers between embedding and output: `feed-forward` (Bengio et
+            al. 2003), `elman` (Elman 1990), `lstm` (Hochreiter and Schmidhuber 1997, with
+            forget gates), `gru` (Cho et al. 2014) or `mingru` (Feng et al. 2024); it is
+            also the name of the model's family.
         layers: number of stacked layers.
         embedding_size: width of a token's vector.
         hidden_size: width of each layer.
         window: number of context tokens of a feed-forward network.
         activation: activation function of feed-forward and Elman layers.
         residual: add each layer's input to its output, if both have the same width.
-        layer_norm: normalise each layer's input and the last layer's output (Ba et al. 2016).
-        orthogonal: initialise the recurrent matrices orthogonally, gate by gate (Saxe et al. 2014).
+        layer_norm: normalise each layer's input and the last layer's output (Ba et al.
+            2016).
+        orthogonal: initialise the recurrent matrices orthogonally, gate by gate (Saxe et
+            al. 2014).
         forget_bias: initial bias of an LSTM's forget gates (Jozefowicz et al. 2015).
         learned_state: learn the initial state, instead of using zeros.
-        attention: attention over the last outputs of the layers, added to the newest output: `additive` (Bahdanau
-            et al. 2015), `multiplicative` (Luong et al. 2015), `scaled` (Vaswani et al. 2017) or `none`.
+        attention: attention over the last outputs of the layers, added to the newest
+            output: `additive` (Bahdanau et al. 2015), `multiplicative` (Luong et al.
+            2015), `scaled` (Vaswani et al. 2017) or `none`.
         attention_window: number of outputs to attend to, including the newest.
         attention_size: width of the vectors that additive and scaled attention compare.
-        tied: share one matrix between embedding and output (Press and Wolf 2017); if their widths
-            differ, a linear layer projects the hidden state to the embedding's width.
-        output: `softmax` over all tokens at once, or `adaptive`, in two steps for rare tokens, whose
-            vectors are narrower (Grave et al. 2017; if tied, also in the embedding, Baevski and Auli 2019).
-        cutoffs: frequency ranks at which the clusters of an adaptive softmax begin, such as [2000, 10000].
-        self_normalised: true if logits were trained to approximate log-probabilities; set by training,
-            not in a recipe.
-        dropout: share of values dropped in training before the output layer; also the default of
-            `input_dropout` and `hidden_dropout`.
+        tied: share one matrix between embedding and output (Press and Wolf 2017); if
+            their widths differ, a linear layer projects the hidden state to the
+            embedding's width.
+        output: `softmax` over all tokens at once, or `adaptive`, in two steps for rare
+            tokens, whose vectors are narrower (Grave et al. 2017; if tied, also in the
+            embedding, Baevski and Auli 2019).
+        cutoffs: frequency ranks at which the clusters of an adaptive softmax begin, such
+            as [2000, 10000].
+        self_normalised: true if logits were trained to approximate log-probabilities; set
+            by training, not in a recipe.
+        dropout: share of values dropped in training before the output layer; also the
+            default of `input_dropout` and `hidden_dropout`.
         input_dropout: share of embedding values dropped.
         hidden_dropout: share of values dropped between layers.
-        embedding_dropout: share of the vocabulary whose vectors are dropped in each segment of training
-            text (Gal and Ghahramani 2016).
-        weight_drop: share of the hidden-to-hidden weights dropped in each segment (Merity et al. 2018).
+        embedding_dropout: share of the vocabulary whose vectors are dropped in each
+            segment of training text (Gal and Ghahramani 2016).
+        weight_drop: share of the hidden-to-hidden weights dropped in each segment (Merity
+            et al. 2018).
         variational: drop the same values of a segment's row at every step (Gal and
             Ghahramani 2016) instead of new values at each step.
     """

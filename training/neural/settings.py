@@ -36,76 +36,99 @@ class TrainSettings(BaseModel):
     schedule always spans the entire run.
 
     Attributes:
-        max_minutes: time limit in minutes, including the time before a resume; None (from Python) for no limit.
+        max_minutes: time limit in minutes, including the time before a resume; None (from
+            Python) for no limit.
         epochs: maximum number of passes over the training text.
         max_steps: maximum number of updates; unset means no limit.
         batch_size: number of parallel streams of text, over all processes.
         bptt_length: tokens per stream and update; gradients are truncated at this length.
-        variable_bptt: vary the number of tokens per update around `bptt_length`, halve it for one update in
-            twenty, and scale the learning rate in proportion (Merity et al. 2018).
-        shuffle_block: shuffle the text anew for each pass, in blocks of whole sentences of about this many tokens; 0
-            keeps its order (Press 2019).
-        unknown_share: if no word of the text is unknown, share of the words of one occurrence that are read as `<unk>`,
-            others in each pass, so that the network learns how probable unknown words are.
-        reset: probability that a stream's state is reset before an update. Sentences are mostly scored from
-            an empty state; among 0, 0.1, 0.3 and 1, the value 0.1 gave the lowest sentence perplexity, as low
-            as training on single sentences, and kept most of the gain of carried states on running text.
-        optimizer: `adamw` (Loshchilov and Hutter 2019), `adam` (Kingma and Ba 2015), `sgd` or
-            `rmsprop` (Tieleman and Hinton 2012).
-        betas: decay rates of Adam and AdamW for the means of gradients and of squared gradients.
+        variable_bptt: vary the number of tokens per update around `bptt_length`, halve it
+            for one update in twenty, and scale the learning rate in proportion (Merity et
+            al. 2018).
+        shuffle_block: shuffle the text anew for each pass, in blocks of whole sentences
+            of about this many tokens; 0 keeps its order (Press 2019).
+        unknown_share: if no word of the text is unknown, share of the words of one
+            occurrence that are read as `<unk>`, others in each pass, so that the network
+            learns how probable unknown words are.
+        reset: probability that a stream's state is reset before an update. Sentences are
+            mostly scored from an empty state; among 0, 0.1, 0.3 and 1, the value 0.1 gave
+            the lowest sentence perplexity, as low as training on single sentences, and
+            kept most of the gain of carried states on running text.
+        optimizer: `adamw` (Loshchilov and Hutter 2019), `adam` (Kingma and Ba 2015),
+            `sgd` or `rmsprop` (Tieleman and Hinton 2012).
+        betas: decay rates of Adam and AdamW for the means of gradients and of squared
+            gradients.
         momentum: momentum of SGD and RMSProp.
         learning_rate: peak learning rate.
-        schedule: learning-rate schedule: `cosine` follows half a cosine to 0 (Loshchilov and Hutter 2017);
-            `one-cycle` rises linearly from 1/25 of the peak, falls back to it, then to 0 (Smith 2018);
-            `step` multiplies the rate by `decay_factor` at each point of `decay_at`; `constant`.
+        schedule: learning-rate schedule: `cosine` follows half a cosine to 0 (Loshchilov
+            and Hutter 2017); `one-cycle` rises linearly from 1/25 of the peak, falls back
+            to it, then to 0 (Smith 2018); `step` multiplies the rate by `decay_factor` at
+            each point of `decay_at`; `constant`.
         warmup: share of the run over which every schedule raises the rate to its peak.
         anneal: share at the end of the run over which `one-cycle` lowers the rate to 0.
         decay_at: increasing shares of the run at which `step` lowers the rate.
         decay_factor: factor by which `step` multiplies the rate at each point.
-        weight_decay: decay of matrices; biases, gains of norms and initial states have none. AdamW decouples
-            it; the other optimisers add it to the gradient and need much smaller values.
-        loss: training loss: `softmax`, cross-entropy over the full vocabulary. For large vocabularies, a loss
-            over sampled tokens: `sampled`, sampled softmax (Jean et al. 2015); `nce`, noise-contrastive
-            estimation (Mnih and Teh 2012); `negative-sampling` (Mikolov et al. 2013). `auto` is `sampled` where
-            that saves much time, with an eighth of the vocabulary but at least 512 samples, until
-            validations gain less than one per cent after half of the run, or nine tenths of it; then,
-            and elsewhere, `softmax`. Evaluation always uses the exact softmax.
-        base: address of a published network, the base, whose weights the training starts from; the key is `from`.
-            Shape, tokenizer and unset keys of `neural` have the values of the base. If `tokenizer.min_count` is set,
-            words and characters that occur that often in the new text are added to the vocabulary. For the family
-            `ngram`, a published n-gram model, with which the model of the new text is mixed.
-        teacher: models from whose distributions the network also learns (Hinton et al. 2015): titles of earlier
-            parts of the mixture, else addresses of published models, whose tokenizer is then used. The probabilities
-            of several teachers are averaged.
-        teacher_weight: weight α of the cross-entropy to the teachers' distribution;
-            the cross-entropy to the text has the weight 1 − α.
-        self_normalise: weight λ of the penalty ½ λ mean((log Z)²) on the log-normaliser, which makes logits
-            usable as log-probabilities (`score_mode` of re-ranking); 0 disables it.
-        samples: number of noise tokens per update, shared by all its positions; at most, for `auto`.
-        noise: distribution of the noise tokens: `unigram`, counts to the power of 3/4; `log-uniform`, by rank.
-        sampled_share: initial share of the run that samples tokens; the rest uses the full softmax.
-        clip_norm: maximum Euclidean norm of the gradient; longer gradients are scaled down.
-        dropout_start: initial fraction of `neural.dropout`, `neural.input_dropout` and `neural.hidden_dropout`;
-            it rises linearly to 1 at the end of the run (Morerio et al. 2017).
-        dropout_passes: passes over the text after which that fraction is 1, whatever the length of the run; 0 for
-            the end of the run. Text read for the first time needs no dropout.
-        activation_penalty: weight α of the mean square of the last layer's outputs after dropout (AR; Merity
+        weight_decay: decay of matrices; biases, gains of norms and initial states have
+            none. AdamW decouples it; the other optimisers add it to the gradient and need
+            much smaller values.
+        loss: training loss: `softmax`, cross-entropy over the full vocabulary. For large
+            vocabularies, a loss over sampled tokens: `sampled`, sampled softmax (Jean et
+            al. 2015); `nce`, noise-contrastive estimation (Mnih and Teh 2012);
+            `negative-sampling` (Mikolov et al. 2013). `auto` is `sampled` where that
+            saves much time, with an eighth of the vocabulary but at least 512 samples,
+            until validations gain less than one per cent after half of the run, or nine
+            tenths of it; then, and elsewhere, `softmax`. Evaluation always uses the exact
+            softmax.
+        base: address of a published network, the base, whose weights the training starts
+            from; the key is `from`. Shape, tokenizer and unset keys of `neural` have the
+            values of the base. If `tokenizer.min_count` is set, words and characters that
+            occur that often in the new text are added to the vocabulary. For the family
+            `ngram`, a published n-gram model, with which the model of the new text is
+            mixed.
+        teacher: models from whose distributions the network also learns (Hinton et al.
+            2015): titles of earlier parts of the mixture, else addresses of published
+            models, whose tokenizer is then used. The probabilities of several teachers
+            are averaged.
+        teacher_weight: weight α of the cross-entropy to the teachers' distribution; the
+            cross-entropy to the text has the weight 1 − α.
+        self_normalise: weight λ of the penalty ½ λ mean((log Z)²) on the log-normaliser,
+            which makes logits usable as log-probabilities (`score_mode` of re-ranking); 0
+            disables it.
+        samples: number of noise tokens per update, shared by all its positions; at most,
+            for `auto`.
+        noise: distribution of the noise tokens: `unigram`, counts to the power of 3/4;
+            `log-uniform`, by rank.
+        sampled_share: initial share of the run that samples tokens; the rest uses the
+            full softmax.
+        clip_norm: maximum Euclidean norm of the gradient; longer gradients are scaled
+            down.
+        dropout_start: initial fraction of `neural.dropout`, `neural.input_dropout` and
+            `neural.hidden_dropout`; it rises linearly to 1 at the end of the run (Morerio
             et al. 2017).
-        slowness_penalty: weight β of the mean square of the differences between the outputs of consecutive
-            tokens, before dropout (TAR; Merity et al. 2017).
-        average: weights to validate and publish: `none`, the weights of the last update; `ema`, an
-            exponential moving average; `nt-asgd`, the mean over all updates since validation stopped
-            improving (Merity et al. 2018).
-        average_decay: decay of `ema` per update, at most (1 + t) / (10 + t) after t updates.
+        dropout_passes: passes over the text after which that fraction is 1, whatever the
+            length of the run; 0 for the end of the run. Text read for the first time
+            needs no dropout.
+        activation_penalty: weight α of the mean square of the last layer's outputs after
+            dropout (AR; Merity et al. 2017).
+        slowness_penalty: weight β of the mean square of the differences between the
+            outputs of consecutive tokens, before dropout (TAR; Merity et al. 2017).
+        average: weights to validate and publish: `none`, the weights of the last update;
+            `ema`, an exponential moving average; `nt-asgd`, the mean over all updates
+            since validation stopped improving (Merity et al. 2018).
+        average_decay: decay of `ema` per update, at most (1 + t) / (10 + t) after t
+            updates.
         average_start: share of the run at which `ema` begins.
-        nonmonotone: number of latest validations that `nt-asgd` ignores; averaging begins when a validation
-            is worse than the best of the validations before them.
-        precision: type of the matrix products; `auto` is bfloat16 if the CPU or GPU has instructions for it,
-            else float32. Weights and the published model are float32.
+        nonmonotone: number of latest validations that `nt-asgd` ignores; averaging begins
+            when a validation is worse than the best of the validations before them.
+        precision: type of the matrix products; `auto` is bfloat16 if the CPU or GPU has
+            instructions for it, else float32. Weights and the published model are
+            float32.
         validations: number of validations, evenly spaced over the run.
-        validate_context: context of validation: `sentence`, each line alone; `stream`, running text.
+        validate_context: context of validation: `sentence`, each line alone; `stream`,
+            running text.
         valid_tokens: approximate maximum number of tokens scored per validation.
-        patience: number of consecutive validations without improvement after which the run ends.
+        patience: number of consecutive validations without improvement after which the
+            run ends.
         save_minutes: interval in minutes between saves of the state.
         tensorboard: folder for TensorBoard files; empty for none.
         embeddings: word2vec, fastText or GloVe text file with initial token vectors;
