@@ -218,7 +218,7 @@ def test_the_teacher_of_a_mixture_is_that_of_its_networks_only():
             "lstm",
             ['train.teacher=["a"]', "train.loss=nce"],
             "train.teacher",
-            "requires train.loss=softmax, given nce",
+            "requires train.loss=softmax or auto or sampled, given nce",
         ),
         (
             "lstm",
