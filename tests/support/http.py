@@ -29,7 +29,7 @@ _LAST_BLOCKED_PORT = 10_080  # the highest "bad port" of the Fetch standard, sec
 
 
 def free_port():
-    """Return a free port outside the range of outgoing connections, which browsers and Node's fetch connect to.
+    """Return a free port that browsers and Node's fetch accept, outside the range of outgoing connections.
 
     A port chosen by the kernel may go to a connection of another test before the server binds it; a client
     that retries it may even connect to itself.

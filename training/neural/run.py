@@ -78,10 +78,10 @@ class Schedule:
             share = max(share, seconds / (60 * self._settings.max_minutes))
         return min(share, 1.0)
 
-    def haste(self, step: int, seconds: float) -> float:
-        """Return the ratio of the completed shares of time and of updates: below 1, updates end the run."""
+    def has_spare_time(self, step: int, seconds: float) -> bool:
+        """Return whether updates will end the run in less than half of its minutes, at the speed so far."""
         minutes = self._settings.max_minutes
-        return 0.0 if minutes is None else seconds / (60 * minutes) * self._steps / max(step, 1)
+        return minutes is None or seconds / (60 * minutes) < 0.5 * step / self._steps
 
     def reached(self, step: int) -> Literal["max_minutes", "max_steps", "epochs"]:
         """Return the limit that ended the run after `step` updates."""

@@ -267,7 +267,8 @@ def _validate(run: TrainingRun, seconds: float) -> float:
         perplexity = run.processes.broadcast_value(perplexity)
         counts = run.criterion.is_final and not run.average.is_pending
         run.best.update(perplexity, run.network, counts=counts)
-        run.criterion.record_validation(perplexity, haste=run.schedule.haste(run.step, seconds))
+        has_spare_time = run.schedule.has_spare_time(run.step, seconds)
+        run.criterion.record_validation(perplexity, has_spare_time=has_spare_time)
     run.average.record_validation(perplexity)
     return perplexity
 

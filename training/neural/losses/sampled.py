@@ -42,7 +42,6 @@ _TOKENS_PER_SAMPLE, _MIN_CHOSEN_SAMPLES = 8, 512
 _MIN_RATIO = 4  # of tokens to samples
 _EARLIEST_SWITCH, _LATEST_SWITCH = 0.5, 0.9
 _MIN_GAIN = 0.01
-_MIN_HASTE = 0.5  # the exact loss takes up to twice the time
 
 
 class NoiseSampler:
@@ -234,21 +233,27 @@ class SampledSoftmax(_SampledLoss):
         self, own: Tensor, drawn: Tensor, targets: Tensor, noise: Tensor, *, cut: slice, count: int
     ) -> tuple[Tensor, Tensor, Tensor]:
         logits = torch.cat([drawn, own[:, None].to(drawn.dtype)], dim=1)
-        columns = torch.searchsorted(noise, targets[:, None]).clamp_(max=len(noise) - 1)
-        others = logits.gather(1, columns).masked_fill_(noise[columns] == targets[:, None], -math.inf)
-        logits.scatter_(1, columns, others)
+        columns, is_drawn = _find_drawn(noise, targets[:, None], len(self._layer.bias))
+        logits.scatter_(1, columns, logits.gather(1, columns).masked_fill_(is_drawn, -math.inf))
         losses, _ = softmax_rows(logits, torch.full_like(targets, len(noise)), scale=1 / count)
         if self.changes is not None:
             ids, amounts = (part[cut] for part in self.changes)  # [n, K]
-            is_target, log_expected = ids == targets[:, None], self._sampler.log_expected
-            columns = torch.full_like(log_expected, -1, dtype=torch.int64)  # of each token [V]
-            columns[noise] = torch.arange(len(noise), device=noise.device)
-            places = columns[ids].masked_fill_(is_target, len(noise))
-            amounts = amounts * log_expected[ids].masked_fill_(is_target, 0).neg_().exp_() / -count
-            rows, kept = (places >= 0).nonzero(as_tuple=True)
-            places = places[rows, kept] + logits.shape[1] * rows
-            logits.put_(places, amounts[rows, kept].to(logits.dtype), accumulate=True)
+            is_target = ids == targets[:, None]
+            columns, is_drawn = _find_drawn(noise, ids, len(self._layer.bias))
+            columns.masked_fill_(is_target, len(noise))
+            shares = self._sampler.log_expected[ids].exp_().masked_fill_(is_target, 1)
+            amounts = torch.where(is_drawn | is_target, amounts / -count / shares, 0.0)
+            begins = logits.shape[1] * torch.arange(len(ids), device=ids.device)
+            logits.put_(columns + begins[:, None], amounts.to(logits.dtype), accumulate=True)
         return losses, logits[:, -1].float(), logits[:, :-1]
+
+
+def _find_drawn(noise: Tensor, ids: Tensor, vocab_size: int) -> tuple[Tensor, Tensor]:
+    """Return the columns of ids in a sample [S], 0 for others, and whether they are in it."""
+    columns = torch.full((vocab_size,), -1, device=noise.device)
+    columns[noise] = torch.arange(len(noise), device=noise.device)
+    found = columns[ids]
+    return found.clamp(min=0), found >= 0
 
 
 class SwitchedLoss(Loss):
@@ -271,13 +276,8 @@ class SwitchedLoss(Loss):
         self._min_gain = min_gain
         self._done = 0.0
         self._validated = math.inf  # the perplexity of the last validation
+        self.name = first.name
         self.switched_at: float | None = None
-
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        """Both names, with the share of the run between them."""
-        first, then = (loss.name for loss in self._losses)
-        return first if self.switched_at is None else f"{first}; from {self.switched_at:.0%} on, {then}"
 
     @override
     def __call__(self, features: Tensor, ids: Tensor, *, precision: torch.dtype) -> LossResult:
@@ -293,15 +293,23 @@ class SwitchedLoss(Loss):
     @override
     def set_progress(self, done: float) -> None:
         self._done = done
-        if done >= self._share and self.switched_at is None:
+        if done >= self._share:
+            self._switch(done)
+        elif not self._min_gain:  # a resumed run may have got more time
+            self.switched_at = None
+
+    def _switch(self, done: float) -> None:
+        """Begin the second loss, unless it has begun."""
+        if self.switched_at is None:
             self.switched_at = done
+            first, then = (loss.name for loss in self._losses)
+            self.name = f"{first}; from {done:.0%} on, {then}"
 
     @override
-    def record_validation(self, perplexity: float, *, haste: float) -> None:
-        gained = 1 - perplexity / self._validated
-        is_due = haste < _MIN_HASTE or (self._done >= _EARLIEST_SWITCH and gained < self._min_gain)
-        if self._min_gain and self._done and is_due and self.switched_at is None:
-            self.switched_at = self._done
+    def record_validation(self, perplexity: float, *, has_spare_time: bool) -> None:
+        gains_little = self._done >= _EARLIEST_SWITCH and perplexity > self._validated * (1 - self._min_gain)
+        if self._min_gain and self._done and (has_spare_time or gains_little):
+            self._switch(self._done)
         self._validated = perplexity
 
     @override
@@ -313,10 +321,13 @@ class SwitchedLoss(Loss):
     def restore(self, state: Mapping[str, Any]) -> None:
         for loss, name in zip(self._losses, ("first", "then"), strict=True):
             loss.restore(state[name])
-        self.switched_at, self._validated = state.get("switched_at"), state.get("validated", math.inf)
+        self._validated = state.get("validated", math.inf)
+        if (switched_at := state.get("switched_at")) is not None:
+            self._switch(switched_at)
 
 
 _SAMPLED_LOSSES: dict[str, Callable[[Softmax, NoiseSampler], Loss]] = {
+    "auto": SampledSoftmax,
     "sampled": SampledSoftmax,
     "nce": NoiseContrastive,
     "negative-sampling": NegativeSampling,
@@ -333,19 +344,16 @@ def make_loss(
     if isinstance(output, AdaptiveSoftmax):
         return AdaptiveCrossEntropy(output)
     full = FullSoftmax(output, self_normalise=settings.self_normalise)
-    is_chosen, samples = settings.loss == "auto", settings.samples
-    if is_chosen:
+    samples, share, min_gain = settings.samples, settings.sampled_share, 0.0
+    if settings.loss == "auto":
         samples = min(samples, max(_MIN_CHOSEN_SAMPLES, len(counts) // _TOKENS_PER_SAMPLE))
+        share, min_gain = _LATEST_SWITCH, _MIN_GAIN
         # not measured: the output layer's share of the time on a GPU
-        is_cheap = len(counts) < _MIN_RATIO * samples or counts.is_cuda
-    if settings.loss == "softmax" or (is_chosen and (is_cheap or settings.self_normalise)):
+        if len(counts) < _MIN_RATIO * samples or counts.is_cuda or settings.self_normalise:
+            return full
+    if settings.loss == "softmax":
         return full
     weights = noise_weights(counts.cpu().numpy(), settings.noise)
     sampler = NoiseSampler(weights, samples=samples, seed=seed, device=counts.device)
-    if is_chosen:
-        chosen = SampledSoftmax(output, sampler)
-        return SwitchedLoss(chosen, full, share=_LATEST_SWITCH, min_gain=_MIN_GAIN)
     sampled = _SAMPLED_LOSSES[settings.loss](output, sampler)
-    if settings.sampled_share == 1:
-        return sampled
-    return SwitchedLoss(sampled, full, share=settings.sampled_share)
+    return sampled if share == 1 else SwitchedLoss(sampled, full, share=share, min_gain=min_gain)

@@ -91,8 +91,10 @@ class Loss(ABC):
     def set_progress(self, done: float) -> None:  # noqa: B027 - most losses ignore it
         """Set the run's completed share, from 0 to 1; called before each update."""
 
-    def record_validation(self, perplexity: float, *, haste: float) -> None:  # noqa: B027 - most losses ignore it
-        """Record a validation's perplexity, and `Schedule.haste`."""
+    def record_validation(  # noqa: B027 - most losses ignore it
+        self, perplexity: float, *, has_spare_time: bool
+    ) -> None:
+        """Record a validation's perplexity, and `Schedule.has_spare_time`."""
 
     def state(self) -> dict[str, Any]:
         """Return the state for resuming, numbers and dictionaries; empty if deterministic."""

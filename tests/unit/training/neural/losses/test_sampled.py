@@ -261,7 +261,8 @@ def test_the_second_loss_takes_over_after_its_share(layer, text):
     full = FullSoftmax(layer)
     loss = SwitchedLoss(SampledSoftmax(layer, sampler(samples=3)), full, share=0.4)
     want = full(*text, precision=torch.float32).loss
-    for done, same in [(0.0, False), (0.39, False), (0.4, True), (1.0, True)]:
+    # a run resumed with a later end samples again
+    for done, same in [(0.0, False), (0.39, False), (0.4, True), (1.0, True), (0.3, False), (0.5, True)]:
         loss.set_progress(done)
         assert (loss(*text, precision=torch.float32).loss == want) == same
 
@@ -269,12 +270,13 @@ def test_the_second_loss_takes_over_after_its_share(layer, text):
 @pytest.mark.parametrize(
     ("validations", "switched_at"),
     [
-        ([(0.1, 90, 2), (0.2, 89.9, 2), (0.6, 70, 2), (0.7, 60, 2)], None),
-        ([(0.1, 90, 2), (0.5, 80, 2), (0.6, 79.5, 2), (0.7, 60, 2)], 0.6),  # gains less than one per cent
-        ([(0.1, 90, 2), (0.5, 91, 2)], 0.5),
-        ([(0.1, 90, 0.4)], 0.1),  # updates, not minutes, end the run
-        ([(0.1, 90, 0.6), (0.9, 60, 0.6)], 0.9),
-        ([(0.0, 90, 0)], None),  # of a base, before the first update
+        ([(0.1, 90, False), (0.2, 89.9, False), (0.6, 70, False), (0.7, 60, False)], None),
+        # gains less than one per cent
+        ([(0.1, 90, False), (0.5, 80, False), (0.6, 79.5, False), (0.7, 60, False)], 0.6),
+        ([(0.1, 90, False), (0.5, 91, False)], 0.5),
+        ([(0.1, 90, True)], 0.1),  # updates, not minutes, end the run
+        ([(0.1, 90, False), (0.9, 60, False)], 0.9),
+        ([(0.0, 90, True)], None),  # of a base, before the first update
     ],
 )
 def test_validations_end_the_chosen_sampling(validations, switched_at):
@@ -282,12 +284,12 @@ def test_validations_end_the_chosen_sampling(validations, switched_at):
     counts = torch.ones(4000)
     loss = make_loss(TrainSettings(loss="auto"), layer, counts, seed=7)
     assert loss.name == "softmax of 512 sampled tokens"
-    for number, (done, perplexity, haste) in enumerate(validations):
+    for number, (done, perplexity, has_spare_time) in enumerate(validations):
         if number == len(validations) // 2:  # a resumed run continues as the first
             state, loss = loss.state(), make_loss(TrainSettings(loss="auto"), layer, counts, seed=7)
             loss.restore(state)
         loss.set_progress(done)
-        loss.record_validation(perplexity, haste=haste)
+        loss.record_validation(perplexity, has_spare_time=has_spare_time)
         assert loss.is_final == (done == switched_at or loss.switched_at == switched_at is not None)
     assert loss.switched_at == switched_at
     if switched_at:
