@@ -11,11 +11,13 @@ from itertools import chain
 from typing import Self
 
 import numpy as np
+from numba import types
 
 from models.arrays import TokenIds
 from models.errors import InputError, UnsupportedError, check_range
+from models.kernels.compilation import kernel
 from models.language_model import EOS, UNK, pad_sequences
-from models.lattices.lattice import ArcLevels, Indices, Lattice, Scales, Scores, group_by_level, node_depths
+from models.lattices.lattice import Indices, Lattice, Scales, Scores, node_depths
 from models.phrases import DEFAULT_WEIGHT
 from models.reranking.ranking import MAX_WEIGHT
 from models.tokenizers import Tokenizer
@@ -185,10 +187,7 @@ class LatticeGraph:
         lm_weights: weight of the model's log-probabilities in each lattice [L].
         unk_weights: weight of the number of unknown tokens in each lattice [L].
         phrase_weights: weight of each feature of phrases in each lattice [L, F].
-        remainders: estimated score of the best path from each node to the end, with the old model's scores
-            for the new model's [N].
-        by_source: arcs by the level of their source.
-        by_target: arcs by the level of their target.
+        expected: estimate of each arc's weighted sum, with the old model's scores for the new model's [A].
         last_use: highest level after an arc from each node; −1 for ends [N].
     """
 
@@ -204,10 +203,12 @@ class LatticeGraph:
     lm_weights: Scores
     unk_weights: Scores
     phrase_weights: Scores
-    remainders: Scores
-    by_source: ArcLevels
-    by_target: ArcLevels
+    expected: Scores
     last_use: Indices
+
+    def remainders(self) -> Scores:
+        """Estimate the score of the best path from each node to the end of its lattice [N]."""
+        return _best_remainders(self.sources, self.targets, self.expected, np.argsort(self.levels))
 
 
 def build_graph(
@@ -230,12 +231,6 @@ def build_graph(
     )
     sources, targets, labels, own_arcs, fixed, expected = map(np.concatenate, zip(*parts, strict=True))
     levels = node_depths(sources, targets, int(counts.sum()))
-    num_levels = int(levels.max()) + 1
-    by_source, by_target = (group_by_level(levels[nodes], num_levels) for nodes in (sources, targets))
-    remainders = np.full(len(levels), -np.inf)
-    remainders[ends] = 0.0
-    for arcs in reversed(by_source):
-        np.maximum.at(remainders, sources[arcs], expected[arcs] + remainders[targets[arcs]])
     last_use = np.full(len(levels), -1, np.int64)
     np.maximum.at(last_use, sources, levels[targets])
     return LatticeGraph(
@@ -251,11 +246,29 @@ def build_graph(
         lm_weights=np.array([given.lm for given in weights]),
         unk_weights=np.array([given.unk for given in weights]),
         phrase_weights=np.array([[*given.phrases.values()] for given in weights]),
-        remainders=remainders,
-        by_source=by_source,
-        by_target=by_target,
+        expected=expected,
         last_use=last_use,
     )
+
+
+@kernel(types.float64[::1](types.int64[::1], types.int64[::1], types.float64[::1], types.int64[::1]))
+def _best_remainders(sources: Indices, targets: Indices, expected: Scores, order: Indices) -> Scores:
+    """Return the best sum of arcs from each node to one without arcs [N].
+
+    Args:
+        sources: source node of each arc, ascending [A].
+        targets: target node of each arc [A].
+        expected: score of each arc [A].
+        order: topological order of the nodes [N].
+    """
+    begins = np.searchsorted(sources, np.arange(len(order) + 1))
+    remainders = np.zeros(len(order))
+    for node in order[::-1]:
+        for arc in range(begins[node], begins[node + 1]):
+            found = expected[arc] + remainders[targets[arc]]
+            if arc == begins[node] or found > remainders[node]:
+                remainders[node] = found
+    return remainders
 
 
 def _arc_columns(

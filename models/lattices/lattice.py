@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from numba import types
 
-from models.arrays import Bools, Float64s, Int64s, index_ranges
+from models.arrays import Bools, Float64s, Int64s
 from models.errors import FormatError, InputError
 from models.files import split_words
+from models.kernels.compilation import kernel
 
 Indices = Int64s
 Scores = Float64s
@@ -150,22 +152,39 @@ def group_by_level(levels: Indices, num_levels: int) -> ArcLevels:
     return np.split(order, np.searchsorted(levels[order], np.arange(1, num_levels)))
 
 
+@kernel(types.int64[::1](types.int64[::1], types.int64[::1], types.int64))
 def node_depths(sources: Indices, targets: Indices, num_nodes: int) -> Indices:
     """Count the arcs on the longest path to each node from a node without incoming arcs [N].
 
     Nodes of equal depth are not connected; arcs lead to greater depths. Nodes on or after cycles get −1.
     """
-    order = np.argsort(sources, kind="stable")
-    starts = np.searchsorted(sources[order], np.arange(num_nodes + 1))
-    missing = np.bincount(targets, minlength=num_nodes)
-    answer = np.full(num_nodes, -1, np.int64)
+    begins, missing = np.zeros(num_nodes + 1, np.int64), np.zeros(num_nodes, np.int64)
+    for arc in range(len(sources)):
+        begins[sources[arc] + 1] += 1
+        missing[targets[arc]] += 1
+    begins = np.cumsum(begins)
+    reached, filled = np.empty(len(sources), np.int64), begins.copy()  # targets by source
+    for arc in range(len(sources)):
+        reached[filled[sources[arc]]] = targets[arc]
+        filled[sources[arc]] += 1
     # topological order (Kahn 1962)
-    front, depth = np.flatnonzero(missing == 0), 0
-    while front.size:
-        answer[front] = depth
-        reached = targets[order[index_ranges(starts[front], starts[front + 1])]]
-        np.subtract.at(missing, reached, 1)
-        front, depth = np.unique(reached[missing[reached] == 0]), depth + 1
+    answer, queue, size = np.full(num_nodes, -1, np.int64), np.empty(num_nodes, np.int64), 0
+    depths = np.zeros(num_nodes, np.int64)
+    for node in range(num_nodes):
+        if missing[node] == 0:
+            queue[size] = node
+            size += 1
+    done = 0
+    while done < size:
+        node = queue[done]
+        done += 1
+        answer[node] = depths[node]
+        for target in reached[begins[node] : begins[node + 1]]:
+            depths[target] = max(depths[target], depths[node] + 1)
+            missing[target] -= 1
+            if missing[target] == 0:
+                queue[size] = target
+                size += 1
     return answer
 
 

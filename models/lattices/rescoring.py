@@ -31,6 +31,7 @@ from models.lattices.lattice import (
     group_by_level,
     node_depths,
 )
+from models.lattices.ngram_passing import pass_ngram_tokens
 from models.lattices.token_passing import (
     GrowableArray,
     LatticeSearch,
@@ -38,6 +39,7 @@ from models.lattices.token_passing import (
     TokenGraph,
     TokenPassing,
 )
+from models.ngram.model import NGramModel
 from models.phrases import NO_PHRASES, PhraseList, is_phrase_feature
 from models.reranking.candidates import Candidate, CandidateList
 
@@ -142,8 +144,12 @@ def rescore(
     words = {word: number for number, word in enumerate(dict.fromkeys(every_word))}
     spelling = speller.label_tokens(list(words))
     joined = build_graph(lattices, weights, words, spelling)
-    paths = PhrasePaths(phrases, list(words), speller.tokenizer)
-    graphs = split_graph(TokenPassing(model, joined, spelling, paths, search).run(), joined)
+    if type(model) is NGramModel and not phrases:
+        graph = pass_ngram_tokens(model, joined, spelling, search)
+    else:
+        paths = PhrasePaths(phrases, list(words), speller.tokenizer)
+        graph = TokenPassing(model, joined, spelling, paths, search).run()
+    graphs = split_graph(graph, joined)
     return [
         RescoredLattice(
             lattice, weighing, graph, spelling.num_unknown[[words[word] for word in lattice.words]]

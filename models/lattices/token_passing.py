@@ -27,7 +27,7 @@ from models.language_model import (
     weighted,
 )
 from models.lattices.graph import LabelTokens, LatticeGraph
-from models.lattices.lattice import NO_WORD, Indices, Scores
+from models.lattices.lattice import NO_WORD, Indices, Scores, group_by_level
 from models.mixture import MixtureState
 from models.ngram.model import NGramState
 from models.phrases import PhraseList
@@ -378,9 +378,14 @@ class TokenPassing:
     ) -> None:
         self._model, self._joined, self._spelling, self._search = model, joined, spelling, search
         self._phrases = phrases
+        num_levels = int(joined.levels.max()) + 1
+        self._by_source, self._by_target = (
+            group_by_level(joined.levels[nodes], num_levels) for nodes in (joined.sources, joined.targets)
+        )
+        self._remainders = np.zeros(0) if search.beam is None else joined.remainders()
         self._states = ActiveStates(model, spelling)
         self._states_are_keys = state_keys(self._states.initial) is not None
-        num_words = 0 if self._states_are_keys else search.recombination_order or len(joined.by_target)
+        num_words = 0 if self._states_are_keys else search.recombination_order or len(self._by_target)
         num_added = joined.phrase_weights.shape[1] + 1
         self._tokens = TokenTable(len(joined.lattice_of), num_words=num_words)
         self._live = np.zeros(0, np.int64)  # tokens with outgoing arcs still to score
@@ -388,7 +393,7 @@ class TokenPassing:
         self._begins = np.zeros(len(joined.sources), np.int64)
         self._log_probs, self._scores = GrowableArray(np.float64), GrowableArray(np.float64)
         self._added, self._phrases_after = GrowableArray(np.float64, num_added), GrowableArray(np.int64)
-        self._best = np.full((len(joined.by_target), len(joined.starts)), -np.inf)
+        self._best = np.full((len(self._by_target), len(joined.starts)), -np.inf)
         nothing = np.zeros(len(joined.starts), np.int64)
         words = np.full((len(joined.starts), num_words), NO_WORD)
         self._tokens.add(joined.starts, nothing.astype(np.float64), words, nothing)
@@ -398,7 +403,7 @@ class TokenPassing:
 
     def run(self) -> TokenGraph:
         """Search to the ends; return the token graph, numbered as the lattices' graph."""
-        for level in range(1, len(self._joined.by_target)):
+        for level in range(1, len(self._by_target)):
             self._advance_level(level)
         offsets = np.concatenate([[0], np.cumsum(np.concatenate(self._num_edges))])
         ways = TokenEdges(*map(np.concatenate, zip(*self._edges, strict=True)))
@@ -438,7 +443,7 @@ class TokenPassing:
     def _incoming_edges(self, level: int) -> tuple[TokenEdges, Scores, Indices]:
         """Return the edges to a level inside the beam, their totals and nodes of phrases."""
         joined, tokens = self._joined, self._tokens
-        arcs = joined.by_target[level]
+        arcs = self._by_target[level]
         counts = tokens.count[joined.sources[arcs]]
         first, begins = tokens.first[joined.sources[arcs]], self._begins[arcs]
         parents, scored = index_ranges(first, first + counts), index_ranges(begins, begins + counts)
@@ -450,7 +455,7 @@ class TokenPassing:
             return ways, totals, phrases
         nodes = joined.targets[ways.arcs]
         threshold = self._best[level:].max(axis=0) - self._search.beam
-        inside = np.flatnonzero(totals + joined.remainders[nodes] >= threshold[joined.lattice_of[nodes]])
+        inside = np.flatnonzero(totals + self._remainders[nodes] >= threshold[joined.lattice_of[nodes]])
         return ways.select(inside), totals[inside], phrases[inside]
 
     def _score_outgoing(self, level: int, state: Any, rows: Indices) -> None:
@@ -458,7 +463,7 @@ class TokenPassing:
         joined, tokens = self._joined, self._tokens
         begin = len(tokens) - len(rows)
         self._states.add(state, rows)
-        arcs = joined.by_source[level]
+        arcs = self._by_source[level]
         counts = tokens.count[joined.sources[arcs]]
         first = tokens.first[joined.sources[arcs]]
         parents, gone = index_ranges(first, first + counts), np.repeat(arcs, counts)
@@ -478,7 +483,7 @@ class TokenPassing:
         self._phrases_after.append(phrases_after)
         if self._search.beam is not None:
             nodes = joined.targets[gone]
-            estimates = tokens.forward[parents] + scores + joined.remainders[nodes]
+            estimates = tokens.forward[parents] + scores + self._remainders[nodes]
             np.maximum.at(self._best, (joined.levels[nodes], lattices), estimates)
         self._live = np.concatenate([self._live, np.arange(begin, len(tokens))])
         self._live = self._live[joined.last_use[tokens.nodes[self._live]] > level]
