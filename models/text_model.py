@@ -25,6 +25,7 @@ from models.slot_model import with_slots
 from models.tokenizers import Tokenizer, WordTokenizer
 
 if TYPE_CHECKING:
+    from models.lattices.graph import LabelTokenizer
     from models.ngram.texts import NGramTexts
 
 _MAX_SLOTTED = 16
@@ -122,6 +123,21 @@ class TextModel:
         from models.ngram.texts import NGramTexts
 
         return NGramTexts.of(self.model, self.tokenizer)
+
+    @cached_property
+    def label_tokenizer(self) -> "LabelTokenizer":
+        """Converter from words of lattices to tokens.
+
+        Raises:
+            UnsupportedError: the model reads backward, or a token spans two words.
+        """
+        from models.lattices.graph import LabelTokenizer
+
+        if self.reads_backward:
+            raise UnsupportedError.of(
+                "model", f"{self.address} reads from right to left; lattices are searched from left to right"
+            )
+        return LabelTokenizer(self.tokenizer)
 
     @cached_property
     def checker(self) -> Checker:

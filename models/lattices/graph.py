@@ -5,10 +5,11 @@ every sentence, and a sentence's tokens must be those of its words, joined, as f
 tokenizers and SentencePiece models whose pieces do not extend beyond a space.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 from itertools import chain
-from typing import Self
+from typing import Self, TypeAlias
 
 import numpy as np
 from numba import types
@@ -18,7 +19,8 @@ from models.errors import InputError, UnsupportedError, check_range
 from models.kernels.compilation import kernel
 from models.language_model import EOS, UNK, pad_sequences
 from models.lattices.lattice import Indices, Lattice, Scales, Scores, node_depths
-from models.phrases import DEFAULT_WEIGHT
+from models.phrases import DEFAULT_WEIGHT, is_phrase_feature
+from models.reranking.features import RANK
 from models.reranking.ranking import MAX_WEIGHT
 from models.tokenizers import Tokenizer
 
@@ -165,6 +167,31 @@ class PathWeights:
 
 PATH_FEATURES = tuple(field.name for field in fields(PathWeights) if field.name != "phrases")
 """Names of a path's features, except those of phrases."""
+
+
+LatticeWeights: TypeAlias = Callable[[Scales], PathWeights]
+"""Weights of a lattice's paths, given the scales of its file."""
+
+
+def tuned_weights(
+    weights: Mapping[str, float], length_exponent: float = 0.0, phrases: Collection[str] = ()
+) -> LatticeWeights:
+    """Return tuned weights for paths: by default 0, or the first pass's if its order was kept.
+
+    `phrases` are the features of phrases; weights of others do not count.
+
+    Raises:
+        InputError: there is a length exponent.
+    """
+    if length_exponent:
+        raise InputError.of("length_exponent", f"is {length_exponent:g}; for lattices it must be 0")
+    if weights == {RANK: 1.0}:
+        return partial(PathWeights.first_pass, phrases=phrases)
+    zeros = dict.fromkeys((*PATH_FEATURES, *phrases), 0.0)
+    used = {
+        name: weight for name, weight in weights.items() if name in phrases or not is_phrase_feature(name)
+    }
+    return partial(PathWeights.of, zeros | used, phrases=phrases)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

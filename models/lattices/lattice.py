@@ -248,6 +248,61 @@ def build_lattice(
     )
 
 
+def lattice_of_arcs(
+    arcs: Sequence[tuple[int, int, str, float, float]], *, times: Sequence[float] | None, most: int
+) -> Lattice:
+    """Build a lattice from the node 0 to that of the highest number.
+
+    Args:
+        arcs: source, target, word, acoustic score and score by the first pass's language model.
+        times: time of each node, in seconds; None if unknown.
+        most: maximum number of arcs.
+
+    Raises:
+        InputError: see `build_lattice`; or a number or a word is invalid.
+    """
+    if not arcs or len(arcs) > most:
+        raise InputError(f"has {len(arcs)} entries; 1 to {most} are accepted")
+    end = max(max(source, target) for source, target, *_ in arcs)
+    if end > len(arcs):
+        raise InputError(f"has the node {end}; numbers go up to the number of arcs, {len(arcs)}")
+    if times is not None and len(times) != end + 1:
+        raise InputError(f"has the nodes 0 to {end}, but there are {len(times)} times")
+    known = np.full(end + 1, np.nan) if times is None else np.array(times, np.float64)
+    columns = [
+        Arc(source, target, word_of_label(word, NON_WORD_LABELS | {""}), am, old_lm)
+        for source, target, word, am, old_lm in arcs
+    ]
+    return build_lattice(columns, name=None, start=0, end=end, times=known)
+
+
+def lattice_of_confusions(places: Sequence[Sequence[tuple[str, float]]], *, most: int) -> Lattice:
+    """Build the lattice of a confusion network.
+
+    Args:
+        places: alternatives at each place: words, separated by white space, or none, and acoustic score.
+        most: maximum number of arcs.
+
+    Raises:
+        InputError: see `build_lattice`; or a place has no alternatives.
+    """
+    arcs, last = list[tuple[int, int, str, float]](), len(places)
+    for number, place in enumerate(places):
+        if not place:
+            raise InputError(f"has no alternatives at place {number}")
+        for text, am in place:
+            words, node = split_words(text) or [""], number
+            for word in words[:-1]:
+                last += 1
+                arcs.append((node, last, word, am if node == number else 0.0))
+                node = last
+            arcs.append((node, number + 1, words[-1], am if node == number else 0.0))
+        if len(arcs) > most:
+            raise InputError(f"has more than {most} words, the maximum")
+    columns = [Arc(*one[:2], word_of_label(one[2], NON_WORD_LABELS | {""}), one[3], 0.0) for one in arcs]
+    return build_lattice(columns, name=None, start=0, end=len(places), times=np.full(last + 1, np.nan))
+
+
 def _checked_scores(scores: Scores) -> Scores:
     wrong = scores[~(np.abs(scores) <= MAX_SCORE)]
     if wrong.size:

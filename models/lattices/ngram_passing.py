@@ -12,7 +12,8 @@ import numpy as np
 from numba import types
 
 from models.arrays import Float64s, Int64s
-from models.kernels.compilation import columns_type, tuple_type, version_for
+from models.calls import Work
+from models.kernels.compilation import columns_type, version_for
 from models.lattices.graph import LabelTokens, LatticeGraph
 from models.lattices.token_passing import LatticeSearch, TokenEdges, TokenGraph
 from models.ngram.automaton import LN_10
@@ -28,7 +29,11 @@ from models.ngram.scoring import (
 )
 
 U = numba.uint64
-_FIRST_TOKENS, _FIRST_EDGES = 1 << 8, 1 << 12
+_FIRST_EDGES = 1 << 12
+_FACTOR = 0x9E3779B1  # of a multiplicative hash (Knuth 1998, section 6.4)
+EDGES_PER_CALL = 1 << 15
+"""Edges, scored and recombined, after which a call ends: a few milliseconds."""
+
 _VERSIONS: dict[bool, Any] = {}
 """The kernel for exact and for quantised models: finding it takes longer than many a search."""
 
@@ -47,6 +52,10 @@ class SearchGraph(NamedTuple):
         remainders: estimated score of the best path from each node to the end, with a beam [N].
         starts: first node of each lattice [L].
         lm_weights: weight of the model's log-probabilities in each lattice [L].
+        by_level: nodes in order of level [N].
+        arcs_from: first arc from each node, then A [N + 1].
+        incoming: arcs by target [A].
+        arcs_to: place of the first arc to each node among these, then A [N + 1].
     """
 
     sources: Int64s
@@ -59,30 +68,90 @@ class SearchGraph(NamedTuple):
     remainders: Float64s
     starts: Int64s
     lm_weights: Float64s
+    by_level: Int64s
+    arcs_from: Int64s
+    incoming: Int64s
+    arcs_to: Int64s
 
 
-class _Found(NamedTuple):
-    """Token graph, as in `TokenGraph` and `TokenEdges`; arrays may be longer than their content."""
+class Passing(NamedTuple):
+    """State of a search: tokens, edges to them as in `TokenEdges`, and scored edges; arrays have spare room.
 
+    Attributes:
+        counts: place of the search and numbers of tokens, edges and scored edges, by `_PLACE` to `_SCORED`.
+        nodes: node of each token.
+        forward: total of the best path to each token.
+        states: the model's state at each token.
+        offsets: start of each token's edges.
+        parents: token before each edge.
+        arcs: arc of each edge.
+        log_probs: log-probability of each edge's word.
+        scores: weighted sum of each edge's features.
+        scored_log_probs: the same of scored edges, by arc and then by token.
+        scored: likewise, their weighted sums.
+        states_after: the model's state after each scored edge.
+        first: first token of each node [N].
+        sizes: number of tokens of each node [N].
+        begins: first scored edge of each arc [A].
+        estimates: best estimate of complete paths through edges to each level, by lattice [levels · L].
+    """
+
+    counts: Int64s
     nodes: Int64s
     forward: Float64s
+    states: Int64s
     offsets: Int64s
     parents: Int64s
     arcs: Int64s
     log_probs: Float64s
     scores: Float64s
-    num_tokens: int
-    num_edges: int
+    scored_log_probs: Float64s
+    scored: Float64s
+    states_after: Int64s
+    first: Int64s
+    sizes: Int64s
+    begins: Int64s
+    estimates: Float64s
 
 
-_FLOATS, _INTS = types.float64[::1], types.int64[::1]
-_FOUND = tuple_type(_Found, _INTS, _FLOATS, _INTS, _INTS, _INTS, _FLOATS, _FLOATS, types.int64, types.int64)
+_LEVEL, _PLACE, _IS_SCORING, _TOKENS, _EDGES, _SCORED = range(6)
+_INTS, _PASSING = types.int64[::1], columns_type(Passing)
+
+
+def _begin(num_nodes: int, num_arcs: int, num_estimates: int) -> Passing:
+    """Return the state of a search at its beginning."""
+
+    def ints(size: int = _FIRST_EDGES) -> Int64s:
+        return np.zeros(size, np.int64)
+
+    def floats() -> Float64s:
+        return np.zeros(_FIRST_EDGES)
+
+    return Passing(
+        counts=ints(6),
+        nodes=ints(),
+        forward=floats(),
+        states=ints(),
+        offsets=ints(),
+        parents=ints(),
+        arcs=ints(),
+        log_probs=floats(),
+        scores=floats(),
+        scored_log_probs=floats(),
+        scored=floats(),
+        states_after=ints(),
+        first=ints(num_nodes),
+        sizes=ints(num_nodes),
+        begins=ints(num_arcs),
+        estimates=np.full(num_estimates, -np.inf),
+    )
 
 
 def pass_ngram_tokens(
     model: NGramModel, joined: LatticeGraph, spelling: LabelTokens, search: LatticeSearch
-) -> TokenGraph:
+) -> Work[Any, TokenGraph]:
     """Search with an n-gram model, without phrases, through lattices; see `TokenPassing`."""
+    incoming, nodes = np.argsort(joined.targets, kind="stable"), np.arange(len(joined.levels) + 1)
     graph = SearchGraph(
         joined.sources,
         joined.targets,
@@ -94,30 +163,38 @@ def pass_ngram_tokens(
         np.zeros(0) if search.beam is None else joined.remainders(),
         joined.starts,
         joined.lm_weights,
+        np.argsort(joined.levels, kind="stable"),
+        np.searchsorted(joined.sources, nodes),
+        incoming,
+        np.searchsorted(joined.targets[incoming], nodes),
     )
     is_quantised = model.automaton.quantised
     if is_quantised not in _VERSIONS:
         _VERSIONS[is_quantised] = version_for(pass_tokens, type_of(model.automaton))
-    found = _VERSIONS[is_quantised](
-        model.automaton,
-        graph,
+    found = _begin(len(joined.levels), len(joined.sources), int(joined.levels.max() + 1) * len(joined.starts))
+    settings = (
         np.ascontiguousarray(spelling.tokens, np.int64),
         np.ascontiguousarray(spelling.lengths, np.int64),
         model.automaton.initial,
         search.max_tokens_per_node,
         np.inf if search.beam is None else search.beam,
+        EDGES_PER_CALL,
     )
-    edges = slice(found.num_edges)
+    while found.counts[_LEVEL] < len(joined.levels):
+        if found.counts[_LEVEL]:
+            yield None
+        found = _VERSIONS[is_quantised](model.automaton, graph, found, *settings)
+    tokens, edges = slice(found.counts[_TOKENS]), slice(found.counts[_EDGES])
     return TokenGraph(
-        found.nodes[: found.num_tokens],
-        found.forward[: found.num_tokens],
-        found.offsets[: found.num_tokens + 1],
+        found.nodes[tokens],
+        found.forward[tokens],
+        found.offsets[: found.counts[_TOKENS] + 1],
         TokenEdges(
             found.parents[edges],
             found.arcs[edges],
             found.log_probs[edges],
             found.scores[edges],
-            np.zeros((found.num_edges, 1)),
+            np.zeros((found.counts[_EDGES], 1)),
         ),
     )
 
@@ -150,74 +227,65 @@ def _read_label(automaton: Any, state: Any, tokens: Any, length: Any) -> Any:
 
 
 @automaton_kernel(
-    _FOUND,
+    _PASSING,
     columns_type(SearchGraph),
+    _PASSING,
     types.int64[:, ::1],
     _INTS,
     types.int64,
     types.int64,
     types.float64,
+    types.int64,
 )
 def pass_tokens(  # noqa: C901, PLR0912, PLR0915 - one loop, over levels, nodes, edges
     automaton: Any,
     graph: Any,
+    found: Any,
     label_tokens: Any,
     label_lengths: Any,
     initial: Any,
     max_tokens: Any,
     beam: Any,
+    most: Any,
 ) -> Any:
-    """Search through lattices by level, from a token on each start.
+    """Go on with a search through lattices by level, from a token on each start, for some milliseconds.
 
     Args:
         automaton: the model.
         graph: the lattices.
+        found: state of the search; changed.
         label_tokens: ids of each label [W, T].
         label_lengths: number of these of each label [W].
         initial: state before a sentence.
         max_tokens: maximum tokens per node.
         beam: as in `LatticeSearch`; infinite for none.
+        most: edges, scored and recombined, after which the call ends.
     """
-    num_nodes, num_arcs = len(graph.levels), len(graph.sources)
-    by_level = np.argsort(graph.levels, kind="mergesort")  # stable
-    num_levels = graph.levels[by_level[-1]] + 1
-    # arcs from each node are contiguous; those to each are listed in ascending order
-    arcs_from = np.searchsorted(graph.sources, np.arange(num_nodes + 1))
-    arcs_to = np.zeros(num_nodes + 1, np.int64)
-    for arc in range(num_arcs):
-        arcs_to[graph.targets[arc] + 1] += 1
-    arcs_to = np.cumsum(arcs_to)
-    incoming, filled = np.empty(num_arcs, np.int64), arcs_to.copy()
-    for arc in range(num_arcs):
-        incoming[filled[graph.targets[arc]]] = arc
-        filled[graph.targets[arc]] += 1
-    # tokens, the edges to them, and all edges scored, by arc and then by token
-    nodes, forward = np.empty(_FIRST_TOKENS, np.int64), np.empty(_FIRST_TOKENS)
-    states, offsets = np.empty(_FIRST_TOKENS, np.int64), np.zeros(_FIRST_TOKENS + 1, np.int64)
-    parents, arcs = np.empty(_FIRST_EDGES, np.int64), np.empty(_FIRST_EDGES, np.int64)
-    log_probs, scores = np.empty(_FIRST_EDGES), np.empty(_FIRST_EDGES)
-    scored_log_probs, scored = np.empty(_FIRST_EDGES), np.empty(_FIRST_EDGES)
-    states_after = np.empty(_FIRST_EDGES, np.int64)
-    num_tokens = num_edges = num_scored = 0
-    first, count = np.zeros(num_nodes, np.int64), np.zeros(num_nodes, np.int64)
-    begins = np.zeros(num_arcs, np.int64)
-    # estimates of complete paths through edges to each level, of each lattice
-    estimates = np.full((num_levels, len(graph.starts)), -np.inf)
-    thresholds = np.full(len(graph.starts), -np.inf)
+    num_nodes, num_lattices = len(graph.levels), len(graph.starts)
+    by_level, incoming, arcs_from, arcs_to = graph.by_level, graph.incoming, graph.arcs_from, graph.arcs_to
+    estimates = found.estimates.reshape((-1, num_lattices))
+    counts, first, sizes, begins = found.counts, found.first, found.sizes, found.begins
+    nodes, forward, states, offsets = found.nodes, found.forward, found.states, found.offsets
+    parents, arcs, log_probs, scores = found.parents, found.arcs, found.log_probs, found.scores
+    scored_log_probs, scored, states_after = found.scored_log_probs, found.scored, found.states_after
+    begin, place, is_scoring = counts[_LEVEL], counts[_PLACE], counts[_IS_SCORING]
+    num_tokens, num_edges, num_scored = counts[_TOKENS], counts[_EDGES], counts[_SCORED]
+    thresholds = np.full(num_lattices, -np.inf)
     # edges to one node: their totals and places; its tokens by state in a hash table
-    totals, places = np.empty(_FIRST_TOKENS), np.empty(_FIRST_TOKENS, np.int64)
-    sources, ways = np.empty(_FIRST_TOKENS, np.int64), np.empty(_FIRST_TOKENS, np.int64)
-    chosen = np.empty(_FIRST_TOKENS, np.int64)
-    slots = np.empty(2 * _FIRST_TOKENS, np.int64)
-    begin = 0
-    while begin < num_nodes:
+    totals, places = np.empty(_FIRST_EDGES), np.empty(_FIRST_EDGES, np.int64)
+    sources, ways = np.empty(_FIRST_EDGES, np.int64), np.empty(_FIRST_EDGES, np.int64)
+    chosen, slots = np.empty(_FIRST_EDGES, np.int64), np.empty(_FIRST_EDGES, np.int64)
+    work = 0
+    while begin < num_nodes and work < most:
         level, end = graph.levels[by_level[begin]], begin
         while end < num_nodes and graph.levels[by_level[end]] == level:
             end += 1
-        if beam < np.inf:
-            for lattice in range(len(graph.starts)):
+        if beam < np.inf and not is_scoring:
+            for lattice in range(num_lattices):
                 thresholds[lattice] = estimates[level:, lattice].max() - beam
-        for node in by_level[begin:end]:
+        while place < end and not is_scoring and work < most:
+            node = by_level[place]
+            place += 1
             first[node] = num_tokens
             if graph.starts[graph.lattice_of[node]] == node:
                 nodes, forward = _grown(nodes, num_tokens + 1), _grown(forward, num_tokens + 1)
@@ -225,25 +293,26 @@ def pass_tokens(  # noqa: C901, PLR0912, PLR0915 - one loop, over levels, nodes,
                 nodes[num_tokens], forward[num_tokens], states[num_tokens] = node, 0.0, initial
                 num_tokens += 1
                 offsets[num_tokens] = num_edges
-                count[node] = 1
+                sizes[node] = 1
                 continue
             size = 0
             for arc in incoming[arcs_to[node] : arcs_to[node + 1]]:
-                size += count[graph.sources[arc]]
+                size += sizes[graph.sources[arc]]
             totals, places = _grown(totals, size), _grown(places, size)
             sources, ways, chosen = _grown(sources, size), _grown(ways, size), _grown(chosen, size)
             threshold = thresholds[graph.lattice_of[node]]
             size = 0
             for arc in incoming[arcs_to[node] : arcs_to[node + 1]]:
                 source = graph.sources[arc]
-                for number in range(count[source]):
-                    token, place = first[source] + number, begins[arc] + number
-                    total = forward[token] + scored[place]
+                for number in range(sizes[source]):
+                    token, edge = first[source] + number, begins[arc] + number
+                    total = forward[token] + scored[edge]
                     if beam == np.inf or total + graph.remainders[node] >= threshold:
-                        totals[size], places[size], sources[size], ways[size] = total, place, token, arc
+                        totals[size], places[size], sources[size], ways[size] = total, edge, token, arc
                         size += 1
             if not size:
                 continue
+            work += size
             # of equal totals, the first edge is first
             order = np.argsort(-totals[:size], kind="mergesort")
             mask = 1
@@ -257,7 +326,7 @@ def pass_tokens(  # noqa: C901, PLR0912, PLR0915 - one loop, over levels, nodes,
             offsets, states = _grown(offsets, num_tokens + size + 1), _grown(states, num_tokens + size)
             for edge in order:
                 state = 0 if is_end else states_after[places[edge]]
-                slot = (state * 0x9E3779B1 >> 7) & mask
+                slot = (state * _FACTOR >> 7) & mask
                 while slots[slot] >= 0 and states[num_tokens + slots[slot]] != state:
                     slot = (slot + 1) & mask
                 if slots[slot] < 0 and own < max_tokens:
@@ -287,17 +356,21 @@ def pass_tokens(  # noqa: C901, PLR0912, PLR0915 - one loop, over levels, nodes,
                 parents[at], arcs[at] = sources[edge], ways[edge]
                 log_probs[at], scores[at] = scored_log_probs[places[edge]], scored[places[edge]]
             num_tokens += own
-            count[node] = own
-        for node in by_level[begin:end]:
+            sizes[node] = own
+        if place == end and not is_scoring:
+            place, is_scoring = begin, 1
+        while place < end and is_scoring and work < most:
+            node = by_level[place]
+            place += 1
             lattice = graph.lattice_of[node]
             weight = graph.lm_weights[lattice]
             for arc in range(arcs_from[node], arcs_from[node + 1]):
                 begins[arc] = num_scored
-                needed = num_scored + count[node]
+                needed = num_scored + sizes[node]
                 scored_log_probs, scored = _grown(scored_log_probs, needed), _grown(scored, needed)
                 states_after = _grown(states_after, needed)
                 label, target = graph.labels[arc], graph.targets[arc]
-                for token in range(first[node], first[node] + count[node]):
+                for token in range(first[node], first[node] + sizes[node]):
                     log_prob, state = _read_label(
                         automaton, U(states[token]), label_tokens[label], label_lengths[label]
                     )
@@ -309,7 +382,28 @@ def pass_tokens(  # noqa: C901, PLR0912, PLR0915 - one loop, over levels, nodes,
                     num_scored += 1
                     if beam < np.inf:
                         estimate = forward[token] + score + graph.remainders[target]
-                        place = graph.levels[target]
-                        estimates[place, lattice] = max(estimates[place, lattice], estimate)
-        begin = end
-    return _Found(nodes, forward, offsets, parents, arcs, log_probs, scores, num_tokens, num_edges)
+                        at = graph.levels[target]
+                        estimates[at, lattice] = max(estimates[at, lattice], estimate)
+                work += sizes[node]
+        if place == end and is_scoring:
+            begin, is_scoring = end, 0
+    counts[_LEVEL], counts[_PLACE], counts[_IS_SCORING] = begin, place, is_scoring
+    counts[_TOKENS], counts[_EDGES], counts[_SCORED] = num_tokens, num_edges, num_scored
+    return Passing(
+        counts,
+        nodes,
+        forward,
+        states,
+        offsets,
+        parents,
+        arcs,
+        log_probs,
+        scores,
+        scored_log_probs,
+        scored,
+        states_after,
+        first,
+        sizes,
+        begins,
+        found.estimates,
+    )

@@ -12,11 +12,12 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from models.arrays import Int32s, index_ranges
+from models.calls import Work, run_to_completion
 from models.language_model import LOG_ZERO, LanguageModel
 from models.lattices.graph import LabelTokenizer, LatticeGraph, PathWeights, build_graph
 from models.lattices.lattice import (
@@ -42,6 +43,9 @@ from models.lattices.token_passing import (
 from models.ngram.model import NGramModel
 from models.phrases import NO_PHRASES, PhraseList, is_phrase_feature
 from models.reranking.candidates import Candidate, CandidateList
+
+_SUFFIXES_PER_STEP = 64
+"""Suffixes of strings, of some tens of microseconds each, before other computations run."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -115,7 +119,12 @@ class RescoredLattice:
         )
 
 
-def rescore(
+def rescore(*given: Any, **settings: Any) -> list[RescoredLattice]:
+    """Rescore several lattices together, see `rescore_in_steps`."""
+    return run_to_completion(rescore_in_steps(*given, **settings))
+
+
+def rescore_in_steps(
     lattices: Sequence[Lattice],
     model: LanguageModel,
     speller: LabelTokenizer,
@@ -123,8 +132,8 @@ def rescore(
     weights: Sequence[PathWeights],
     search: LatticeSearch,
     phrases: PhraseList = NO_PHRASES,
-) -> list[RescoredLattice]:
-    """Rescore several lattices together.
+) -> Work[Any, list[RescoredLattice]]:
+    """Rescore several lattices together, giving way to other computations.
 
     Args:
         lattices: any number; results are independent.
@@ -145,10 +154,10 @@ def rescore(
     spelling = speller.label_tokens(list(words))
     joined = build_graph(lattices, weights, words, spelling)
     if type(model) is NGramModel and not phrases:
-        graph = pass_ngram_tokens(model, joined, spelling, search)
+        graph = yield from pass_ngram_tokens(model, joined, spelling, search)
     else:
         paths = PhrasePaths(phrases, list(words), speller.tokenizer)
-        graph = TokenPassing(model, joined, spelling, paths, search).run()
+        graph = yield from TokenPassing(model, joined, spelling, paths, search).run()
     graphs = split_graph(graph, joined)
     return [
         RescoredLattice(
@@ -191,15 +200,22 @@ class LatticePath(NamedTuple):
     edges: Indices
 
 
+def features_of(rescored: RescoredLattice, paths: Sequence[LatticePath]) -> list[dict[str, float]]:
+    """Return the features of paths."""
+    features = rescored.features()
+    totals = [{name: float(values[path.edges].sum()) for name, values in features.items()} for path in paths]
+    # credit taken back leaves rounding errors
+    return [
+        {name: round(total, 9) if is_phrase_feature(name) else total for name, total in one.items()}
+        for one in totals
+    ]
+
+
 def nbest_candidates(rescored: RescoredLattice, count: int) -> CandidateList:
     """Return the best paths as an n-best list with the features of `PathWeights`."""
-    features, candidates = rescored.features(), list[Candidate]()
-    for path in nbest_paths(rescored, count):
-        totals = {name: float(values[path.edges].sum()) for name, values in features.items()}
-        # credit taken back leaves rounding errors
-        for name in filter(is_phrase_feature, totals):
-            totals[name] = round(totals[name], 9)
-        candidates.append(Candidate(path.text, totals))
+    paths = nbest_paths(rescored, count)
+    features = features_of(rescored, paths)
+    candidates = [Candidate(path.text, own) for path, own in zip(paths, features, strict=True)]
     return CandidateList(rescored.lattice.name, "", tuple(candidates), rescored.lattice.references)
 
 
@@ -314,8 +330,14 @@ class _SuffixGraph:
 
 def nbest_paths(rescored: RescoredLattice, count: int) -> list[LatticePath]:
     """Return the best paths of `count` distinct word strings at most, by total."""
+    return run_to_completion(find_nbest(rescored, count))
+
+
+def find_nbest(rescored: RescoredLattice, count: int) -> Work[Any, list[LatticePath]]:
+    """Find the best paths as `nbest_paths` does, giving way to other computations."""
     graph, words, paths = _SuffixGraph(rescored), rescored.lattice.words, list[LatticePath]()
-    serial = itertools.count()
+    # of equal totals, the longest suffix first: it completes strings, where the shortest would multiply suffixes
+    serial = itertools.count(0, -1)
     heap: list[tuple[float, int, LatticePath | Callable[[], _Suffix]]] = []
 
     def reach(ending: _Suffix) -> None:
@@ -330,6 +352,8 @@ def nbest_paths(rescored: RescoredLattice, count: int) -> list[LatticePath]:
     reach(graph.sentence_end())
     # A*: bounds are exact totals
     while heap and len(paths) < count:
+        if next(serial) % _SUFFIXES_PER_STEP == 0:
+            yield None
         _, _, item = heapq.heappop(heap)
         if isinstance(item, LatticePath):
             paths.append(item)

@@ -9,7 +9,7 @@ speech recognition systems"; Liu et al. (2014), "Efficient lattice rescoring usi
 network language models".
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import index_ranges
+from models.calls import Work
 from models.errors import InputError
 from models.language_model import (
     LanguageModel,
@@ -40,6 +41,8 @@ NO_STATE = -1
 """Row of tokens that are not extended."""
 
 _LARGEST_KEY = 1 << 62
+_ROWS_PER_STEP = 32
+"""Distributions or states that a network computes before other requests run."""
 
 
 class GrowableArray(Generic[T]):
@@ -74,11 +77,11 @@ class GrowableArray(Generic[T]):
 
 def word_log_probs(
     model: LanguageModel, state: Any, rows: Indices, labels: Indices, spelling: LabelTokens
-) -> Scores:
+) -> Work[Any, Scores]:
     """Return log-probabilities [P] of labels [P] after rows [P] of a state; 0 without tokens.
 
     Equal pairs are scored once. A model that always computes complete distributions does so once
-    per row.
+    per row, for a few rows at a time.
     """
     num_labels = len(spelling.lengths)
     pairs, indices = np.unique(rows * num_labels + labels, return_inverse=True)
@@ -92,13 +95,27 @@ def word_log_probs(
         sequence_scores = score_sequences(model, state.select(rows), tokens, lengths)
         scores[spoken] = sequence_scores.sum(axis=1, dtype=np.float64)
         return scores[indices]
-    scores[spoken] = score_choices(model, state, rows, tokens[:, 0])
+    for some in _runs(np.cumsum(np.diff(rows, prepend=-1) > 0)):
+        used, of_used = np.unique(rows[some], return_inverse=True)
+        scores[spoken[some]] = score_choices(model, state.select(used), of_used, tokens[some, 0])
+        yield None
     longer = np.flatnonzero(lengths > 1)
-    if longer.size:
-        after = model.advance(state.select(rows[longer]), tokens[longer, 0])
-        rest = score_sequences(model, after, tokens[longer, 1 : lengths.max()], lengths[longer] - 1)
-        scores[spoken[longer]] += rest.sum(axis=1, dtype=np.float64)
+    for some in _runs(np.arange(len(longer))):
+        here = longer[some]
+        after = model.advance(state.select(rows[here]), tokens[here, 0])
+        rest = score_sequences(model, after, tokens[here, 1 : lengths[here].max()], lengths[here] - 1)
+        scores[spoken[here]] += rest.sum(axis=1, dtype=np.float64)
+        yield None
     return scores[indices]
+
+
+def _runs(numbers: Indices) -> Iterator[slice]:
+    """Yield slices of ascending numbers [P] with a limited range each."""
+    begin = 0
+    while begin < len(numbers):
+        end = int(np.searchsorted(numbers, numbers[begin] + _ROWS_PER_STEP))
+        yield slice(begin, end)
+        begin = end
 
 
 class PhrasePaths:
@@ -168,7 +185,7 @@ class ActiveStates:
         self._pool = self.initial
         self._rows = GrowableArray(np.int64)
 
-    def after(self, tokens: Indices, labels: Indices) -> tuple[Any, Indices]:
+    def after(self, tokens: Indices, labels: Indices) -> Work[Any, tuple[Any, Indices]]:
         """Advance tokens by a label each; return a state of distinct rows, and each pair's row [P]."""
         num_labels = len(self._spelling.lengths)
         pairs, indices = np.unique(self._rows[tokens] * num_labels + labels, return_inverse=True)
@@ -176,8 +193,13 @@ class ActiveStates:
         before, lengths = self._pool.select(rows), self._spelling.lengths[labels]
         if not lengths.any():
             return before, indices
-        tokens = self._spelling.tokens[labels, : lengths.max()]
-        return prefill_sequences(self._model, before, tokens, lengths), indices
+        tokens, states = self._spelling.tokens[labels], list[Any]()
+        for some in [slice(None)] if is_lookup(self._model) else _runs(np.arange(len(rows))):
+            width = lengths[some].max()
+            one = before.select(np.arange(len(rows))[some])
+            states.append(prefill_sequences(self._model, one, tokens[some, :width], lengths[some]))
+            yield None
+        return states[0].concatenate(states[1:]) if len(states) > 1 else states[0], indices
 
     def add(self, state: Any, rows: Indices) -> None:
         """Add the states of new tokens; row −1: a token that is not extended."""
@@ -399,24 +421,25 @@ class TokenPassing:
         self._tokens.add(joined.starts, nothing.astype(np.float64), words, nothing)
         # to the tokens of each level
         self._num_edges, self._edges = [nothing], list[TokenEdges]()
-        self._score_outgoing(0, self._states.initial, nothing)
 
-    def run(self) -> TokenGraph:
+    def run(self) -> Work[Any, TokenGraph]:
         """Search to the ends; return the token graph, numbered as the lattices' graph."""
+        first = np.zeros(len(self._joined.starts), np.int64)
+        yield from self._score_outgoing(0, self._states.initial, first)
         for level in range(1, len(self._by_target)):
-            self._advance_level(level)
+            yield from self._advance_level(level)
         offsets = np.concatenate([[0], np.cumsum(np.concatenate(self._num_edges))])
         ways = TokenEdges(*map(np.concatenate, zip(*self._edges, strict=True)))
         return TokenGraph(self._tokens.nodes[:], self._tokens.forward[:], offsets, ways)
 
-    def _advance_level(self, level: int) -> None:
+    def _advance_level(self, level: int) -> Work[Any, None]:
         """Recombine the tokens at a level's nodes, then score the next words."""
         joined, (ways, totals, phrases) = self._joined, self._incoming_edges(level)
         nodes, labels = joined.targets[ways.arcs], self._spelling.canonical[joined.labels[ways.arcs]]
         ended = joined.last_use[nodes] < 0
         futures = words = self._tokens.words_after(ways.parents, labels)
         if self._states_are_keys:
-            state, rows = self._states.after(ways.parents, labels)
+            state, rows = yield from self._states.after(ways.parents, labels)
             futures = cast("Indices", state_keys(state))[rows]
         futures = np.column_stack([futures, phrases])
         # after the end, all futures are equal
@@ -433,12 +456,12 @@ class TokenPassing:
         else:  # edges of a lattice with equal last words share the state of the best
             lattices = joined.lattice_of[nodes[best]]
             kept, counts, first = recombine(lattices, words[best], totals[best], len(best))
-            state, shared = self._states.after(ways.parents[best[first]], labels[best[first]])
+            state, shared = yield from self._states.after(ways.parents[best[first]], labels[best[first]])
             indices = np.empty(len(best), np.int64)
             indices[kept] = np.repeat(shared, counts)
         rows = np.full(len(going), NO_STATE)
         rows[going] = indices
-        self._score_outgoing(level, state, rows)
+        yield from self._score_outgoing(level, state, rows)
 
     def _incoming_edges(self, level: int) -> tuple[TokenEdges, Scores, Indices]:
         """Return the edges to a level inside the beam, their totals and nodes of phrases."""
@@ -458,7 +481,7 @@ class TokenPassing:
         inside = np.flatnonzero(totals + self._remainders[nodes] >= threshold[joined.lattice_of[nodes]])
         return ways.select(inside), totals[inside], phrases[inside]
 
-    def _score_outgoing(self, level: int, state: Any, rows: Indices) -> None:
+    def _score_outgoing(self, level: int, state: Any, rows: Indices) -> Work[Any, None]:
         """Score the words after a level's tokens, the newest; `rows` are their rows of the state."""
         joined, tokens = self._joined, self._tokens
         begin = len(tokens) - len(rows)
@@ -468,7 +491,9 @@ class TokenPassing:
         first = tokens.first[joined.sources[arcs]]
         parents, gone = index_ranges(first, first + counts), np.repeat(arcs, counts)
         labels = self._spelling.canonical[joined.labels[gone]]
-        log_probs = word_log_probs(self._model, state, rows[parents - begin], labels, self._spelling)
+        log_probs = yield from word_log_probs(
+            self._model, state, rows[parents - begin], labels, self._spelling
+        )
         phrases_after, added = self._phrases.advance(tokens.phrases[parents], joined.labels[gone])
         log_probs += added[:, -2]
         added = np.delete(added, -2, axis=1)

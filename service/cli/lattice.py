@@ -160,7 +160,7 @@ def lattice(
     of the best strings and of the lattices' oracle paths go to standard error.
     """
     from models.lattices.files import read_symbol_file, write_lattices
-    from models.lattices.graph import PathWeights
+    from models.lattices.graph import PathWeights, tuned_weights
     from models.lattices.lattice import Scales
     from models.phrases import Phrase, PhraseList
     from models.reranking.formats.reader import format_by_name
@@ -170,7 +170,6 @@ def lattice(
         TEXT,
         report_replaced,
         rescore_lattices,
-        tuned_weights,
         write_best,
     )
     from service.operations.rerank_request import parse_entries, parse_weights

@@ -5,11 +5,11 @@ import itertools
 import json
 import random
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 import typer
@@ -24,11 +24,11 @@ from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import Address, open_registry
 from models.completion.user_model import UserModelLimits
 from models.decoding.parameters import MAX_CHOICES
-from models.errors import DomainError, InputError, ModelNotFoundError, UnsupportedError
+from models.errors import DomainError, InputError, ModelNotFoundError
 from models.files import atomic_writer, split_words
 from models.lattices.files import LatticeFormat
-from models.lattices.graph import PATH_FEATURES, LabelTokenizer, PathWeights
-from models.lattices.lattice import Lattice, Scales
+from models.lattices.graph import LatticeWeights
+from models.lattices.lattice import Lattice
 from models.lattices.rescoring import (
     RescoredLattice,
     first_pass_text,
@@ -37,9 +37,8 @@ from models.lattices.rescoring import (
     rescore,
 )
 from models.lattices.token_passing import LatticeSearch
-from models.phrases import NO_PHRASES, PhraseList, is_phrase_feature
+from models.phrases import NO_PHRASES, PhraseList
 from models.reranking.candidates import CandidateList
-from models.reranking.features import RANK
 from models.reranking.formats.writer import write_lists
 from models.reranking.metrics import make_metric
 from models.reranking.metrics.metric import METRIC_TITLES, UNCHANGED, Metric, format_score, paired_bootstrap
@@ -99,7 +98,6 @@ LATTICE_FORMATS: dict[str, LatticeFormat] = {"slf-lattice": "slf", "kaldi-lattic
 TEXT = "text"
 """Output format of the id and best string of each lattice."""
 
-LatticeWeights: TypeAlias = Callable[[Scales], PathWeights]
 """Function from the scales of a lattice's file to the weights of its paths."""
 
 
@@ -422,27 +420,6 @@ def _rerank_lists(operation: Rerank, lists: Iterable[CandidateList], file: str) 
     return good_items(outcomes(), file, rest="more lists failed", none_good=none_good)
 
 
-def tuned_weights(
-    weights: Mapping[str, float], length_exponent: float = 0.0, phrases: Collection[str] = ()
-) -> LatticeWeights:
-    """Return tuned weights for paths: by default 0, or the first pass's if its order was kept.
-
-    `phrases` are the features of phrases; weights of others do not count.
-
-    Raises:
-        InputError: there is a length exponent.
-    """
-    if length_exponent:
-        raise InputError.of("length_exponent", f"is {length_exponent:g}; for lattices it must be 0")
-    if weights == {RANK: 1.0}:
-        return partial(PathWeights.first_pass, phrases=phrases)
-    zeros = dict.fromkeys((*PATH_FEATURES, *phrases), 0.0)
-    used = {
-        name: weight for name, weight in weights.items() if name in phrases or not is_phrase_feature(name)
-    }
-    return partial(PathWeights.of, zeros | used, phrases=phrases)
-
-
 def rescore_lattices(
     loaded: TextModel,
     lattices: Iterable[Lattice],
@@ -455,11 +432,7 @@ def rescore_lattices(
     Raises:
         UnsupportedError: the model reads backward, or its tokenizer does not separate words.
     """
-    if loaded.reads_backward:
-        raise UnsupportedError.of(
-            "model", f"{loaded.address} reads from right to left; lattices are searched from left to right"
-        )
-    model, tokenizer = loaded.model, LabelTokenizer(loaded.tokenizer)
+    model, speller = loaded.model, loaded.label_tokenizer
     batch, num_arcs = list[Lattice](), 0
     for lattice in itertools.chain(lattices, [None]):
         if lattice is not None:
@@ -467,7 +440,7 @@ def rescore_lattices(
             num_arcs += lattice.num_arcs
         if lattice is None or num_arcs >= _BATCH_ARCS:
             of_paths = [weights(one.scales) for one in batch]
-            yield from rescore(batch, model, tokenizer, weights=of_paths, search=search, phrases=phrases)
+            yield from rescore(batch, model, speller, weights=of_paths, search=search, phrases=phrases)
             batch, num_arcs = [], 0
 
 

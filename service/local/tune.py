@@ -15,7 +15,7 @@ from models.calls import Work, run_to_completion
 from models.checkpoint.registry import Address
 from models.errors import FormatError, InputError
 from models.files import atomic_writer
-from models.lattices.graph import PATH_FEATURES, PathWeights
+from models.lattices.graph import PATH_FEATURES, LatticeWeights, PathWeights, tuned_weights
 from models.lattices.lattice import Lattice
 from models.lattices.rescoring import nbest_candidates
 from models.lattices.token_passing import LatticeSearch
@@ -32,11 +32,9 @@ from service.hosting.loaded_model import LoadedModel
 from service.local.ask import (
     NO_MODEL,
     UNLIMITED,
-    LatticeWeights,
     main_model,
     model_loader,
     rescore_lattices,
-    tuned_weights,
 )
 from service.operations.rerank_request import parse_models
 from service.operations.tune import TuneReply, TuneSettings, tune_and_evaluate

@@ -22,6 +22,7 @@ from service.operations.completions import CompletionReply, Completions
 from service.operations.correct import Correct, CorrectLine
 from service.operations.generate import Generate
 from service.operations.languagetool import LanguageToolCheck
+from service.operations.lattices import LatticeIn, Lattices
 from service.operations.next_token import NextToken
 from service.operations.rerank import Rerank
 from service.operations.rerank_request import CandidateListIn
@@ -52,6 +53,8 @@ from service.schemas.replies import (
     DocumentsReply,
     FreeReply,
     GenerateReply,
+    LatticeResult,
+    LatticesReply,
     NextReply,
     NextTextReply,
     NextTokenReply,
@@ -126,6 +129,14 @@ router.operation(
     "Re-rank",
     CorrectReply,
     lines=Lines(CorrectLine, CorrectedTextResult, {"weights": "lm=1,distance=10"}),
+)
+router.operation(
+    Lattices,
+    "/v1/lattices",
+    "rescore_lattices",
+    "Re-rank",
+    LatticesReply,
+    lines=Lines(LatticeIn, LatticeResult, {"weights": "lm=0.7,am=1"}),
 )
 router.operation(Tune, "/v1/rerank/tune", "tune_weights", "Re-rank", TuneReply)
 router.operation(Generate, "/v1/generate", "generate_text", "Generate", GenerateReply)

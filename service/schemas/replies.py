@@ -363,6 +363,70 @@ class CorrectReply:
 
 
 @dataclass(slots=True)
+class LatticeAlternative:
+    """A word of other paths at the same time."""
+
+    text: str
+    """the word; empty for none."""
+    posterior: float
+    """its posterior probability at the middle of the best word."""
+
+
+@dataclass(slots=True)
+class LatticeWord:
+    """A word of the best text."""
+
+    text: str
+    """the word."""
+    start: float | None
+    """start in seconds; null if the lattice has no times."""
+    end: float | None
+    """end in seconds; null if the lattice has no times."""
+    posterior: float
+    """posterior probability of this word at the middle of its time."""
+    alternatives: list[LatticeAlternative]
+    """other words at the same time, the most probable first."""
+
+
+@dataclass(slots=True)
+class LatticePathResult:
+    """One of the best texts of a lattice, with the path that spells it best."""
+
+    text: str
+    """the words."""
+    total: float
+    """Σ weight · feature."""
+    posterior: float
+    """posterior probability of this path among all paths."""
+    features: dict[str, float]
+    """features by name."""
+
+
+@dataclass(slots=True)
+class LatticeResult:
+    """The best texts of a lattice."""
+
+    id: str | None
+    """the client's id of the lattice, or the name in its file; null without one."""
+    text: str
+    """the best text."""
+    words: list[LatticeWord]
+    """its words."""
+    nbest: list[LatticePathResult]
+    """the best texts, best first."""
+
+
+@dataclass(slots=True)
+class LatticesReply:
+    """Texts of lattices."""
+
+    model: str
+    """address of the model."""
+    lattices: list[LatticeResult]
+    """one result per lattice, in order."""
+
+
+@dataclass(slots=True)
 class WordConfidence:
     """A word of the best candidate."""
 

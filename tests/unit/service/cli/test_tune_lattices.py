@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from models.lattices.formats import format_kaldi, format_slf
-from models.lattices.graph import PATH_FEATURES
+from models.lattices.graph import PATH_FEATURES, PathWeights, tuned_weights
 from models.lattices.lattice import Arc, build_lattice
 from models.lattices.rescoring import nbest_candidates
 from models.lattices.token_passing import LatticeSearch
@@ -16,7 +16,7 @@ from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.metrics import make_metric
 from models.reranking.ranking import ProfileStore
 from models.reranking.tuning.fitting import assign_folds
-from service.local.ask import PathWeights, load_published, rescore_lattices, tuned_weights
+from service.local.ask import load_published, rescore_lattices
 from service.local.tune import prepare_tuning, tune_lattices, tune_lists
 from training.commands import run_train
 
