@@ -286,6 +286,8 @@ def lattice_of_confusions(places: Sequence[Sequence[tuple[str, float]]], *, most
     Raises:
         InputError: see `build_lattice`; or a place has no alternatives.
     """
+    if not places:
+        raise InputError("has no places; at least one is needed")
     arcs, last = list[tuple[int, int, str, float]](), len(places)
     for number, place in enumerate(places):
         if not place:

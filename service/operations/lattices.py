@@ -31,7 +31,6 @@ from service.schemas.replies import (
 from service.schemas.wire import (
     ModelRequest,
     Name,
-    NonNegative,
     Weight,
     WireModel,
     between,
@@ -73,9 +72,9 @@ _CONFUSIONS: JsonValue = [
 class LatticeArc(WireModel):
     """An arc of a lattice."""
 
-    start: NonNegative
+    start: Annotated[int, Field(ge=0)]
     """Node before the arc; the first node is 0."""
-    end: NonNegative
+    end: Annotated[int, Field(ge=0)]
     """Node after the arc; the highest number is the last node."""
     word: str = ""
     """Word of the arc, without white space; empty for none."""

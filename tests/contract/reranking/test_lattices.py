@@ -1,0 +1,215 @@
+"""POST /v1/lattices: the forms of a lattice, the command's results, posteriors, streams, errors."""
+
+import json
+
+import numpy as np
+import pytest
+
+from models.lattices.formats import format_kaldi, format_slf
+from models.lattices.graph import PathWeights
+from models.lattices.rescoring import nbest_candidates
+from models.lattices.token_passing import LatticeSearch
+from models.reranking.ranking import Profile, ProfileModel, ProfileStore
+from service.local.ask import load_published, rescore_lattices
+from tests.reference.lattices import random_lattice
+from tests.support import families
+
+WORDS = families.WORDS
+ARCS = [
+    {"start": 0, "end": 1, "word": WORDS[0], "am": -1.0},
+    {"start": 1, "end": 3, "word": WORDS[1], "am": -2.0},
+    {"start": 1, "end": 2, "word": WORDS[2], "am": -2.5},
+    {"start": 2, "end": 3, "word": WORDS[3], "am": -1.5},
+]
+CONFUSIONS = [[{"text": WORDS[0]}], [{"text": WORDS[1], "logprob": -0.2}, {"text": "", "logprob": -1.7}]]
+LINES = {"content-type": "application/x-ndjson"}
+
+
+def ask(http, lattices, **settings):
+    return http.post("/v1/lattices", json={"lattices": lattices, **settings})
+
+
+def rescore(http, lattices, **settings):
+    answer = ask(http, lattices, **settings)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["lattices"]
+
+
+def as_arcs(lattice):
+    """Arcs of a lattice as a request has them."""
+    columns = (lattice.sources, lattice.targets, lattice.labels, lattice.am, lattice.old_lm)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return [
+        {"start": source, "end": target, "word": lattice.words[label], "am": am, "old_lm": old_lm}
+        for source, target, label, am, old_lm in rows
+    ]
+
+
+@pytest.fixture(scope="module")
+def lattices():
+    rng = np.random.default_rng(4)
+    return [random_lattice(rng, words=WORDS[:9], num_nodes=8, num_arcs=14, name=f"u{n}") for n in range(6)]
+
+
+@pytest.mark.parametrize("model", ["new", "lstm"])
+@pytest.mark.parametrize("settings", [{}, {"beam": 2.0, "max_tokens_per_node": 3}])
+def test_texts_are_those_of_the_command(http, reranking_registry, lattices, model, settings):
+    loaded = load_published(reranking_registry, model, "cpu", "auto")
+    search = LatticeSearch(**settings)
+    want = [
+        [(one.text, one.features) for one in nbest_candidates(rescored, 5).candidates]
+        for rescored in rescore_lattices(loaded, lattices, lambda _: PathWeights(am=0.5, lm=0.8), search)
+    ]
+    given = [{"arcs": as_arcs(one)} for one in lattices]
+    got = rescore(http, given, model=model, weights={"am": 0.5, "lm": 0.8}, nbest=5, **settings)
+    assert [[(one["text"], one["features"]) for one in each["nbest"]] for each in got] == want
+
+
+@pytest.mark.parametrize("weights", [None, {"am": 0.4, "old_lm": 0.1, "lm": 1.1, "words": -0.2, "unk": -1.0}])
+def test_all_forms_of_a_lattice_have_one_result(http, lattices, weights):
+    forms = [
+        {"slf": format_slf(lattices[0])},
+        {"kaldi": format_kaldi(lattices[0], None)},
+        {"arcs": as_arcs(lattices[0])},
+    ]
+    if weights is None:
+        forms = forms[:1]
+        weights = {"am": 1.0, "lm": 2.0, "words": -0.5}  # the scales of the file
+        other = rescore(http, [{"arcs": as_arcs(lattices[0])}], weights=weights)[0]
+        assert rescore(http, forms)[0]["nbest"] == other["nbest"]
+        return
+    slf, kaldi, arcs = rescore(http, forms, weights=weights, nbest=3)
+    assert slf["id"] == kaldi["id"] == "u0"
+    assert arcs["id"] is None
+    for one in (kaldi, arcs):
+        assert [path["text"] for path in one["nbest"]] == [path["text"] for path in slf["nbest"]]
+        assert [path["total"] for path in one["nbest"]] == pytest.approx([p["total"] for p in slf["nbest"]])
+
+
+def test_a_confusion_network_of_a_list_gives_its_best_text(http):
+    """One place with whole texts is a list of candidates."""
+    texts = [" ".join(WORDS[i] for i in row) for row in np.random.default_rng(1).integers(0, 9, (12, 5))]
+    candidates = [{"text": text, "features": {"am": -0.3 * n}} for n, text in enumerate(texts)]
+    weights = {"am": 1.0, "lm": 1.0}
+    ranked = http.post("/v1/rerank", json={"lists": [{"candidates": candidates}], "weights": weights}).json()
+    place = [{"text": text, "logprob": -0.3 * n} for n, text in enumerate(texts)]
+    [found] = rescore(http, [{"confusions": [place]}], weights=weights, nbest=12)
+    want = [(one["text"], pytest.approx(one["total"], abs=1e-5)) for one in ranked["lists"][0]["ranking"]]
+    assert [(one["text"], one["total"]) for one in found["nbest"]] == want
+    posteriors = [one["posterior"] for one in ranked["lists"][0]["ranking"]]
+    assert [one["posterior"] for one in found["nbest"]] == pytest.approx(posteriors, abs=1e-6)
+
+
+def test_words_have_times_posteriors_and_alternatives(http):
+    [found] = rescore(http, [{"arcs": ARCS, "times": [0.0, 0.4, 0.7, 1.3]}], alternatives=1)
+    assert [word["text"] for word in found["words"]] == found["text"].split()
+    assert (found["words"][0]["start"], found["words"][-1]["end"]) == (0.0, 1.3)
+    assert found["words"][0] | {"posterior": 1.0} == {
+        "text": WORDS[0],
+        "start": 0.0,
+        "end": 0.4,
+        "posterior": 1.0,
+        "alternatives": [],
+    }
+    second = found["words"][1]
+    assert second["posterior"] + sum(one["posterior"] for one in second["alternatives"]) == pytest.approx(1)
+    [bare] = rescore(http, [{"arcs": ARCS}], alternatives=0)
+    assert [(word["start"], word["end"], word["alternatives"]) for word in bare["words"]] == [
+        (None, None, [])
+    ] * len(bare["words"])
+
+
+def test_phrases_and_stored_lists_change_the_best_text(http):
+    plain = rescore(http, [{"confusions": CONFUSIONS}], weights={"am": 1, "lm": 0.01})[0]
+    assert plain["text"] == f"{WORDS[0]} {WORDS[1]}"
+    other = [[{"text": WORDS[0]}], [{"text": WORDS[1]}, {"text": WORDS[4], "logprob": -5.0}]]
+    phrases = [{"text": WORDS[4], "weight": 2.0}]
+    found = rescore(http, [{"confusions": other}], weights={"am": 1, "lm": 0, "phrases": 10}, phrases=phrases)
+    assert found[0]["text"] == f"{WORDS[0]} {WORDS[4]}"
+    assert found[0]["nbest"][0]["features"]["phrases"] == 2.0
+
+
+def test_a_profile_gives_model_and_weights(http, reranking_registry):
+    profile = Profile(
+        name="lattice-weights",
+        weights={"am": 3.0, "lm": 0.5},
+        metric="wer",
+        signature="",
+        models=[ProfileModel(name="", address="lstm@1", weight=1.0)],
+        decision="tuned",
+        figures={},
+        created="2026-01-01T00:00:00+00:00",
+    )
+    ProfileStore(reranking_registry).write(profile)
+    answer = ask(http, [{"arcs": ARCS}], profile="lattice-weights").json()
+    assert answer["model"] == "lstm@1"
+    features = answer["lattices"][0]["nbest"][0]["features"]
+    assert answer["lattices"][0]["nbest"][0]["total"] == pytest.approx(
+        3.0 * features["am"] + 0.5 * features["lm"]
+    )
+
+
+def test_a_line_of_a_stream_is_answered_by_itself(http):
+    body = b"\n".join(
+        json.dumps(one).encode()
+        for one in ({"id": "a", "arcs": ARCS}, {"slf": "nothing"}, {"id": "c", "confusions": CONFUSIONS})
+    )
+    params = {"weights": "am=0.5,lm=1", "nbest": "2"}
+    lines = http.post("/v1/lattices", content=body, headers=LINES, params=params).text.splitlines()
+    first, wrong, third = map(json.loads, lines)
+    assert (wrong["error"]["param"], first["id"], third["id"]) == ("slf", "a", "c")
+    whole = rescore(
+        http, [{"id": "a", "arcs": ARCS}, {"id": "c", "confusions": CONFUSIONS}], weights={"am": 0.5, "lm": 1}, nbest=2
+    )
+    assert [first, third] == whole
+
+
+@pytest.mark.parametrize(
+    ("lattice", "param", "said"),
+    [
+        ({}, "lattices[0]", "give one of arcs, confusions, slf and kaldi, not 0"),
+        ({"arcs": ARCS, "slf": ""}, "lattices[0]", "give one of arcs, confusions, slf and kaldi, not 2"),
+        ({"confusions": CONFUSIONS, "times": [0]}, "lattices[0]", "times are those of the nodes of arcs"),
+        ({"arcs": []}, "lattices[0].arcs", "has 0 entries; 1 to 50000 are accepted"),
+        ({"arcs": [{"start": 0, "end": 0}]}, "lattices[0].arcs", "node 0 is on a cycle"),
+        ({"arcs": [{"start": 0, "end": 1}, {"start": 1, "end": 0}]}, "lattices[0].arcs", "is on a cycle"),
+        ({"arcs": [{"start": 0, "end": 7}]}, "lattices[0].arcs", "has the node 7"),
+        ({"arcs": [{"start": 1, "end": 2}, {"start": 1, "end": 2}]}, "lattices[0].arcs", "no path leads"),
+        ({"arcs": [{"start": 0, "end": 1, "word": "a b"}]}, "lattices[0].arcs", "contains white space"),
+        ({"arcs": [{"start": 0, "end": 1, "am": 1e101}]}, "lattices[0].arcs", "a score is 1e+101"),
+        ({"arcs": [{"start": -1, "end": 1}]}, "lattices[0].arcs[0].start", "is -1"),
+        ({"arcs": ARCS, "times": [0.0, 1.0]}, "lattices[0].arcs", "the nodes 0 to 3, but there are 2 times"),
+        ({"confusions": []}, "lattices[0].confusions", "places"),
+        ({"confusions": [[]]}, "lattices[0].confusions", "has no alternatives at place 0"),
+        ({"confusions": [[{"text": "a"}]] * 50_001}, "lattices[0].confusions", "50000"),
+        ({"slf": "VERSION=1.1\nN=1 L=0\n"}, "lattices[0].slf", "line"),
+        ({"kaldi": "u\n0 1 a 1,2\nx\n"}, "lattices[0].kaldi", "line"),
+        ({"kaldi": ""}, "lattices[0].kaldi", "has 0 lattices"),
+    ],
+)
+def test_a_wrong_lattice_is_refused_by_name(http, lattice, param, said):
+    answer = ask(http, [lattice])
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, param), error
+    assert said in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "param", "said"),
+    [
+        ({"weights": {"pitch": 1}}, "weights.pitch", "is not a feature of a path"),
+        ({"weights": {"am": 1e9}}, "weights.am", "is 1000000000.0"),
+        ({"nbest": 0}, "nbest", "is 0"),
+        ({"nbest": 101}, "nbest", "is 101"),
+        ({"beam": -1}, "beam", "is -1"),
+        ({"posterior_scale": -1}, "posterior_scale", "is -1"),
+        ({"profile": "none"}, "profile", "none"),
+        ({"model": "backward"}, "model", "reads from right to left"),
+        ({"model": "nobody"}, None, "nobody"),
+    ],
+)
+def test_a_wrong_setting_is_refused_by_name(http, settings, param, said):
+    answer = ask(http, [{"arcs": ARCS}], **settings)
+    error = answer.json()["error"]
+    assert answer.status_code in {400, 404}, error
+    assert (error["param"], said in error["message"]) == (param, True), error
