@@ -499,6 +499,22 @@ class CorrectOptions(_ProposalOptions, total=False):
     timeout_ms: int
 
 
+class LatticeOptions(_ModelOptions, total=False):
+    """Options of POST /v1/lattices."""
+
+    weights: Mapping[str, float]
+    profile: str
+    phrases: Sequence[PhraseEntry]
+    wordlist: str
+    nbest: int
+    alternatives: int
+    posterior_scale: float
+    max_tokens_per_node: int
+    beam: float
+    recombination_order: int
+    timeout_ms: int
+
+
 class RerankOptions(_ProposalOptions, total=False):
     """Options of POST /v1/rerank."""
 

@@ -29,6 +29,7 @@ from gramophone_client.calls import (
     ContinuationOptions,
     CorrectOptions,
     GenerateOptions,
+    LatticeOptions,
     NamedText,
     PhraseEntry,
     QualityOptions,
@@ -58,6 +59,8 @@ from gramophone_client.types import (
     ForgottenReply,
     FreeReply,
     GenerateReply,
+    LatticeResult,
+    LatticesReply,
     ModelCard,
     ModelList,
     NextReply,
@@ -190,7 +193,7 @@ def _entry_line(entry: WordListEntry) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode(errors="surrogatepass") + b"\n"
 
 
-def _query_options(options: RerankOptions | CorrectOptions) -> dict[str, Any]:
+def _query_options(options: RerankOptions | CorrectOptions | LatticeOptions) -> dict[str, Any]:
     """Convert options to a query string, mappings and lists to pairs or JSON."""
     query: dict[str, Any] = dict(options)
     models = query.get("models", ())
@@ -452,6 +455,21 @@ class _HttpClient(Generic[H, T]):
     ) -> Call[CorrectedTextResult | ErrorBody]:
         """Yield a corrected text, or an error, for each object with `text`, in order."""
         return _lines("/v1/correct", line_reply(CorrectedTextResult), items, _query_options(options))
+
+    @Method
+    def rescore(
+        self, lattices: Sequence[Mapping[str, Any]], **options: Unpack[LatticeOptions]
+    ) -> Call[LatticesReply]:
+        """Find the best texts of lattices and confusion networks."""
+        body = {"lattices": lattices, **options}
+        return _post("/v1/lattices", LatticesReply, body, lattices=len(lattices))
+
+    @LinesMethod
+    def rescore_lines(
+        self, lattices: Iterable[Mapping[str, Any]], **options: Unpack[LatticeOptions]
+    ) -> Call[LatticeResult | ErrorBody]:
+        """Yield the best texts of each lattice, or an error, in order."""
+        return _lines("/v1/lattices", line_reply(LatticeResult), lattices, _query_options(options))
 
     @Method
     def tune(

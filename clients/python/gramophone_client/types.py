@@ -279,6 +279,77 @@ class GenerateReply(Reply):
     """token counts; in a stream null until the last event."""
 
 
+class LatticeAlternative(Reply):
+    """A word of other paths at the same time."""
+
+    text: str
+    """the word; empty for none."""
+
+    posterior: float
+    """its posterior probability at the middle of the best word."""
+
+
+class LatticePathResult(Reply):
+    """One of the best texts of a lattice, with the path that spells it best."""
+
+    text: str
+    """the words."""
+
+    total: float
+    """Σ weight · feature."""
+
+    posterior: float
+    """posterior probability of this path among all paths."""
+
+    features: dict[str, float]
+    """features by name."""
+
+
+class LatticeResult(Reply):
+    """The best texts of a lattice."""
+
+    id: str | None
+    """the client's id of the lattice, or the name in its file; null without one."""
+
+    text: str
+    """the best text."""
+
+    words: list[LatticeWord]
+    """its words."""
+
+    nbest: list[LatticePathResult]
+    """the best texts, best first."""
+
+
+class LatticeWord(Reply):
+    """A word of the best text."""
+
+    text: str
+    """the word."""
+
+    start: float | None
+    """start in seconds; null if the lattice has no times."""
+
+    end: float | None
+    """end in seconds; null if the lattice has no times."""
+
+    posterior: float
+    """posterior probability of this word at the middle of its time."""
+
+    alternatives: list[LatticeAlternative]
+    """other words at the same time, the most probable first."""
+
+
+class LatticesReply(Reply):
+    """Texts of lattices."""
+
+    model: str
+    """address of the model."""
+
+    lattices: list[LatticeResult]
+    """one result per lattice, in order."""
+
+
 class ModelCard(Reply):
     """
     A model of this service.
