@@ -25,7 +25,6 @@ from models.slot_model import with_slots
 from models.tokenizers import Tokenizer, WordTokenizer
 
 if TYPE_CHECKING:
-    from models.lattices.graph import LabelTokenizer
     from models.ngram.texts import NGramTexts
 
 _MAX_SLOTTED = 16
@@ -40,6 +39,7 @@ _TOKEN_BYTES = 1 << 10
 _SLOTTED_CACHE_BYTES = 1 << 22
 
 V = TypeVar("V", bound=np.number[Any])
+Derived = TypeVar("Derived")
 TextOrIds: TypeAlias = str | Sequence[int]
 """A string, or token ids not yet checked against a vocabulary."""
 
@@ -125,19 +125,15 @@ class TextModel:
         return NGramTexts.of(self.model, self.tokenizer)
 
     @cached_property
-    def label_tokenizer(self) -> "LabelTokenizer":
-        """Converter from words of lattices to tokens.
+    def _derived(self) -> dict[Callable[..., Any], Any]:
+        return {}
 
-        Raises:
-            UnsupportedError: the model reads backward, or a token spans two words.
-        """
-        from models.lattices.graph import LabelTokenizer
-
-        if self.reads_backward:
-            raise UnsupportedError.of(
-                "model", f"{self.address} reads from right to left; lattices are searched from left to right"
-            )
-        return LabelTokenizer(self.tokenizer)
+    def derived(self, make: "Callable[[TextModel], Derived]") -> Derived:
+        """Return what a feature makes of the model, made once."""
+        if make not in self._derived:
+            self._derived[make] = make(self)
+        made: Derived = self._derived[make]
+        return made
 
     @cached_property
     def checker(self) -> Checker:

@@ -45,6 +45,7 @@ from models.ngram.arpa_writer import write_arpa
 from models.ngram.build import NGrams, list_ngrams
 from models.ngram.model import NGramModel
 from models.tokenizers import ListedPieces, Tokenizer, WordTokenizer, read_piece_model
+from models.word_forms import WordForms
 from training.corpus import Corpus, EncodedCorpus, read_corpus
 from training.evaluation.breakdown import COUNTS_FILE, int8_facts, step_milliseconds, token_counts
 from training.evaluation.evaluate import evaluate
@@ -166,6 +167,7 @@ def describe_model(
         "context": trained.context,
         "data": dict(run.data),
         **({"overlap": dict(run.overlap)} if run.overlap else {}),
+        **_restored(run.tokenizer, direction),
         **{key: list(run.data["valid"]["sources"]) for key, fits in fitted.items() if fits},
         **int8_facts(trained.model, read, context=trained.context, progress=SILENT),
         **({"parts": parts} if parts else {}),
@@ -214,6 +216,14 @@ def describe_checkpoint(
     description = CheckpointDescription(created, metrics, provenance, golden, extra_files, direction)
     card = model_card_files(name, model, tokenizer.kind, description, histories)
     return description._replace(card={**card, **extra_files})
+
+
+def _restored(tokenizer: Tokenizer, direction: Direction) -> dict[str, Any]:
+    """Return what a model can restore in texts that lack it, for metrics.json."""
+    written = WordForms.of(tokenizer)
+    if direction == "backward" or not (written.marks or written.has_capitals):
+        return {}
+    return {"restores": {"capitals": written.has_capitals, "marks": written.marks}}
 
 
 def golden_sentences(text: EncodedCorpus) -> list[list[int]]:

@@ -12,7 +12,7 @@ from training.corpus import check_rereadable, read_sentences
 from training.progress import SILENT
 from training.texts import read_default_corpus
 
-Purpose = Literal["autocomplete", "rerank", "check", "score"]
+Purpose = Literal["autocomplete", "rerank", "check", "score", "restore"]
 
 _SAMPLE_SENTENCES = 20_000
 _COMPRESSION = 3.5
@@ -26,6 +26,8 @@ _MIN_SHARE = 0.01
 
 _PUNCTUATION = frozenset({"Po", "Pe", "Pf"})
 """Unicode categories of punctuation that follows a word."""
+
+_WORDS_AND_MARKS = r"\w+(?:['\u2019-]\w+)*|[,;:.?!]"
 
 _UNSPACED_PER_WORD = 2
 """Assumed word length in scripts without spaces: the average of Chinese."""
@@ -91,7 +93,14 @@ def choose_recipe(
             reasons.append(f"{key}={value}: {reason}")
 
     size = f"the text has about {style.num_words:,.0f} words"
-    if engine != "memory":
+    if purpose == "restore":
+        recipe = "ngram"
+        reasons.append("recipe ngram: its search for capitals and marks is exact")
+        if not (style.is_cased and style.has_punctuation):
+            reasons.append(
+                "the text lacks capitals or punctuation: the model cannot restore what it has not seen"
+            )
+    elif engine != "memory":
         recipe = "ngram"
         reasons.append(f"recipe ngram: --engine {engine} trains no networks")
     elif style.num_words < _MIN_NETWORK_WORDS:
@@ -102,6 +111,12 @@ def choose_recipe(
         reasons.append(f"recipe mixture: {size}; an LSTM beside the n-gram model clearly improves it")
         choose("train.max_minutes", str(_NETWORK_MINUTES), "more minutes make the network better")
     choose("tokenizer.kind", *_choose_kind(purpose, style))
+    if purpose == "restore" and style.is_spaced:
+        choose(
+            "tokenizer.pattern",
+            _WORDS_AND_MARKS,
+            "marks are tokens; quotation marks and brackets are left out",
+        )
     if (settings | given)["tokenizer.kind"] == "word" and style.num_words >= _MIN_WORDS_FOR_MIN_COUNT:
         choose("tokenizer.min_count", "2", "many words that occur once are misspelt")
     if not style.is_composed:
@@ -113,6 +128,8 @@ def _choose_kind(purpose: Purpose, style: _TextStyle) -> tuple[str, str]:
     """Choose the kind of a tokenizer; return it with the reason."""
     if not style.is_spaced:
         return "unigram", "no spaces separate the words of the text"
+    if purpose == "restore":
+        return "word", "each word is written as the text writes it"
     if style.has_punctuation and not style.is_attached:
         return "word", "the text is tokenised: spaces separate punctuation from words"
     if purpose == "rerank" and not (style.is_cased or style.has_punctuation):

@@ -14,7 +14,7 @@ from typing import Self, TypeAlias
 import numpy as np
 from numba import types
 
-from models.arrays import TokenIds
+from models.arrays import Bools, TokenIds
 from models.errors import InputError, UnsupportedError, check_range
 from models.kernels.compilation import kernel
 from models.language_model import EOS, UNK, pad_sequences
@@ -22,6 +22,7 @@ from models.lattices.lattice import Indices, Lattice, Scales, Scores, node_depth
 from models.phrases import DEFAULT_WEIGHT, is_phrase_feature
 from models.reranking.features import RANK
 from models.reranking.ranking import MAX_WEIGHT
+from models.text_model import TextModel
 from models.tokenizers import Tokenizer
 
 
@@ -35,6 +36,7 @@ class LabelTokens:
         num_words: number of words of each label, 0 or 1 [W].
         num_unknown: number of `<unk>` tokens of each label [W].
         canonical: first label with the same tokens [W]; the model cannot distinguish them.
+        restarts: whether a sentence ends with the label, so that the model starts anew [W]; None for none.
     """
 
     tokens: TokenIds
@@ -42,6 +44,7 @@ class LabelTokens:
     num_words: Indices
     num_unknown: Indices
     canonical: Indices
+    restarts: Bools | None = None
 
     @property
     def end(self) -> int:
@@ -54,17 +57,32 @@ class LabelTokenizer:
 
     Args:
         tokenizer: the model's tokenizer.
+        address: the model's address in messages.
 
     Raises:
         UnsupportedError: a token spans two words.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self.tokenizer = tokenizer
+    def __init__(self, tokenizer: Tokenizer, *, address: str = "this model") -> None:
+        self.tokenizer, self.address = tokenizer, address
         self._plain = tokenizer if tokenizer.members is None else tokenizer.members.plain
         across = next((token for token in self._plain.token_bytes if token.find(b" ", 1) > 0), None)
         if across is not None:
             raise self._dependent(f"its token {across.decode(errors='replace')!r} extends beyond a space")
+
+    @classmethod
+    def of(cls, loaded: TextModel) -> "LabelTokenizer":
+        """Return the converter for a model.
+
+        Raises:
+            UnsupportedError: the model reads backward, or a token spans two words.
+        """
+        if loaded.reads_backward:
+            raise UnsupportedError.of(
+                "model",
+                f"{loaded.address} reads from right to left; lattices are searched from left to right",
+            )
+        return cls(loaded.tokenizer, address=loaded.address)
 
     def label_tokens(self, words: Sequence[str]) -> LabelTokens:
         """Tokenise words, of which the first is empty.
@@ -95,9 +113,8 @@ class LabelTokenizer:
 
     def _dependent(self, problem: str) -> UnsupportedError:
         return UnsupportedError(
-            f"lattices are scored word by word, but tokens of this {self.tokenizer.kind} tokenizer depend on "
-            f"neighbouring words: {problem}; use a model with a word or SentencePiece tokenizer, or re-rank n-best "
-            "lists",
+            f"lattices are scored word by word, but tokens of {self.address} depend on neighbouring words: {problem}; "
+            "use a model with a word or SentencePiece tokenizer, or re-rank n-best lists",
             param="model",
         )
 

@@ -14,6 +14,7 @@ from numba import types
 from models.arrays import Float64s, Int64s
 from models.calls import Work
 from models.kernels.compilation import columns_type, version_for
+from models.language_model import EOS
 from models.lattices.graph import LabelTokens, LatticeGraph
 from models.lattices.token_passing import LatticeSearch, TokenEdges, TokenGraph
 from models.ngram.automaton import LN_10
@@ -29,8 +30,10 @@ from models.ngram.scoring import (
 )
 
 U = numba.uint64
+_INTS = types.int64[::1]
 _FIRST_EDGES = 1 << 12
 _FACTOR = 0x9E3779B1  # of a multiplicative hash (Knuth 1998, section 6.4)
+_LEVEL, _PLACE, _IS_SCORING, _TOKENS, _EDGES, _SCORED = range(6)
 EDGES_PER_CALL = 1 << 15
 """Edges, scored and recombined, after which a call ends: a few milliseconds."""
 
@@ -114,8 +117,7 @@ class Passing(NamedTuple):
     estimates: Float64s
 
 
-_LEVEL, _PLACE, _IS_SCORING, _TOKENS, _EDGES, _SCORED = range(6)
-_INTS, _PASSING = types.int64[::1], columns_type(Passing)
+_PASSING = columns_type(Passing)
 
 
 def _begin(num_nodes: int, num_arcs: int, num_estimates: int) -> Passing:
@@ -210,8 +212,11 @@ def _grown(array: Any, size: Any) -> Any:
 
 
 @numba.njit(nogil=True)
-def _read_label(automaton: Any, state: Any, tokens: Any, length: Any) -> Any:
-    """Return the log-probability of a label's tokens after a state, and the state after them."""
+def _read_label(automaton: Any, state: Any, tokens: Any, length: Any, initial: Any) -> Any:
+    """Return the log-probability of a label's tokens after a state, and the state after them.
+
+    After the end of a sentence, it is the initial one.
+    """
     log_prob: Any = 0.0
     missing = U(len(automaton.words))
     for place in range(length):
@@ -223,6 +228,8 @@ def _read_label(automaton: Any, state: Any, tokens: Any, length: Any) -> Any:
             arc = arc_at(automaton.first_arcs, automaton.words, state, word)
         log_prob += np.float32((log10_prob_of(automaton, arc) + backoff) * LN_10)
         state = minimal_state(automaton, next_state(automaton, state, word))
+        if word == EOS:
+            state = U(initial)
     return log_prob, state
 
 
@@ -372,7 +379,7 @@ def pass_tokens(  # noqa: C901, PLR0912, PLR0915 - one loop, over levels, nodes,
                 label, target = graph.labels[arc], graph.targets[arc]
                 for token in range(first[node], first[node] + sizes[node]):
                     log_prob, state = _read_label(
-                        automaton, U(states[token]), label_tokens[label], label_lengths[label]
+                        automaton, U(states[token]), label_tokens[label], label_lengths[label], initial
                     )
                     score = graph.fixed[arc]
                     if weight != 0.0:  # with any other, an impossible word stays so

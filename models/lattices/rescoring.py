@@ -350,9 +350,10 @@ def find_nbest(rescored: RescoredLattice, count: int) -> Work[Any, list[LatticeP
             heapq.heappush(heap, (-bound, next(serial), extend))
 
     reach(graph.sentence_end())
+    num_suffixes = itertools.count(1)
     # A*: bounds are exact totals
     while heap and len(paths) < count:
-        if next(serial) % _SUFFIXES_PER_STEP == 0:
+        if next(num_suffixes) % _SUFFIXES_PER_STEP == 0:
             yield None
         _, _, item = heapq.heappop(heap)
         if isinstance(item, LatticePath):

@@ -199,6 +199,9 @@ class ActiveStates:
             one = before.select(np.arange(len(rows))[some])
             states.append(prefill_sequences(self._model, one, tokens[some, :width], lengths[some]))
             yield None
+        if self._spelling.restarts is not None and (ended := self._spelling.restarts[labels]).any():
+            states.append(self.initial)
+            indices = np.where(ended[indices], len(rows), indices)
         return states[0].concatenate(states[1:]) if len(states) > 1 else states[0], indices
 
     def add(self, state: Any, rows: Indices) -> None:

@@ -90,6 +90,38 @@ def score(
     print_json(reply) if as_json else show_scores(lines, reply)
 
 
+@ask_app.command()
+@option_groups
+def restore(
+    model: ModelArgument,
+    *,
+    texts: Annotated[
+        list[str] | None, typer.Argument(help="Texts. Default: lines of standard input.")
+    ] = None,
+    one_per_line: Annotated[
+        bool, typer.Option("--one-per-line", help="Each line is one sentence. Default: the model decides.")
+    ] = False,
+    published: PublishedModels,
+    as_json: JsonOption = False,
+) -> None:
+    """Restore capitals and punctuation in texts that have neither, such as the output of a recogniser."""
+    from service.local.ask import ask
+
+    lines = texts or [line.rstrip("\n") for line in sys.stdin or ()]
+    if not lines:
+        raise InputError(
+            "there is no text: give texts as arguments or as lines of standard input", param="texts"
+        )
+    reply = ask(
+        published.call(model), "/v1/restore", {"texts": lines, "words": as_json, "one_per_line": one_per_line}
+    )
+    if as_json:
+        print_json(reply)
+        return
+    for result in reply["results"]:
+        typer.echo(result["text"])
+
+
 class _GenerateOptions(NamedTuple):
     """Options of `gramophone generate`, named like the fields of POST /v1/generate."""
 
@@ -204,6 +236,9 @@ class _RerankOptions(NamedTuple):
     ] = None
     drop_duplicates: Annotated[bool, typer.Option(help="Omit candidates with equal text.")] = False
     top: Annotated[int | None, typer.Option(help="Print only this many candidates per list.")] = None
+    restore: Annotated[
+        str | None, typer.Option(help="Restore each best text's capitals and punctuation: true, or a model.")
+    ] = None
 
 
 @ask_app.command()

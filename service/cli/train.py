@@ -69,7 +69,7 @@ def train(
         str | None, typer.Argument(help="Name of a recipe, or path of a .toml file; not with --for.")
     ] = None,
     purpose: Annotated[
-        Literal["autocomplete", "rerank", "check", "score"] | None,
+        Literal["autocomplete", "rerank", "check", "score", "restore"] | None,
         typer.Option(
             "--for", help="Use of the model, instead of a recipe: chooses recipe and tokenizer, with reasons."
         ),

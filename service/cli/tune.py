@@ -139,12 +139,14 @@ def tune(
 
     After a new version of the model is published, --check tests a saved profile, best on lists it was not tuned on.
     """
+    from models.calls import run_to_completion
     from models.checkpoint.manifest import check_name
     from models.lattices.files import detect_lattice_format
     from models.reranking.features import is_reserved
     from models.reranking.ranking import ProfileStore
     from service.console.evaluation import TuningProgress, show_tuning
     from service.local import ask, tune
+    from service.operations.tune import tune_on_lattices
     from service.schemas.models import ProfileBody
 
     if check is not None:
@@ -182,8 +184,11 @@ def tune(
         files = [source.file, *(more or ())]
         read = list(lattices.read(files, form, source.references or (), source.reference_layout))
         with TuningProgress() as progress:
-            tuned, reply, note = tune.tune_lattices(job, read, search, progress, nbest=nbest or 50)
-        typer.echo(note, err=True)
+            work = tune_on_lattices(job, read, search, ask.UNLIMITED, nbest=nbest or 50, watch=progress)
+            tuned, reply = run_to_completion(work)
+        typer.echo(
+            f"rounds: {reply.rounds}; new strings with the last weights: {reply.new_strings:,}", err=True
+        )
     if save is not None:
         ProfileStore(published.registry).write(ProfileBody.model_validate(reply.profile).profile(save))
     if report is not None:

@@ -205,6 +205,13 @@ def show_models(rows: Sequence[dict[str, Any]]) -> None:
         cells.append((*names, row["family"], parameters, per_token, per_word, row["created"][:10]))
     headings = ("model", "aliases", "family", "parameters", "perplexity per token", "per word", "created")
     print_table(headings, cells, folded=True)
+    restoring = [
+        f"{row['model']} ({'capitals ' * told['capitals']}{told['marks']})"
+        for row in rows
+        if (told := row.get("restores"))
+    ]
+    if restoring:
+        _console.print(Text(f"\nFor `gramophone restore`: {', '.join(restoring)}"))
 
 
 def show_card(markdown: str) -> None:

@@ -27,7 +27,7 @@ from models.decoding.parameters import MAX_CHOICES
 from models.errors import DomainError, InputError, ModelNotFoundError
 from models.files import atomic_writer, split_words
 from models.lattices.files import LatticeFormat
-from models.lattices.graph import LatticeWeights
+from models.lattices.graph import LabelTokenizer, LatticeWeights
 from models.lattices.lattice import Lattice
 from models.lattices.rescoring import (
     RescoredLattice,
@@ -67,6 +67,7 @@ from service.operations.operation import (
 )
 from service.operations.rerank import RankedList, Rerank
 from service.operations.rerank_request import RerankItem
+from service.operations.restore import Restore
 from service.operations.score import Score
 from service.schemas.wire import parse_object
 
@@ -86,6 +87,7 @@ _OPERATIONS: dict[str, type[Operation[Any]]] = {
     "/v1/check": Check,
     "/v1/generate": Generate,
     "/v1/next-token": NextToken,
+    "/v1/restore": Restore,
     "/v1/score": Score,
 }
 
@@ -432,7 +434,7 @@ def rescore_lattices(
     Raises:
         UnsupportedError: the model reads backward, or its tokenizer does not separate words.
     """
-    model, speller = loaded.model, loaded.label_tokenizer
+    model, speller = loaded.model, loaded.derived(LabelTokenizer.of)
     batch, num_arcs = list[Lattice](), 0
     for lattice in itertools.chain(lattices, [None]):
         if lattice is not None:

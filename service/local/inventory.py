@@ -87,7 +87,7 @@ def _version_facts(registry: Registry, version: Version) -> dict[str, Any]:
     figures = metrics[split] if split is not None and isinstance(metrics[split], dict) else {}
     facts = {name: getattr(manifest, name) for name in ("family", "created", "parameters", "vocab_size")}
     perplexities = {name: figures.get(name) for name in ("perplexity", "word_perplexity")}
-    return {**facts, "split": split, **perplexities}
+    return {**facts, "split": split, **perplexities, "restores": metrics.get("restores")}
 
 
 def _read_json(registry: Registry, version: Version, name: str) -> dict[str, Any]:

@@ -3,10 +3,9 @@
 import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
-from functools import partial
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -15,53 +14,29 @@ from models.calls import Work, run_to_completion
 from models.checkpoint.registry import Address
 from models.errors import FormatError, InputError
 from models.files import atomic_writer
-from models.lattices.graph import PATH_FEATURES, LatticeWeights, PathWeights, tuned_weights
-from models.lattices.lattice import Lattice
-from models.lattices.rescoring import nbest_candidates
-from models.lattices.token_passing import LatticeSearch
 from models.phrases import PhraseList
-from models.reranking.candidates import Candidate, CandidateList
+from models.reranking.candidates import CandidateList
 from models.reranking.corrections import PhraseCorrection
-from models.reranking.features import RANK, ListFeatures, check_given, offsets_of
+from models.reranking.features import ListFeatures, check_given, offsets_of
 from models.reranking.proposals import CORRECTION
 from models.reranking.ranking import Profile, ProfileStore
 from models.reranking.tuning.cross_fitting import TuningOutcome, with_references
 from models.reranking.tuning.fitting import TuningSettings, assign_folds
-from models.scoring.candidate_features import ScoringModels, score_candidates
+from models.scoring.candidate_features import score_candidates
 from service.hosting.loaded_model import LoadedModel
-from service.local.ask import (
-    NO_MODEL,
-    UNLIMITED,
-    main_model,
-    model_loader,
-    rescore_lattices,
-)
+from service.local.ask import NO_MODEL, UNLIMITED, main_model, model_loader
 from service.operations.rerank_request import parse_models
-from service.operations.tune import TuneReply, TuneSettings, tune_and_evaluate
+from service.operations.tune import (
+    ProgressCallback,
+    TuneJob,
+    TuneReply,
+    TuneSettings,
+    lattice_settings,
+    tune_and_evaluate,
+)
 from service.schemas.wire import parse_object
 
 _BATCH_LISTS = 128
-
-ProgressCallback: TypeAlias = Callable[[str, int, int], None]
-"""Callback with the kind of work, its completed amount and its total."""
-
-
-class TuneJob(NamedTuple):
-    """Settings and models of `gramophone tune`.
-
-    Attributes:
-        settings: settings of POST /v1/rerank/tune.
-        models: scoring models that the weights apply to.
-        fold_models: scoring models of each fold's lists, instead of `models`; may be empty.
-    """
-
-    settings: TuneSettings
-    models: ScoringModels
-    fold_models: tuple[ScoringModels, ...]
-
-    def models_of(self, fold: int) -> ScoringModels:
-        """Return the scoring models of a fold's lists."""
-        return self.fold_models[fold] if self.fold_models else self.models
 
 
 def prepare_tuning(
@@ -79,7 +54,9 @@ def prepare_tuning(
         DomainError: the registry or model is missing or damaged.
     """
     given = {name: value for name, value in options.items() if value is not None}
-    settings = _lattice_settings(given, model) if for_lattices else _settings(given, model)
+    settings = _settings(given, model)
+    if for_lattices:
+        settings = lattice_settings(settings)
     load_once = model_loader(load)
     models = settings.resolve_models(load_once)
     if fold_models and len(fold_models) != settings.folds:
@@ -92,11 +69,9 @@ def prepare_tuning(
 
 
 def tune_lists(
-    job: TuneJob, lists: Sequence[CandidateList], watch: ProgressCallback, *, is_scored: bool = False
+    job: TuneJob, lists: Sequence[CandidateList], watch: ProgressCallback
 ) -> tuple[TuningOutcome, TuneReply]:
     """Tune on lists; return the result and the reply of POST /v1/rerank/tune.
-
-    If `is_scored`, the candidates have the features of the models already.
 
     Raises:
         InputError: no list has a reference, a feature is missing, or the lists are too few.
@@ -108,10 +83,7 @@ def tune_lists(
 
     def features_of(referenced: Sequence[CandidateList]) -> Work[Any, ListFeatures]:
         folds = assign_folds(referenced, folds=search.folds, seed=search.seed)
-        offsets = offsets_of(referenced)
-        computed = ListFeatures((), np.zeros((int(offsets[-1]), 0)), offsets)
-        if not is_scored:
-            computed = yield from _features(job, referenced, folds, watch)
+        computed = yield from _features(job, referenced, folds, watch)
         searched()  # the first call shows that none has ended
         return computed
 
@@ -128,66 +100,6 @@ def tune_lists(
             models_of=job.models_of,
         )
     )
-
-
-def tune_lattices(
-    job: TuneJob,
-    lattices: Sequence[Lattice],
-    search: LatticeSearch,
-    watch: ProgressCallback,
-    *,
-    nbest: int,
-    max_rounds: int = 10,
-) -> tuple[TuningOutcome, TuneReply, str]:
-    """Tune on lattices with references, in rounds of searching them and tuning on all strings found.
-
-    Each lattice is searched for its `nbest` best strings with weights found on all lattices, and with those found
-    without its fold. If the last weights find no new strings, the held-out score is that of searching lattices.
-    The results are those of `tune_lists`, and a line about the rounds.
-
-    Raises:
-        InputError: the lattices are too few.
-        UnsupportedError: a model reads backward, or its tokenizer does not separate words.
-    """
-    settings = job.settings.search
-    lists = [CandidateList(lattice.name, "", (), lattice.references) for lattice in lattices]
-    job.settings.metric_of(lists)  # refuses a wrong normaliser now
-    folds = assign_folds(lists, folds=settings.folds, seed=settings.seed)
-    models = [scorer.parts[0] for scorer in job.fold_models or (job.models,) * settings.folds]
-    phrases = PhraseList(job.settings.phrases)
-    weights_of = partial(tuned_weights, phrases=phrases.features)
-    untuned = partial(PathWeights.of, {}, phrases=phrases.features)
-    found = [dict[str, Candidate]() for _ in lattices]  # by text; with the latest features
-
-    def search_all(number: int, weights: Sequence[Sequence[LatticeWeights]]) -> int:
-        """Search each lattice with all weights of its fold; count the new strings."""
-        num_before = sum(map(len, found))
-        for fold, (model, of_fold) in enumerate(zip(models, weights, strict=True)):
-            own = np.flatnonzero(folds == fold).tolist()
-            for one in of_fold:
-                watch(f"round {number}: searching lattices", fold, len(models))
-                rescored = rescore_lattices(model, [lattices[i] for i in own], one, search, phrases)
-                for i, result in zip(own, rescored, strict=True):
-                    found[i] |= {c.text: c for c in nbest_candidates(result, nbest).candidates}
-        return sum(map(len, found)) - num_before
-
-    def tune(job: TuneJob, number: int) -> tuple[TuningOutcome, TuneReply]:
-        return tune_lists(
-            job, lists, lambda what, *work: watch(f"round {number}: {what}", *work), is_scored=True
-        )
-
-    # the first strings are too few to prove a gain
-    exploring = TuneSettings.model_validate(job.settings.model_dump() | {"max_p_value": 1.0})
-    search_all(1, [[weights_of({RANK: 1.0}), untuned]] * len(models))
-    for number in range(1, max_rounds + 1):
-        lists = [replace(one, candidates=(*own.values(),)) for one, own in zip(lists, found, strict=True)]
-        tuned, _ = tune(job._replace(settings=exploring), number)
-        of_all = tuned.found.by_feature(tuned.data.problem.names)
-        weights = [[weights_of(of_all), weights_of(fold.weights)] for fold in tuned.figures.folds]
-        num_new = search_all(number + 1, weights)
-        if not num_new:
-            break
-    return *tune(job, number), f"rounds: {number}; new strings with the last weights: {num_new:,}"
 
 
 def write_report(folder: Path, tuned: TuningOutcome, reply: TuneReply, *, title: str) -> None:
@@ -272,27 +184,6 @@ def _settings(given: Mapping[str, Any], model: str) -> TuneSettings:
     if "length_exponents" in read:
         read["length_exponents"] = read["length_exponents"].split(",")
     return parse_object(TuneSettings, read, strict=False)
-
-
-def _lattice_settings(given: Mapping[str, Any], model: str) -> TuneSettings:
-    """Parse options of tuning on lattices, with other defaults and fewer choices."""
-    settings = _settings({"length_exponents": "0", **given}, model)
-    features = [*PATH_FEATURES, *PhraseList(settings.phrases).features]
-    if settings.features is None:
-        settings = settings.model_copy(update={"features": features})
-    wrong = {
-        "model": settings.model is None,
-        "models": bool(settings.models),
-        "features": not {*features}.issuperset(settings.features or ()),
-        "length_exponents": any(settings.length_exponents),
-    }
-    for name in filter(wrong.__getitem__, wrong):
-        raise InputError.of(
-            name,
-            f"is {getattr(settings, name)}; lattices are tuned on with one model, features of "
-            f"{', '.join(features)}, and the length exponent 0",
-        )
-    return settings
 
 
 def _features(

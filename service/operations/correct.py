@@ -26,6 +26,7 @@ from service.operations.rerank_request import (
 from service.schemas import with_examples
 from service.schemas.replies import to_json
 from service.schemas.wire import (
+    FlagOrModel,
     Forms,
     ModelRequest,
     Name,
@@ -57,6 +58,9 @@ class CorrectSettings(ModelRequest):
     """Name of stored tuned settings, as in /v1/rerank."""
     weights: dict[str, Weight] | None = None
     """Weights by feature, as in /v1/rerank. Default: those of the profile, or ones that suit most models."""
+    restore: FlagOrModel = False
+    """True to restore capitals and punctuation of the corrected texts too, or the model to restore them with, as in
+    /v1/rerank."""
 
     def reranking(self) -> RerankSettings:
         """Return the settings of re-ranking."""
@@ -173,6 +177,10 @@ class Correct(Rerank):
         return parse_lines(body, lambda line: parse_json(CorrectLine, line).item())
 
     @override
+    def best_text(self, ranked: RankedList) -> str:
+        return str(_corrected(ranked)["text"])
+
+    @override
     def reply(self, result: Any) -> Iterator[bytes]:
         head = {"model": self.job.models.main_address, "weights": dict(self.job.weighting.weights)}
         yield to_json(head)[:-1] + b',"results":['
@@ -195,4 +203,5 @@ def _corrected(ranked: RankedList) -> dict[str, Any]:
         text += given[at : span["start"]] + span["written"]
         at = span["end"]
     posterior = float(ranked.posteriors[best])
-    return {"id": ranked.given.name, "text": text + given[at:], "posterior": posterior, "corrections": spans}
+    told = {"id": ranked.given.name, "text": text + given[at:], "posterior": posterior, "corrections": spans}
+    return told if ranked.restored is None else {**told, "restored": ranked.restored}

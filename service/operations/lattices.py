@@ -51,7 +51,7 @@ MAX_ARCS = 50_000
 """Maximum arcs of a lattice of a request."""
 
 _MAX_TOKENS_PER_NODE = 256
-_MAX_NBEST, _MAX_ALTERNATIVES = 100, 20
+MAX_NBEST, _MAX_ALTERNATIVES = 100, 20
 _LATTICES_AT_ONCE = 8
 
 _ARCS: JsonValue = [
@@ -163,7 +163,28 @@ def _read_file(content: str, read: Callable[..., Any]) -> "Lattice":
     return found[0]
 
 
-class LatticeSettings(ModelRequest):
+class LatticeSearchSettings(WireModel):
+    """Settings of the search of lattices."""
+
+    max_tokens_per_node: Annotated[int, Field(ge=1, le=_MAX_TOKENS_PER_NODE)] = 64
+    """Maximum hypotheses kept per node of a lattice."""
+    beam: Annotated[float, Field(ge=0)] | None = None
+    """Drop hypotheses that score lower by more than this; none by default."""
+    recombination_order: Annotated[int, Field(ge=0, le=1000)] = 4
+    """Networks: hypotheses with this many equal last words are merged; 0 compares all words."""
+
+    def lattice_search(self) -> "LatticeSearch":
+        """Return the settings of the search."""
+        from models.lattices.token_passing import LatticeSearch
+
+        return LatticeSearch(
+            max_tokens_per_node=self.max_tokens_per_node,
+            beam=self.beam,
+            recombination_order=self.recombination_order or None,
+        )
+
+
+class LatticeSettings(ModelRequest, LatticeSearchSettings):
     """Settings of rescoring."""
 
     weights: dict[str, Weight] | None = None
@@ -175,18 +196,12 @@ class LatticeSettings(ModelRequest):
     """Phrases, such as names unknown to the model, as in /v1/rerank."""
     wordlist: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
     """Stored word list of further phrases."""
-    nbest: Annotated[int, Field(ge=1, le=_MAX_NBEST)] = 1
+    nbest: Annotated[int, Field(ge=1, le=MAX_NBEST)] = 1
     """Number of the best texts in the reply."""
     alternatives: Annotated[int, Field(ge=0, le=_MAX_ALTERNATIVES)] = 3
     """Maximum number of other words told beside each word of the best text."""
     posterior_scale: Annotated[float, between(0, MAX_POSTERIOR_SCALE)] = 1.0
     """Scale of posteriors: a path's is in proportion to exp(scale · total)."""
-    max_tokens_per_node: Annotated[int, Field(ge=1, le=_MAX_TOKENS_PER_NODE)] = 64
-    """Maximum hypotheses kept per node."""
-    beam: Annotated[float, Field(ge=0)] | None = None
-    """Drop hypotheses that score lower by more than this; none by default."""
-    recombination_order: Annotated[int, Field(ge=0, le=1000)] = 4
-    """Networks: hypotheses with this many equal last words are merged; 0 compares all words."""
 
 
 class LatticesRequest(LatticeSettings):
@@ -263,24 +278,19 @@ class Lattices(LinesOperation[LatticeItem, LatticeResult]):
 
     def _read(self) -> None:
         """Read the lattices of a JSON body, and check what needs compiled code."""
-        from models.lattices.graph import PathWeights, tuned_weights
+        from models.lattices.graph import LabelTokenizer, PathWeights, tuned_weights
         from models.lattices.lattice import Scales
-        from models.lattices.token_passing import LatticeSearch
 
         given, profile = self.given, self._profile
         check_range("posterior_scale", given.posterior_scale, 0, MAX_POSTERIOR_SCALE)
-        _ = self.models[0].label_tokenizer  # refuses models that cannot search
+        _ = self.models[0].derived(LabelTokenizer.of)  # refuses models that cannot search
         features = self._phrases.features
         if given.weights is None and profile is not None:
             self._weights = tuned_weights(profile.weights, profile.length_exponent, features)
         else:
             self._weights = partial(PathWeights.of, given.weights or {}, phrases=features)
         self._weights(Scales())  # refuses wrong ones
-        self._search = LatticeSearch(
-            max_tokens_per_node=given.max_tokens_per_node,
-            beam=given.beam,
-            recombination_order=given.recombination_order or None,
-        )
+        self._search = given.lattice_search()
         if isinstance(given, LatticesRequest):
             self.call.limits.check_count(len(given.lattices), "lattices")
             self.items = [
@@ -318,6 +328,7 @@ class Lattices(LinesOperation[LatticeItem, LatticeResult]):
 
     @override
     def answer(self, items: Sequence[LatticeItem]) -> Work[Any, Sequence[LatticeResult | DomainError]]:
+        from models.lattices.graph import LabelTokenizer
         from models.lattices.rescoring import rescore_in_steps
 
         loaded, results = self.models[0], list[LatticeResult | DomainError]()
@@ -326,7 +337,7 @@ class Lattices(LinesOperation[LatticeItem, LatticeResult]):
             rescored = yield from rescore_in_steps(
                 [one.lattice for one in some],
                 loaded.model,
-                loaded.label_tokenizer,
+                loaded.derived(LabelTokenizer.of),
                 weights=[self._weights(one.lattice.scales) for one in some],
                 search=self._search,
                 phrases=self._phrases,

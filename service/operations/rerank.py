@@ -22,7 +22,7 @@ from typing_extensions import override
 from models.arrays import Float64s, Int64s, TokenIds, runs_by_cost
 from models.calls import Work
 from models.completion.token_trie import NO_TOKENS
-from models.errors import DomainError, InputError
+from models.errors import DomainError, InputError, UnsupportedError
 from models.files import WORD, split_words
 from models.language_model import EOS, STATE
 from models.normaliser import written
@@ -76,6 +76,7 @@ from service.operations.rerank_request import (
     parse_entries,
     rerank_items,
 )
+from service.operations.restore import make_restorer, restoration_cost
 from service.operations.score import Detail, token_scores, word_scores
 from service.operations.states import continue_states, stored_states
 from service.schemas.replies import DocumentsReply, RankedDocument, RankedText, Usage, to_json
@@ -194,6 +195,7 @@ class RankedList(NamedTuple):
         confidences: of the best candidate's words; empty unless requested.
         tokens: returns token scores of `given`'s candidate at a position; None without a main model.
         session: handle for the next list; None without a session.
+        restored: the best text with capitals and punctuation; None unless requested.
     """
 
     given: CandidateList
@@ -206,6 +208,7 @@ class RankedList(NamedTuple):
     confidences: list[WordPosterior]
     tokens: Callable[[int], TokenScores] | None
     session: str | None = None
+    restored: str | None = None
 
     def features(self, index: int) -> dict[str, float]:
         """Return the features, given and computed, of the candidate at an index."""
@@ -402,6 +405,14 @@ def corrected_spans(
     ]
 
 
+def _check_restores(loaded: LoadedModel) -> None:
+    """Build a model's restorer and load its compiled code; refuse a model that has none."""
+    try:
+        make_restorer(loaded)
+    except UnsupportedError as error:
+        raise UnsupportedError.of("restore", f"needs another model: {error.problem}") from None
+
+
 class Rerank(LinesOperation[RerankItem, RankedList]):
     """Order lists of candidates by Σ weight · feature; the language model's score is one of the features.
 
@@ -429,6 +440,7 @@ class Rerank(LinesOperation[RerankItem, RankedList]):
         self.items = [one.item() for one in lists]
         self.given = given
         self._resolve = cache(call.resolve)  # a model counts as used once
+        self.may_run_inline = not given.restore
         if given.profile is None:
             self._find_job(None)
 
@@ -445,6 +457,8 @@ class Rerank(LinesOperation[RerankItem, RankedList]):
             yield lambda: (self.job.phrases.automaton, self.job.proposers)
         if self.job.is_pairwise:  # its kernels take 1 s to compile at first
             yield lambda: importlib.import_module("models.reranking.metrics.ngram_overlap")
+        if (restoring := self.job.restoring) is not None:
+            yield lambda: _check_restores(restoring)
 
     def _find_job(self, profile: Profile | None) -> None:
         self.job = self.given.job(profile, self._resolve, self.call.phrases)
@@ -491,7 +505,17 @@ class Rerank(LinesOperation[RerankItem, RankedList]):
         if self.job.proposes:
             sources = sum(len(given.candidates[:MAX_SOURCES]) for given in lists)
             reread += MAX_VARIANTS * self.call.num_tokens + sources * _WINDOW_TOKENS
-        return Cost(self.call.num_tokens, reread=reread, compared=count * compared)
+        restored = Cost()
+        if (restoring := self.job.restoring) is not None:
+            chars = sum(max(len(one.text) for one in given.candidates) for given in lists)
+            best = chars // BYTES_PER_TOKEN if lists else self.call.num_tokens
+            restored = restoration_cost(restoring, best)
+        return Cost(
+            self.call.num_tokens,
+            reread=reread + restored.reread,
+            predicted=restored.predicted,
+            compared=count * compared,
+        )
 
     @override
     def parse_lines(self, body: bytes, form: str) -> Iterator[RerankItem | InputError]:
@@ -509,11 +533,29 @@ class Rerank(LinesOperation[RerankItem, RankedList]):
 
     @override
     def run(self) -> Work[Any, Sequence[RankedList]]:
-        return rerank(self.job, self.items, self.call.limits, states=self.call.states)
+        return self._restored(rerank(self.job, self.items, self.call.limits, states=self.call.states))
 
     @override
     def answer(self, items: Sequence[RerankItem]) -> Work[Any, Sequence[RankedList | DomainError]]:
-        return rerank(self.job, items, self.call.limits, states=self.call.states, name=lambda _: "")
+        ranked = rerank(self.job, items, self.call.limits, states=self.call.states, name=lambda _: "")
+        return self._restored(ranked)
+
+    def _restored(self, work: Work[Any, list[RankedList]]) -> Work[Any, list[RankedList]]:
+        """Re-rank lists, and restore their best texts if requested."""
+        ranked = yield from work
+        if (loaded := self.job.restoring) is None:
+            return ranked
+        from models.restoration import Restorer, restore, restored_text  # compiled code
+
+        texts = [self.best_text(one) for one in ranked]
+        words = yield from restore(loaded.derived(Restorer.of), texts)
+        self.call.count_scored(loaded, sum(map(len, words)))
+        restored = map(restored_text, texts, words)
+        return [one._replace(restored=text) for one, text in zip(ranked, restored, strict=True)]
+
+    def best_text(self, ranked: RankedList) -> str:
+        """Return the text of a list to restore."""
+        return ranked.given.candidates[int(ranked.order[0])].text
 
     @override
     def reply(self, result: Sequence[RankedList]) -> Iterator[bytes]:
@@ -555,6 +597,8 @@ class Rerank(LinesOperation[RerankItem, RankedList]):
             head["session"] = ranked.session
         if self.given.confidences:
             head["confidences"] = [word._asdict() for word in ranked.confidences]
+        if ranked.restored is not None:
+            head["restored"] = ranked.restored
         yield to_json(head)[:-1] + b',"ranking":['
         order = ranked.order[: self.given.top]
         masses = proposal_masses(ranked) if self.job.proposes else {}

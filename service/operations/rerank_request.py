@@ -47,6 +47,7 @@ from service.hosting.loaded_model import LoadedModel
 from service.operations.score import Detail, DetailName
 from service.schemas import with_examples
 from service.schemas.wire import (
+    FlagOrModel,
     Forms,
     LengthExponent,
     MixtureWeight,
@@ -281,6 +282,9 @@ class RerankSettings(ModelRequest):
     """Number of candidates of each list to report, best first; all if omitted."""
     commit_eos: bool = False
     """True to read `</s>` after the committed text of a session, as models of running text expect between sentences."""
+    restore: FlagOrModel = False
+    """True to restore capitals and punctuation of each list's best text with the main model, or the model to restore
+    them with, as in /v1/restore."""
 
     def job(
         self,
@@ -323,7 +327,7 @@ class RerankSettings(ModelRequest):
             scale = 1.0 if profile is None else profile.posterior_scale
         check_range("posterior_scale", scale, 0, MAX_POSTERIOR_SCALE)
         weighting = LogLinearModel(weights={**weights, **self._model_weights()}, length_exponent=exponent)
-        main = main_models(self.model, self.mixture)
+        main, find = main_models(self.model, self.mixture), resolve
         extra = [(further.name, further.model) for further in self.models]
         if profile is not None and self.model is None and self.mixture is None and not self.models:
             main = [(entry.address, entry.weight) for entry in profile.models if not entry.name]
@@ -334,7 +338,18 @@ class RerankSettings(ModelRequest):
         scoring = {loaded.address for loaded in models.all}
         tuned_on = [] if profile is None else profile.replaced_versions(scoring)
         proposals = self._proposals(profile)
-        return RerankJob(models, weighting, scale, proposals, self, phrases, tuned_on, profile)
+        restoring = self._restoring(models, find)
+        return RerankJob(models, weighting, scale, proposals, self, phrases, tuned_on, profile, restoring)
+
+    def _restoring(
+        self, models: ScoringModels[LoadedModel], resolve: Callable[[str], LoadedModel]
+    ) -> LoadedModel | None:
+        """Return the model that restores the best texts, if requested; refuse a main model that is missing."""
+        if isinstance(self.restore, str):
+            return resolve(self.restore)
+        if self.restore and not models.parts:
+            raise InputError.of("restore", "is true, but no model scores the candidates; name one instead")
+        return models.parts[0] if self.restore else None
 
     def _proposals(self, profile: Profile | None) -> "ProposalSettings":
         """Return what is proposed: what the request says, else the profile.
@@ -394,6 +409,7 @@ class RerankJob:
         phrases: phrases that candidates may contain.
         tuned_on: versions the profile was tuned on, of models that score with another.
         profile: the profile that the settings name, if any.
+        restoring: the model that restores capitals and punctuation, if requested.
     """
 
     models: ScoringModels[LoadedModel]
@@ -404,6 +420,7 @@ class RerankJob:
     phrases: PhraseList = NO_PHRASES
     tuned_on: Sequence[str] = ()
     profile: Profile | None = None
+    restoring: LoadedModel | None = None
 
     @property
     def proposes(self) -> bool:

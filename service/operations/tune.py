@@ -1,29 +1,33 @@
-"""Tuning of reranking weights on lists with references, for POST /v1/rerank/tune and the command line."""
+"""Tuning of weights on lists or lattices with references, for POST /v1/rerank/tune and the command line."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+import itertools
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-from pydantic import Field, JsonValue
+from pydantic import Field
 from typing_extensions import override
 
-from models.arrays import Int64s
+from models.arrays import Int64s, runs_by_cost
 from models.calls import Work, map_in_steps
 from models.errors import InputError
 from models.normaliser import Writing
 from models.phrases import MAX_PHRASES, NO_PHRASES, Phrase, PhraseList, is_phrase_feature
-from models.reranking.candidates import CandidateList
+from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.corrections import CorrectionTable, PhraseCorrection
 from models.reranking.features import (
     CONSENSUS,
+    RANK,
     ListFeatures,
     check_given,
     feature_model,
     is_derived,
     needs_main_model,
+    offsets_of,
 )
 from models.reranking.metrics import make_metric
 from models.reranking.metrics.metric import MAX_SAMPLES, NORMALISERS, UNCHANGED, Metric
@@ -57,6 +61,7 @@ from models.scoring.candidate_features import MAX_MODELS, ScoringModels, score_c
 from models.scoring.proposed_candidates import make_proposers, propose_candidates, untuned_weights
 from models.text_model import Limits
 from service.hosting.loaded_model import LoadedModel
+from service.operations.lattices import MAX_NBEST, LatticeIn, LatticeSearchSettings
 from service.operations.operation import LISTS_AT_ONCE, Call, Cost, Operation
 from service.operations.rerank import MAX_COMPARED
 from service.operations.rerank_request import CandidateIn, Mixture, TunedModel, main_models
@@ -74,15 +79,27 @@ from service.schemas.wire import (
     shared_fields,
 )
 
+if TYPE_CHECKING:
+    from models.lattices.graph import LatticeWeights
+    from models.lattices.lattice import Lattice
+    from models.lattices.token_passing import LatticeSearch
+
 MAX_CANDIDATES = 65_536
 """Maximum candidates of a request's lists; the command line has no limit."""
 
 MAX_SEARCHES = 4096
 """Maximum searches of one request: (folds + 1) · exponents · (restarts + resamples)."""
 
-_DEFAULTS = TuningSettings()
+_ARCS_AT_ONCE = 1 << 13
+_MAX_STRINGS = MAX_CANDIDATES // 2
 
-_EXAMPLE_LISTS: JsonValue = [
+ProgressCallback: TypeAlias = Callable[[str, int, int], None]
+"""Callback with the kind of work, its completed amount and its total."""
+
+_DEFAULTS = TuningSettings()
+_OfLattices: TypeAlias = Annotated[int | None, Field(exclude_if=lambda value: value is None)]
+
+_EXAMPLE_LISTS: list[dict[str, Any]] = [
     {
         "candidates": [
             {"text": first, "features": {"am": am}},
@@ -97,17 +114,39 @@ _EXAMPLE_LISTS: JsonValue = [
         ("call this function", "call this funk shun", "call this function", -10.2),
     )
 ]
+_EXAMPLE_LATTICES = [
+    {"confusions": [[{"text": one["text"]} for one in each["candidates"]]], "reference": each["reference"]}
+    for each in _EXAMPLE_LISTS
+]
 
 
-class ReferredListIn(WireModel):
-    """The hypotheses for one input, in first-pass order, with references."""
+class ReferredIn(WireModel):
+    """References of a list or lattice."""
 
-    candidates: list[CandidateIn] = Field(min_length=1)
-    """Candidates, each a complete sentence, as in /v1/rerank."""
     reference: str | None = None
     """Reference text; lists without a reference are not used."""
     references: list[str] | None = Field(None, min_length=1)
     """Several alternative references, instead of `reference`."""
+
+    @property
+    def right_texts(self) -> tuple[str, ...]:
+        """All references."""
+        return tuple(self.references or ()) if self.reference is None else (self.reference,)
+
+
+class ReferredLatticeIn(LatticeIn, ReferredIn):
+    """A lattice as in /v1/lattices, with references."""
+
+    model_config = with_examples(_EXAMPLE_LATTICES[0])
+
+    _referred = either("reference", "references")
+
+
+class ReferredListIn(ReferredIn):
+    """The hypotheses for one input, in first-pass order, with references."""
+
+    candidates: list[CandidateIn] = Field(min_length=1)
+    """Candidates, each a complete sentence, as in /v1/rerank."""
     context: str = ""
     """Context before each candidate; read but not scored."""
     continuation: str | None = None
@@ -119,8 +158,8 @@ class ReferredListIn(WireModel):
 
     def given(self) -> CandidateList:
         """Convert the list to one of the operation."""
-        references = tuple(self.references or ()) if self.reference is None else (self.reference,)
-        return CandidateList(self.id, self.context, tuple(self.candidates), references, self.continuation)
+        candidates = tuple(self.candidates)
+        return CandidateList(self.id, self.context, candidates, self.right_texts, self.continuation)
 
 
 class TuneSettings(TimedRequest):
@@ -207,13 +246,41 @@ class TuneSettings(TimedRequest):
         return scoring_models(main, extra, resolve, self.form)
 
 
-class TuneRequest(TuneSettings):
-    """Find weights for re-ranking, and evaluate them on held-out lists."""
+class TuneJob(NamedTuple):
+    """Settings and models of tuning.
 
-    model_config = with_examples({"lists": _EXAMPLE_LISTS, "features": ["am", "lm"], "max_p_value": 1})
+    Attributes:
+        settings: settings of POST /v1/rerank/tune.
+        models: scoring models that the weights apply to.
+        fold_models: scoring models of each fold's lists, instead of `models`; may be empty.
+    """
 
-    lists: list[ReferredListIn] = Field(min_length=1)
+    settings: TuneSettings
+    models: ScoringModels
+    fold_models: tuple[ScoringModels, ...] = ()
+
+    def models_of(self, fold: int) -> ScoringModels:
+        """Return the scoring models of a fold's lists."""
+        return self.fold_models[fold] if self.fold_models else self.models
+
+
+class TuneRequest(TuneSettings, LatticeSearchSettings):
+    """Find weights for re-ranking or for lattices, and evaluate them on held-out lists or lattices."""
+
+    model_config = with_examples(
+        {"lists": _EXAMPLE_LISTS, "features": ["am", "lm"], "max_p_value": 1},
+        {"lattices": _EXAMPLE_LATTICES, "max_p_value": 1},
+    )
+
+    lists: Annotated[list[ReferredListIn], Field(min_length=1)] | None = None
     """Candidate lists as for /v1/rerank, with references."""
+    lattices: Annotated[list[ReferredLatticeIn], Field(min_length=1)] | None = None
+    """Lattices as for /v1/lattices, with references, instead of `lists`. They are tuned on with one model, features of
+    /v1/lattices (default: all), and the length exponent 0."""
+    nbest: Annotated[int, Field(ge=2, le=MAX_NBEST)] = 50
+    """Number of texts that each search of a lattice adds to those tuned on."""
+
+    _one_of = either("lists", "lattices")
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +312,9 @@ class TuneReply(TuningFigures):
         features: all features that could get a weight.
         ignored_features: given features that some candidates lack.
         profile: body for PUT /admin/profiles/{name}.
+        rounds: number of rounds of searching lattices and tuning on all texts found; omitted for lists.
+        new_strings: number of texts that the last weights find in lattices and that were not tuned on. With 0, the
+            held-out score is that of searching lattices; omitted for lists.
     """
 
     model: str | None
@@ -252,6 +322,8 @@ class TuneReply(TuningFigures):
     features: list[str]
     ignored_features: list[str]
     profile: dict[str, Any]
+    rounds: _OfLattices = None
+    new_strings: _OfLattices = None
 
 
 def tune_reply(
@@ -277,7 +349,8 @@ def tune_reply(
         profile={},
     )
     values = asdict(reply)
-    del values["profile"]
+    for name in ("profile", "rounds", "new_strings"):  # the latter are added for lattices
+        del values[name]
     reply.profile.update({name: values[name] for name in Profile.model_fields if name in values})
     reply.profile["models"] = _models(reply.weights, models)
     if models.form != "asis":
@@ -402,6 +475,119 @@ def propose_by_fold(
     return tuple(extended)
 
 
+def lattice_settings(given: TuneSettings) -> TuneSettings:
+    """Return the settings for lattices, which have other defaults and fewer choices.
+
+    Raises:
+        InputError: a setting is not one of lattices.
+    """
+    from models.lattices.graph import PATH_FEATURES  # compiled code
+
+    features, defaults = [*PATH_FEATURES, *PhraseList(given.phrases).features], TuneSettings()
+    for_lists = ("given_only", "mixture", "models", "form", "corrections", "propose", "forms")
+    wrong = {name: getattr(given, name) != getattr(defaults, name) for name in for_lists}
+    chosen = features if given.features is None else given.features
+    wrong["features"] = not {*features}.issuperset(chosen)
+    wrong["length_exponents"] = "length_exponents" in given.model_fields_set and given.length_exponents != [0]
+    for name in filter(wrong.__getitem__, wrong):
+        raise InputError.of(
+            name,
+            f"is {str(getattr(given, name))[:80]}; lattices are tuned on with one model, features of "
+            f"{', '.join(features)}, and the length exponent 0",
+        )
+    values = {name: getattr(given, name) for name in TuneSettings.model_fields}
+    return TuneSettings.model_validate(values | {"features": chosen, "length_exponents": [0.0]})
+
+
+def tune_on_lattices(
+    job: TuneJob,
+    lattices: "Sequence[Lattice]",
+    search: "LatticeSearch",
+    limits: Limits,
+    *,
+    nbest: int,
+    max_rounds: int = 10,
+    max_strings: int = sys.maxsize,
+    watch: ProgressCallback = lambda *_: None,
+) -> Work[Any, tuple[TuningOutcome, TuneReply]]:
+    """Tune on lattices with references, in rounds of searching them and tuning on all strings found.
+
+    Each lattice is searched for its `nbest` best strings with weights found on all lattices, and with those found
+    without its fold. If the last weights find no new strings, the held-out score is that of searching lattices.
+    No round begins after all lattices have `max_strings`.
+
+    Raises:
+        InputError: the lattices are too few.
+        UnsupportedError: a model reads backward, or its tokenizer does not separate words.
+    """
+    from models.lattices.graph import LabelTokenizer, PathWeights, tuned_weights
+    from models.lattices.rescoring import features_of, find_nbest, rescore_in_steps
+
+    settings = job.settings.search
+    lists = [CandidateList(one.name, "", (), one.references) for one in lattices]
+    job.settings.metric_of(lists)  # refuses a wrong normaliser now
+    folds = assign_folds(lists, folds=settings.folds, seed=settings.seed)
+    phrases = PhraseList(job.settings.phrases)
+    weights_of = partial(tuned_weights, phrases=phrases.features)
+    untuned = partial(PathWeights.of, {}, phrases=phrases.features)
+    num_arcs = np.array([one.num_arcs for one in lattices])
+    found = [dict[str, Candidate]() for _ in lattices]  # by text; with the latest features
+
+    def search_all(number: int, weights: "Sequence[tuple[int, LatticeWeights]]") -> Work[Any, int]:
+        """Search the lattices of folds with weights; count the new strings."""
+        num_before = sum(map(len, found))
+        for fold, of_fold in weights:
+            watch(f"round {number}: searching lattices", fold, settings.folds)
+            own, model = np.flatnonzero(folds == fold), job.models_of(fold).parts[0]
+            for run in runs_by_cost(num_arcs[own], _ARCS_AT_ONCE):
+                some = [lattices[i] for i in own[run]]
+                rescored = yield from rescore_in_steps(
+                    some,
+                    model.model,
+                    model.derived(LabelTokenizer.of),
+                    weights=[of_fold(one.scales) for one in some],
+                    search=search,
+                    phrases=phrases,
+                )
+                for i, one in zip(own[run], rescored, strict=True):
+                    paths = yield from find_nbest(one, nbest)
+                    candidates = map(Candidate, [path.text for path in paths], features_of(one, paths))
+                    found[i] |= {candidate.text: candidate for candidate in candidates}
+        return sum(map(len, found)) - num_before
+
+    def tune(given: TuneSettings, number: int) -> Work[Any, tuple[TuningOutcome, TuneReply]]:
+        searches = itertools.count()
+
+        def searched() -> None:
+            watch(f"round {number}: optimising weights", next(searches), settings.num_resamples)
+
+        def no_features(referenced: Sequence[CandidateList]) -> Work[Any, ListFeatures]:
+            searched()  # the first call shows that none has ended
+            yield None
+            offsets = offsets_of(referenced)
+            return ListFeatures((), np.zeros((int(offsets[-1]), 0)), offsets)
+
+        return tune_and_evaluate(given, job.models, lists, no_features, limits, searched=searched)
+
+    # the first strings are too few to prove a gain
+    exploring = TuneSettings.model_validate(job.settings.model_dump() | {"max_p_value": 1.0})
+    first: list[LatticeWeights] = [weights_of({RANK: 1.0}), untuned]
+    yield from search_all(1, [*itertools.product(range(settings.folds), first)])
+    for number in range(1, max_rounds + 1):
+        lists = [replace(one, candidates=(*own.values(),)) for one, own in zip(lists, found, strict=True)]
+        tuned, _ = yield from tune(exploring, number)
+        of_all = tuned.found.by_feature(tuned.data.problem.names)
+        of_folds = [(of_all, fold.weights) for fold in tuned.figures.folds]
+        weights = [(fold, weights_of(one)) for fold, both in enumerate(of_folds) for one in both]
+        num_new = yield from search_all(number + 1, weights)
+        if not num_new or sum(map(len, found)) >= max_strings:
+            break
+    tuned, reply = yield from tune(job.settings, number)
+    rounds: dict[str, Any] = {"rounds": number, "new_strings": num_new}
+    reply.profile["figures"] |= rounds
+    return tuned, replace(reply, **rounds)
+
+
 def _check(
     features: Sequence[str], lists: Sequence[CandidateList], numbers: Int64s, models: ScoringModels
 ) -> Work[Any, None]:
@@ -422,6 +608,9 @@ def _check(
 class Tune(Operation[TuneReply]):
     """Tune weights for /v1/rerank on lists with references, and estimate their gain on held-out lists.
 
+    With `lattices`, the weights are for /v1/lattices: lattices are searched, and weights tuned on all texts found so
+    far, in rounds, until a search finds no new ones.
+
     If the gain over the first pass is not significant, the reply recommends the first pass. The request yields to all
     other requests and takes seconds to minutes, so set `timeout_ms` and check the service's own limit.
     """
@@ -434,9 +623,39 @@ class Tune(Operation[TuneReply]):
         super().__init__(call, *self._scoring.all)
 
     @override
-    def prepare(self) -> list[Callable[[], Any]]:
-        # the numbers of a language take a tenth of a second at first
-        return [lambda: make_proposers(self._scoring, forms=self.given.forms)] if self.given.forms else []
+    def prepare(self) -> Iterator[Callable[[], Any]]:
+        if self.given.lattices is not None:
+            yield self._read_lattices
+        if self.given.forms:
+            # the numbers of a language take a tenth of a second at first
+            yield lambda: make_proposers(self._scoring, forms=self.given.forms)
+
+    def _read_lattices(self) -> None:
+        """Read the lattices, and check what needs compiled code."""
+        from models.lattices.graph import LabelTokenizer
+
+        given = self.given.lattices or ()
+        self.call.limits.check_count(len(given), "lattices")
+        if (count := self.given.nbest * len(given)) > _MAX_STRINGS:
+            problem = (
+                f"times the number of lattices is {count}; at most {_MAX_STRINGS} are accepted in one request"
+            )
+            raise InputError.of("nbest", f"{problem}: use `gramophone tune` for more")
+        job = TuneJob(lattice_settings(self.given), self._scoring)
+        _ = job.models.parts[0].derived(LabelTokenizer.of)  # refuses models that cannot search
+        lattices = [
+            replace(one.lattice(f"lattices[{number}]."), references=one.right_texts)
+            for number, one in enumerate(given)
+        ]
+        self._tune_lattices = partial(
+            tune_on_lattices,
+            job,
+            lattices,
+            self.given.lattice_search(),
+            self.call.limits,
+            nbest=self.given.nbest,
+            max_strings=MAX_CANDIDATES,
+        )
 
     @override
     def cost(self) -> Cost:
@@ -445,17 +664,15 @@ class Tune(Operation[TuneReply]):
     @override
     def run(self) -> Work[Any, TuneReply]:
         models, request, limits = self._scoring, self.given, self.call.limits
-        count = sum(len(wire.candidates) for wire in request.lists)
+        given, search = request.lists or (), request.search
+        count = sum(len(wire.candidates) for wire in given)
         if count > MAX_CANDIDATES:
             raise InputError(
                 f"lists[].candidates has {count} entries; at most {MAX_CANDIDATES} are accepted in one request: "
                 "use `gramophone tune` for more",
                 param="lists",
             )
-        lists = yield from map_in_steps(
-            request.lists, ReferredListIn.given, size=lambda wire: len(wire.candidates)
-        )
-        search = request.search
+        lists = yield from map_in_steps(given, ReferredListIn.given, size=lambda wire: len(wire.candidates))
         searches = (search.folds + 1) * len(search.length_exponents) * (search.restarts + search.resamples)
         if searches > MAX_SEARCHES:
             raise InputError(
@@ -463,6 +680,8 @@ class Tune(Operation[TuneReply]):
                 "searches are accepted in one request",
                 param="restarts",
             )
+        if not lists:
+            return (yield from self._tune_lattices())[1]
         numbers, referenced = with_references(lists)
         yield from _check(request.features or (), referenced, numbers, models)
 

@@ -49,6 +49,7 @@ TAGS: Mapping[str, str] = {
     "Predict": "Next tokens: the most probable ones, or the complete distribution.",
     "Score": "Probabilities of texts.",
     "Re-rank": "Re-ranking of candidates, and tuning of feature weights.",
+    "Restore": "Capitals and punctuation for texts that lack them.",
     "Generate": "Continuations of texts.",
     "Complete": "Autocomplete, and the words that users have accepted.",
     "Check": "Probable errors in texts, and quality of texts.",

@@ -26,6 +26,7 @@ from service.operations.lattices import LatticeIn, Lattices
 from service.operations.next_token import NextToken
 from service.operations.rerank import Rerank
 from service.operations.rerank_request import CandidateListIn
+from service.operations.restore import Restore, RestoreLine
 from service.operations.score import Quality, QualityLine, Score, ScoreLine
 from service.operations.states import AdvanceStates, FreeRequest, NextOfStates, OpenStates
 from service.operations.tokenize import (
@@ -63,6 +64,8 @@ from service.schemas.replies import (
     QualityReply,
     RankedListResult,
     RerankReply,
+    RestoredTextResult,
+    RestoreReply,
     ScoreReply,
     SequenceScoreResult,
     TextQualityResult,
@@ -137,6 +140,14 @@ router.operation(
     "Re-rank",
     LatticesReply,
     lines=Lines(LatticeIn, LatticeResult, {"weights": "lm=0.7,am=1"}),
+)
+router.operation(
+    Restore,
+    "/v1/restore",
+    "restore_texts",
+    "Restore",
+    RestoreReply,
+    lines=Lines(RestoreLine, RestoredTextResult),
 )
 router.operation(Tune, "/v1/rerank/tune", "tune_weights", "Re-rank", TuneReply)
 router.operation(Generate, "/v1/generate", "generate_text", "Generate", GenerateReply)

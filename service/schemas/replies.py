@@ -348,6 +348,8 @@ class CorrectedTextResult:
     """posterior probability of this text among those that were compared."""
     corrections: list[CandidateCorrection] = field(default_factory=list)
     """replacements from left to right."""
+    restored: IfGiven[str | None] = None
+    """the text with capitals and punctuation; omitted unless requested."""
 
 
 @dataclass(slots=True)
@@ -360,6 +362,46 @@ class CorrectReply:
     """one result per text, in order."""
     weights: dict[str, float] = field(default_factory=dict)
     """weights in effect, by feature."""
+
+
+@dataclass(slots=True)
+class RestoredWordResult:
+    """A word of a restored text."""
+
+    start: int
+    """start of the word in the given text, in code points."""
+    end: int
+    """end of the word in the given text."""
+    text: str
+    """the word as written, without the mark."""
+    mark: str
+    """mark after the word; empty for none."""
+    ends_sentence: bool
+    """true if a sentence ends after it."""
+    posterior: float
+    """posterior probability of this form, mark and end of sentence."""
+
+
+@dataclass(slots=True)
+class RestoredTextResult:
+    """A restored text."""
+
+    id: str | None
+    """the client's id of the text; null without one."""
+    text: str
+    """the text with capitals and punctuation; its white space is kept."""
+    words: list[RestoredWordResult]
+    """its words, if asked for."""
+
+
+@dataclass(slots=True)
+class RestoreReply:
+    """Restored texts."""
+
+    model: str
+    """address of the model."""
+    results: list[RestoredTextResult]
+    """one result per text, in order."""
 
 
 @dataclass(slots=True)
@@ -459,6 +501,8 @@ class RankedListResult:
     problems: IfGiven[list[str]] = field(default_factory=list)
     """errors of candidates of another program's list that could not be read and are left out, up to 20, further ones as
     lines; omitted if empty."""
+    restored: IfGiven[str | None] = None
+    """the best candidate's text with capitals and punctuation; omitted unless requested."""
 
 
 @dataclass(slots=True)

@@ -179,6 +179,14 @@ Slots = Annotated[
 """Members by the name of their class; JSON in a query string."""
 
 
+FlagOrModel = Annotated[
+    Annotated[bool, Tag("<flag>")] | Annotated[str, Tag("<model>")],
+    by_type("input should be true, false or a model", {bool: "<flag>", str: "<model>"}),
+    BeforeValidator(lambda value: value == "true" if value in ("true", "false") else value),
+]
+"""True, false or a model's address; all are strings in a query string."""
+
+
 def by_content(expected: str, name: str = "") -> Discriminator:
     """Return the choice between a text, an object, and one with a field of a name.
 

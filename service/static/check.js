@@ -127,6 +127,17 @@ function suggestionsOf(mark) {
   return div("row", all.length ? all : h("span", { class: "quiet" }, "no suggestions"));
 }
 
+/** Restore capitals and punctuation of the text. */
+async function restore() {
+  try {
+    const { reply } = await ask("/v1/restore", { texts: [editor.text], ...(model() && { model: model() }) });
+    editor.type(reply.results[0].text, 0, editor.text.length);
+    say("capitals and punctuation restored");
+  } catch (error) {
+    problem.textContent = error.message;
+  }
+}
+
 function addWord(word) {
   const field = form.field("dictionary");
   if (!field) return;
@@ -177,7 +188,12 @@ export function start(panel) {
     h("p", { class: "keys" }, "Each line is a sentence. Click an underlined word for suggestions."),
     editor.element,
     problem,
-    div("row foot", copyButtons(() => ({ path: "/v1/check", fields: request() })), figures),
+    div(
+      "row foot",
+      button("Restore capitals and marks", restore, { class: "quiet" }),
+      copyButtons(() => ({ path: "/v1/check", fields: request() })),
+      figures,
+    ),
     details("settings", "Options", form.element),
   );
   const side = h("aside", { "aria-label": "Issues" }, div("card", strictness, title), list);

@@ -10,7 +10,7 @@ import { events, keep, kept, model } from "./state.js";
 import { bitsOf, heatOf, milliseconds, number, percent } from "./text.js";
 
 const GROUPS = [
-  ["", ["mbr", "confidences", "drop_duplicates"]],
+  ["", ["mbr", "confidences", "drop_duplicates", "restore"]],
   ["Proposals", ["phrases", "propose", "forms"]],
   [
     "Scoring",
@@ -125,7 +125,8 @@ function show(order) {
     const css = { "--heat": (1 - confidence).toFixed(3) };
     return h("span", { class: "tok", title: percent(confidence), css }, `${text} `);
   });
-  fill(words, sure.length ? ["Word confidences: ", sure] : null);
+  const written = last.restored && ["Best text, restored: ", last.restored, h("br")];
+  fill(words, written, sure.length ? ["Word confidences: ", sure] : null);
 }
 
 function itemOf(one, place) {

@@ -15,16 +15,16 @@ PACKAGES = ("models", "service", "training", "clients/python/gramophone_client")
 
 # Lines by kind: folders, endings, maximum. A maximum is raised only in a commit that says why.
 LINE_LIMITS = {
-    "product": (("models", "service", "training"), (".py",), 78_045),
+    "product": (("models", "service", "training"), (".py",), 80_102),
     "Python of clients, site and examples": (
         ("clients/python", "deploy", "docs", "examples"),
         (".py",),
-        3_275,
+        3_338,
     ),
     "templates, scripts and styles": (
         ("models", "service", "docs", "examples"),
         (".css", ".html", ".jinja", ".js"),
-        3_714,
+        3_729,
     ),
 }
 MAX_MODULES = 296

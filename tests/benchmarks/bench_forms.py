@@ -24,8 +24,8 @@ from models.reranking.tuning.cross_fitting import TuningOutcome, tuning_data
 from models.scoring.candidate_features import ScoringModels, score_candidates
 from models.scoring.proposed_candidates import make_proposers, propose_candidates
 from service.local.ask import UNLIMITED, load_published
-from service.local.tune import TuneJob, tune_lists, write_fold_texts
-from service.operations.tune import TuneSettings
+from service.local.tune import tune_lists, write_fold_texts
+from service.operations.tune import TuneJob, TuneSettings
 
 FOLDS = {"chime4": 2, "flights": 5, "common-voice": 2, "librispeech-clean": 2}
 ROWS = {

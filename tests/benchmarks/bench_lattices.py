@@ -9,16 +9,29 @@ medians; on a shared machine only ratios are meaningful. Nothing is written outs
 """
 
 import argparse
+import json
 import math
 import statistics
+import subprocess
 import tempfile
 import time
 from collections import defaultdict
+from functools import partial
 from pathlib import Path
 
+import httpx
 import numpy as np
 import torch
-from preparation import data_folder, lists_of_variants, peer
+from preparation import (
+    GRAMOPHONE,
+    QUIET,
+    data_folder,
+    free_port,
+    gramophone,
+    lists_of_variants,
+    peer,
+    wait_until_ready,
+)
 from rapidfuzz.distance import Levenshtein
 
 from models.language_model import Vocabulary
@@ -45,6 +58,8 @@ TIMES = 3
 """Number of nodes at which a word may end."""
 CHOICES = 5
 """Number of alternatives of a word."""
+HTTP_WORDS, REPEATS = 556, 9
+"""Words of the lattice over HTTP, of 10,000 arcs, and repetitions."""
 
 
 def confusions(lists):
@@ -164,6 +179,51 @@ def bench_ngram(lattices, model, oracle, speller):
         print(f"{f'{count}-best of each, ms a lattice':44s} {1000 * seconds / len(rescored):12.1f}")
 
 
+def bench_http(lattice, model, speller, arpa, folder):
+    """Time one lattice over HTTP, in each form, beside the same work in this process."""
+    registry, port = folder / "registry", free_port()
+    gramophone("models", "import-arpa", arpa, "--name", "made", "--registry", registry)
+    arcs = zip(lattice.sources, lattice.targets, lattice.labels, lattice.am, lattice.old_lm, strict=True)
+    forms = {
+        "SLF": {"slf": format_slf(lattice)},
+        "arcs": {
+            "arcs": [
+                {"start": int(begin), "end": int(end), "word": lattice.words[label], "am": am, "old_lm": old}
+                for begin, end, label, am, old in arcs
+            ]
+        },
+    }
+    lines = forms["SLF"]["slf"].encode().split(b"\n")
+    whole, _ = timed(
+        lambda: nbest_candidates(
+            in_batches([read_slf(lines, "made")], 1, model, speller, LatticeSearch())[0], 1
+        ),
+        repeats=REPEATS,
+    )
+    seconds, _ = timed(
+        lambda: nbest_candidates(in_batches([lattice], 1, model, speller, LatticeSearch())[0], 1),
+        repeats=REPEATS,
+    )
+    print(
+        f"{f'{lattice.num_arcs:,} arcs in process; with SLF read, ms':44s} {1e3 * seconds:12.1f} {1e3 * whole:12.1f}"
+    )
+    server = subprocess.Popen([*GRAMOPHONE, "serve", "--registry", registry, "--port", str(port)], **QUIET)
+    try:
+        wait_until_ready(port)
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+            for name, form in forms.items():
+                body = json.dumps({"lattices": [form], "weights": {"am": 0.1, "lm": 1.0}}).encode()
+                ask = partial(client.post, "/v1/lattices", content=body)
+                assert ask().status_code == 200, ask().text
+                http, _ = timed(ask, repeats=REPEATS)
+                print(
+                    f"{f'over HTTP, {name}, {len(body):,} bytes, ms':44s} {1e3 * http:12.1f} {http / whole:12.2f}"
+                )
+    finally:
+        server.terminate()
+        server.wait()
+
+
 def bench_networks(lattices, tokenizer):
     speller = LabelTokenizer(tokenizer)
     torch.manual_seed(0)
@@ -225,6 +285,9 @@ def main():
         path = Path(folder, "made.arpa")
         write_arpa(path, model.vocabulary, list_ngrams(model.automaton))
         bench_ngram(lattices, model, kenlm.Model(str(path)), speller)
+        many = " ".join(references).split()[:HTTP_WORDS]
+        long = made_lattice(many, heard, common, random, "long")
+        bench_http(long, model, speller, path, Path(folder))
     bench_networks(lattices[: options.network_lattices], tokenizer)
 
 

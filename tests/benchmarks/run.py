@@ -74,6 +74,7 @@ PLANS = {
     "bench_purposes": Plan(long_only="it trains six mixtures, for an hour"),
     "bench_recurrent": Plan(headline="training, bfloat16"),
     "bench_rerank": Plan("--lists 300 --neural-lists 8 --rounds 2"),
+    "bench_restore": Plan("--lines 600", headline="lines are sentences"),
     "bench_scale": Plan("--sentences 50000", headline="of the seconds"),
     "bench_service": Plan("--requests 400", models="quickstart", headline="next-token, ngram"),
     "bench_soak": Plan(long_only="it takes 25 minutes, and tests/fault has half a minute of it"),

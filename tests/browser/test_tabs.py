@@ -235,6 +235,20 @@ def test_a_word_of_the_dictionary_is_right(check_page):
     expect(check_page.locator(".mirror .issue:visible")).to_have_count(0)
 
 
+def test_a_text_gets_capitals_and_marks(open_page):
+    check_page = open_page("#check", allowed="status of 400")
+    write(check_page, "the cat sat")
+    restore = check_page.get_by_role("button", name="Restore capitals and marks")
+    with check_page.expect_response("**/v1/restore") as refused:
+        restore.click()
+    assert refused.value.status == 400  # the model knows lower case only
+    expect(check_page.get_by_text("without capitals and punctuation")).to_be_visible()
+    reply = {"model": "cased@1", "results": [{"id": None, "text": "The cat sat.", "words": []}]}
+    check_page.route("**/v1/restore", lambda route: route.fulfill(json=reply))
+    restore.click()
+    expect(editor(check_page)).to_have_value("The cat sat.")
+
+
 def test_the_threshold_says_how_much_is_told(check_page):
     write(check_page, "the caat sat on the mat")
     expect(issues(check_page).get_by_role("button", name="Add to dictionary")).to_have_count(1)

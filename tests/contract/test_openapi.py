@@ -278,18 +278,22 @@ VOCABULARY = "the model's vocabulary"
 ANY_NUMBER = "any finite number"
 UNBOUNDED = {
     **dict.fromkeys(
-        ["text", "texts", "context", "continuation", "prompt", "commit", "reference", "query"], BODY
+        ["text", "texts", "context", "continuation", "prompt", "commit", "reference", "query", "word"], BODY
     ),
-    **dict.fromkeys(["references", "token_ids", "tokens"], BODY),
-    **dict.fromkeys(["candidates", "lists", "continuations", "states", "free", "documents"], COUNT),
-    **dict.fromkeys(["model", "against", "address"], ADDRESS),
+    **dict.fromkeys(["references", "token_ids", "tokens", "slf", "kaldi"], BODY),
+    **dict.fromkeys(["confusions", "times"], "as many as the words of a lattice, 50,000"),
+    "beam": "any number from 0",
+    **dict.fromkeys(
+        ["candidates", "lists", "lattices", "continuations", "states", "free", "documents"], COUNT
+    ),
+    **dict.fromkeys(["model", "against", "address", "restore"], ADDRESS),
     **dict.fromkeys(["id", "metric", "signature", "created", "name", "user"], FREE),
     **dict.fromkeys(["words", "pairs"], USERS),
     "next_token_ids": "of a reply, 131,072 in all",
     "logprob_token_ids": "of tokens, the vocabulary",
     "features": "from -10^12 to 10^12 where they have a weight",
     "weights": "a weight for each feature, which must be known",
-    **dict.fromkeys(["weight", "logprob"], ANY_NUMBER),
+    **dict.fromkeys(["weight", "logprob", "am", "old_lm"], ANY_NUMBER),
     **dict.fromkeys(["start", "end"], "the text's length"),
     "confidences": "one for each word of the text, of each text",
     "slots": "the model's classes; 10,000 members of 200 characters and 16 words",
@@ -396,7 +400,8 @@ def asked(document):
     for example in examples_in(document):
         if example.media_type == JSON and isinstance(example.body, dict):
             content = document["paths"][example.path][example.method]["requestBody"]["content"]
-            for more in ({}, MORE_BODIES.get(example.path, {})):
+            is_first = example.name == "example"
+            for more in ({}, MORE_BODIES.get(example.path, {}) if is_first else {}):
                 body, schema = example.body | more, content[JSON]["schema"]
                 for alternative in schema.get("anyOf", (schema,)):
                     name = alternative["$ref"].rpartition("/")[2]

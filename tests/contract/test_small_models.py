@@ -31,12 +31,13 @@ REQUIRED = [
     ("/v1/rerank", {"lists": [{"candidates": CANDIDATES}]}),
     ("/v1/rerank", {"query": "rain", "documents": ["falls"]}),
     ("/v1/correct", {"texts": ["rain"]}),
+    ("/v1/lattices", {"lattices": [{"confusions": [[{"text": "rain"}]]}]}),
     ("/v1/rerank/tune", {"lists": LISTS}),
     ("/v1/autocomplete", {"text": "ra"}),
     ("/v1/check", {"text": "rain fals"}),
     ("/v1/states", {}),
 ]
-OTHERS = {"/v1/states/advance", "/v1/states/next", "/v1/states/free", "/v2/check"}
+OTHERS = {"/v1/restore", "/v1/states/advance", "/v1/states/next", "/v1/states/free", "/v2/check"}
 
 
 @pytest.fixture(scope="module")

@@ -105,6 +105,7 @@ CELLS = tuple(cell for device in DEVICES for cell in chosen_cells(device))
 
 
 RIGHT_TO_LEFT = "reads from right to left"
+NEIGHBOURS = "depend on neighbouring words"
 _CANDIDATES = [{"text": "the mat"}, {"text": "a dog"}]
 
 
@@ -141,6 +142,10 @@ def forward(cell):
     return not cell.reads_backward
 
 
+def by_letters(cell):
+    return cell.tokens == "char" and not cell.reads_backward
+
+
 def self_normalised(cell):
     return cell.family == "self-normalised"
 
@@ -149,6 +154,7 @@ def normalised_only(cell):
     return cell.family != "self-normalised"
 
 
+_NETWORK = {"confusions": [_CANDIDATES]}
 _LIST = {"candidates": _CANDIDATES}
 _AFTER_A_CONTEXT = {"lists": [{**_LIST, "context": "A"}]}
 _IN_A_SESSION = {"lists": [{**_LIST, "commit": "A"}]}
@@ -166,6 +172,11 @@ REFUSALS = (
     Refusal("/v1/autocomplete", backward, {"text": "the"}, "model", RIGHT_TO_LEFT, always=True),
     Refusal("/v1/check", backward, {"text": "the"}, "model", RIGHT_TO_LEFT, always=True),
     Refusal("/v1/states", backward, {"context": "the"}, "model", RIGHT_TO_LEFT, always=True),
+    # … nor search from left to right, word by word
+    Refusal("/v1/lattices", backward, {"lattices": [_NETWORK]}, "model", RIGHT_TO_LEFT, always=True),
+    Refusal("/v1/restore", backward, {"texts": ["the mat"]}, "model", RIGHT_TO_LEFT, always=True),
+    Refusal("/v1/lattices", by_letters, {"lattices": [_NETWORK]}, "model", NEIGHBOURS, always=True),
+    Refusal("/v1/restore", by_letters, {"texts": ["the mat"]}, "model", NEIGHBOURS, always=True),
     # … and its scores take no context
     Refusal("/v1/score", backward, {"texts": ["mat"], "context": "the "}, "context", RIGHT_TO_LEFT),
     Refusal("/v1/rerank", backward, _AFTER_A_CONTEXT, "context", RIGHT_TO_LEFT),

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 from models.language_model import LOG_ZERO
+from models.word_forms import MARKS
 from tests.matrix.cells import CELLS, row, self_normalised
 from tests.matrix.zoo import TEXTS
 
 RERANK, TUNE = "/v1/rerank", "/v1/rerank/tune"
 QUICK = {"folds": 2, "restarts": 1, "resamples": 1, "bootstrap_samples": 100}
+SPACED = [" ".join(text.replace("<s>", "").split()) for text in TEXTS]  # which is silence in a lattice
 CANDIDATES = [{"text": text, "features": {"am": -float(place)}} for place, text in enumerate(TEXTS)]
 
 
@@ -115,6 +117,32 @@ def test_a_name_is_corrected_in_its_place(model):
     assert answered["text"] == f"a {TEXTS[0]}"
     where = {"start": 0, "end": 1, "proposer": "corrections", "posterior": answered["posterior"]}
     assert answered["corrections"] == [{**where, "heard": "b", "written": "a"}]
+
+
+@row("POST /v1/lattices")
+def test_a_network_of_texts_gives_those_texts_in_the_order_of_their_scores(model):
+    texts = {text: model.score([text])[0]["logprob"] for text in SPACED}
+    lattice = {"confusions": [[{"text": text} for text in texts]]}
+    exact = {"max_tokens_per_node": 256, "recombination_order": 0}
+    [found] = model.ask("/v1/lattices", lattices=[lattice], nbest=len(texts), **exact)["lattices"]
+    assert {path["text"] for path in found["nbest"]} == set(texts)
+    for path in found["nbest"]:
+        assert path["total"] == pytest.approx(texts[path["text"]], abs=40 * model.cell.tolerance)
+    totals = [path["total"] for path in found["nbest"]]
+    assert totals == sorted(totals, reverse=True)
+    assert sum(path["posterior"] for path in found["nbest"]) == pytest.approx(1, abs=1e-6)
+
+
+@row("POST /v1/restore")
+def test_a_restored_text_has_the_same_words(model):
+    given = " ".join(TEXTS[:3]).lower().translate(str.maketrans("", "", MARKS))
+    answered = model.post("/v1/restore", {"texts": [given], "words": True})
+    if answered.status_code == 400:  # its tokens are letters, or its words were in lower case
+        assert "without capitals and punctuation" in answered.json()["error"]["message"]
+        return
+    [result] = answered.json()["results"]
+    assert result["text"].lower().translate(str.maketrans("", "", MARKS)) == given
+    assert [given[word["start"] : word["end"]] for word in result["words"]] == given.split()
 
 
 @row("POST /v1/rerank/tune")

@@ -37,6 +37,8 @@ WAYS_IN = {
             "POST /v1/rerank",
             "POST /v1/rerank/tune",
             "POST /v1/correct",
+            "POST /v1/lattices",
+            "POST /v1/restore",
             "POST /v1/generate",
             "POST /v1/completions",
             "POST /v1/autocomplete",
@@ -348,6 +350,8 @@ PLACES = [
     ("POST", "/v1/score", lambda address: {"model": address, "texts": ["the"]}),
     ("POST", "/v1/rerank", lambda address: {"profile": address, "candidates": ["the"]}),
     ("POST", "/v1/check", lambda address: {"model": address, "text": "the"}),
+    ("POST", "/v1/lattices", lambda address: {"profile": address, "lattices": [{"arcs": []}]}),
+    ("POST", "/v1/restore", lambda address: {"model": address, "texts": ["the"]}),
     ("PUT", "/admin/profiles/a", lambda address: {"weights": {"lm": 1.0}, "models": [{"address": address}]}),
 ]
 

@@ -496,6 +496,7 @@ class CorrectOptions(_ProposalOptions, total=False):
     """Options of POST /v1/correct."""
 
     wordlist: str
+    restore: bool | str
     timeout_ms: int
 
 
@@ -512,6 +513,14 @@ class LatticeOptions(_ModelOptions, total=False):
     max_tokens_per_node: int
     beam: float
     recombination_order: int
+    timeout_ms: int
+
+
+class RestoreOptions(_ModelOptions, total=False):
+    """Options of POST /v1/restore."""
+
+    words: bool
+    one_per_line: bool
     timeout_ms: int
 
 
@@ -533,12 +542,18 @@ class RerankOptions(_ProposalOptions, total=False):
     drop_duplicates: bool
     top: int
     commit_eos: bool
+    restore: bool | str
     timeout_ms: int
 
 
 class TuneOptions(TypedDict, total=False):
     """Options of POST /v1/rerank/tune."""
 
+    lattices: Sequence[Mapping[str, Any]]
+    nbest: int
+    max_tokens_per_node: int
+    beam: float
+    recombination_order: int
     metric: Literal["wer", "cer", "bleu", "chrf"]
     normaliser: str
     model: str

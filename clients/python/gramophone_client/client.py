@@ -35,6 +35,7 @@ from gramophone_client.calls import (
     QualityOptions,
     ReplyReader,
     RerankOptions,
+    RestoreOptions,
     ScoreOptions,
     Slots,
     TuneOptions,
@@ -71,6 +72,8 @@ from gramophone_client.types import (
     QualityReply,
     RankedListResult,
     RerankReply,
+    RestoredTextResult,
+    RestoreReply,
     ScoreReply,
     SequenceScoreResult,
     TextQualityResult,
@@ -472,10 +475,22 @@ class _HttpClient(Generic[H, T]):
         return _lines("/v1/lattices", line_reply(LatticeResult), lattices, _query_options(options))
 
     @Method
+    def restore(self, texts: Sequence[str], **options: Unpack[RestoreOptions]) -> Call[RestoreReply]:
+        """Restore capitals and punctuation in texts that have neither."""
+        return _post("/v1/restore", RestoreReply, {"texts": texts, **options}, results=len(texts))
+
+    @LinesMethod
+    def restore_lines(
+        self, items: Iterable[Mapping[str, Any]], **options: Unpack[RestoreOptions]
+    ) -> Call[RestoredTextResult | ErrorBody]:
+        """Yield a text with capitals and punctuation, or an error, for each object with `text`, in order."""
+        return _lines("/v1/restore", line_reply(RestoredTextResult), items, dict(options))
+
+    @Method
     def tune(
-        self, lists: Sequence[Mapping[str, Any]], **options: Unpack[TuneOptions]
+        self, lists: Sequence[Mapping[str, Any]] | None = None, **options: Unpack[TuneOptions]
     ) -> Call[dict[str, Any]]:
-        """Tune the weights of re-ranking on lists with a `reference`, and evaluate them."""
+        """Tune weights on lists with a `reference`, or on `lattices` with it instead, and evaluate them."""
         return _post("/v1/rerank/tune", dict[str, Any], {"lists": lists, **options})
 
     @Method

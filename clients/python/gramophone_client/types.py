@@ -208,6 +208,9 @@ class CorrectedTextResult(Reply):
     corrections: list[CandidateCorrection] = Field([], validate_default=True)
     """replacements from left to right."""
 
+    restored: str | None = None
+    """the text with capitals and punctuation; omitted unless requested."""
+
 
 class DeletedReply(Reply):
     """Confirmation of a deleted word list."""
@@ -568,6 +571,9 @@ class RankedListResult(Reply):
     problems: list[str] = []
     """errors of candidates of another program's list that could not be read and are left out, up to 20, further ones as lines; omitted if empty."""
 
+    restored: str | None = None
+    """the best candidate's text with capitals and punctuation; omitted unless requested."""
+
 
 class RerankReply(Reply):
     """Re-ranked lists, one result per list."""
@@ -592,6 +598,51 @@ class RerankReply(Reply):
 
     tuned_on: list[str] = []
     """versions that the profile was tuned on, of models of which another version scored; omitted if empty."""
+
+
+class RestoreReply(Reply):
+    """Restored texts."""
+
+    model: str
+    """address of the model."""
+
+    results: list[RestoredTextResult]
+    """one result per text, in order."""
+
+
+class RestoredTextResult(Reply):
+    """A restored text."""
+
+    id: str | None
+    """the client's id of the text; null without one."""
+
+    text: str
+    """the text with capitals and punctuation; its white space is kept."""
+
+    words: list[RestoredWordResult]
+    """its words, if asked for."""
+
+
+class RestoredWordResult(Reply):
+    """A word of a restored text."""
+
+    start: int
+    """start of the word in the given text, in code points."""
+
+    end: int
+    """end of the word in the given text."""
+
+    text: str
+    """the word as written, without the mark."""
+
+    mark: str
+    """mark after the word; empty for none."""
+
+    ends_sentence: bool
+    """true if a sentence ends after it."""
+
+    posterior: float
+    """posterior probability of this form, mark and end of sentence."""
 
 
 class ScoreReply(Reply):

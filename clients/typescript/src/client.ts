@@ -22,6 +22,10 @@ const CALLS = {
   rerank: ["post", "/v1/rerank"],
   /** Texts corrected by phrases, forms of numbers and replacements that are proposed. */
   correct: ["post", "/v1/correct"],
+  /** Best texts of lattices and confusion networks. */
+  rescore: ["post", "/v1/lattices"],
+  /** Texts with capitals and punctuation. */
+  restore: ["post", "/v1/restore"],
   /** Weights of re-ranking, tuned on lists with references. */
   tune: ["post", "/v1/rerank/tune"],
   /** Continuations of a prompt; `stream` yields them token by token. */

@@ -139,6 +139,57 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/lattices": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Find the best texts of word lattices and confusion networks with a language model
+         * @description Find the best texts of word lattices and confusion networks with a language model.
+         *
+         *     A lattice has all that a recogniser, a translator or an input method held possible, with far more alternatives
+         *     than a list of texts. With `Content-Type: application/x-ndjson`, each line of the body is one of the `lattices`;
+         *     options are in the query string, with pairs as in `weights=lm=0.5,am=1`, and `phrases` as a JSON array. The reply
+         *     has one line per lattice, in order: a result, or `{"error": …}`. If the service fails midway, the last line is an
+         *     error.
+         */
+        post: operations["rescore_lattices_v1_lattices_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/restore": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Restore capitals and punctuation in texts that have neither
+         * @description Restore capitals and punctuation in texts that have neither.
+         *
+         *     The model must have been trained on text with both, such as by `gramophone train --for restore`. With
+         *     `Content-Type: application/x-ndjson`, each line of the body is an object with `text` and optionally `id`; options
+         *     are in the query string. The reply has one line per text, in order: a result, or `{"error": …}`. If the service
+         *     fails midway, the last line is an error.
+         */
+        post: operations["restore_texts_v1_restore_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/rerank/tune": {
         parameters: {
             query?: never;
@@ -151,6 +202,9 @@ export interface paths {
         /**
          * Tune weights for /v1/rerank on lists with references, and estimate their gain on held-out lists
          * @description Tune weights for /v1/rerank on lists with references, and estimate their gain on held-out lists.
+         *
+         *     With `lattices`, the weights are for /v1/lattices: lattices are searched, and weights tuned on all texts found so
+         *     far, in rounds, until a search finds no new ones.
          *
          *     If the gain over the first pass is not significant, the reply recommends the first pass. The request yields to all
          *     other requests and takes seconds to minutes, so set `timeout_ms` and check the service's own limit.
@@ -1423,6 +1477,11 @@ export interface components {
              * @description replacements from left to right.
              */
             corrections?: components["schemas"]["CandidateCorrection"][];
+            /**
+             * Restored
+             * @description the text with capitals and punctuation; omitted unless requested.
+             */
+            restored?: string | null;
         };
         /**
          * CountsResult
@@ -1773,6 +1832,123 @@ export interface components {
              * @description probable errors, in order.
              */
             matches: components["schemas"]["LanguageToolMatch"][];
+        };
+        /**
+         * LatticeAlternative
+         * @description A word of other paths at the same time.
+         */
+        LatticeAlternative: {
+            /**
+             * Text
+             * @description the word; empty for none.
+             */
+            text: string;
+            /**
+             * Posterior
+             * @description its posterior probability at the middle of the best word.
+             */
+            posterior: number;
+        };
+        /**
+         * LatticePathResult
+         * @description One of the best texts of a lattice, with the path that spells it best.
+         */
+        LatticePathResult: {
+            /**
+             * Text
+             * @description the words.
+             */
+            text: string;
+            /**
+             * Total
+             * @description Σ weight · feature.
+             */
+            total: number;
+            /**
+             * Posterior
+             * @description posterior probability of this path among all paths.
+             */
+            posterior: number;
+            /**
+             * Features
+             * @description features by name.
+             */
+            features: {
+                [key: string]: number;
+            };
+        };
+        /**
+         * LatticeResult
+         * @description The best texts of a lattice.
+         */
+        LatticeResult: {
+            /**
+             * Id
+             * @description the client's id of the lattice, or the name in its file; null without one.
+             */
+            id: string | null;
+            /**
+             * Text
+             * @description the best text.
+             */
+            text: string;
+            /**
+             * Words
+             * @description its words.
+             */
+            words: components["schemas"]["LatticeWord"][];
+            /**
+             * Nbest
+             * @description the best texts, best first.
+             */
+            nbest: components["schemas"]["LatticePathResult"][];
+        };
+        /**
+         * LatticeWord
+         * @description A word of the best text.
+         */
+        LatticeWord: {
+            /**
+             * Text
+             * @description the word.
+             */
+            text: string;
+            /**
+             * Start
+             * @description start in seconds; null if the lattice has no times.
+             */
+            start: number | null;
+            /**
+             * End
+             * @description end in seconds; null if the lattice has no times.
+             */
+            end: number | null;
+            /**
+             * Posterior
+             * @description posterior probability of this word at the middle of its time.
+             */
+            posterior: number;
+            /**
+             * Alternatives
+             * @description other words at the same time, the most probable first.
+             */
+            alternatives: components["schemas"]["LatticeAlternative"][];
+        };
+        /**
+         * LatticesReply
+         * @description Texts of lattices.
+         */
+        LatticesReply: {
+            /**
+             * Model
+             * @description address of the model.
+             */
+            model: string;
+            /**
+             * Lattices
+             * @description one result per lattice, in order.
+             */
+            lattices: components["schemas"]["LatticeResult"][];
         };
         /**
          * MemoryUse
@@ -2441,6 +2617,11 @@ export interface components {
              * @description errors of candidates of another program's list that could not be read and are left out, up to 20, further ones as lines; omitted if empty.
              */
             problems?: string[];
+            /**
+             * Restored
+             * @description the best candidate's text with capitals and punctuation; omitted unless requested.
+             */
+            restored?: string | null;
         };
         /**
          * RankedText
@@ -2499,6 +2680,79 @@ export interface components {
              * @description versions that the profile was tuned on, of models of which another version scored; omitted if empty.
              */
             tuned_on?: string[];
+        };
+        /**
+         * RestoreReply
+         * @description Restored texts.
+         */
+        RestoreReply: {
+            /**
+             * Model
+             * @description address of the model.
+             */
+            model: string;
+            /**
+             * Results
+             * @description one result per text, in order.
+             */
+            results: components["schemas"]["RestoredTextResult"][];
+        };
+        /**
+         * RestoredTextResult
+         * @description A restored text.
+         */
+        RestoredTextResult: {
+            /**
+             * Id
+             * @description the client's id of the text; null without one.
+             */
+            id: string | null;
+            /**
+             * Text
+             * @description the text with capitals and punctuation; its white space is kept.
+             */
+            text: string;
+            /**
+             * Words
+             * @description its words, if asked for.
+             */
+            words: components["schemas"]["RestoredWordResult"][];
+        };
+        /**
+         * RestoredWordResult
+         * @description A word of a restored text.
+         */
+        RestoredWordResult: {
+            /**
+             * Start
+             * @description start of the word in the given text, in code points.
+             */
+            start: number;
+            /**
+             * End
+             * @description end of the word in the given text.
+             */
+            end: number;
+            /**
+             * Text
+             * @description the word as written, without the mark.
+             */
+            text: string;
+            /**
+             * Mark
+             * @description mark after the word; empty for none.
+             */
+            mark: string;
+            /**
+             * Ends Sentence
+             * @description true if a sentence ends after it.
+             */
+            ends_sentence: boolean;
+            /**
+             * Posterior
+             * @description posterior probability of this form, mark and end of sentence.
+             */
+            posterior: number;
         };
         /**
          * ScoreReply
@@ -3009,6 +3263,16 @@ export interface components {
             profile: {
                 [key: string]: unknown;
             };
+            /**
+             * Rounds
+             * @description number of rounds of searching lattices and tuning on all texts found; null for lists.
+             */
+            rounds?: number | null;
+            /**
+             * New Strings
+             * @description number of texts that the last weights find in lattices and that were not tuned on. With 0, the held-out score is that of searching lattices.
+             */
+            new_strings?: number | null;
         };
         /**
          * Usage
@@ -3945,6 +4209,23 @@ export interface components {
             [key: string]: unknown;
         };
         /**
+         * Confusion
+         * @description One of several alternatives at a place.
+         */
+        Confusion: {
+            /**
+             * Text
+             * @description Words, separated by spaces; empty for no word.
+             */
+            text: string;
+            /**
+             * Logprob
+             * @description Natural logarithm of the probability, the feature `am`.
+             * @default 0
+             */
+            logprob?: number;
+        };
+        /**
          * ContinuationIn
          * @description A continuation of a state; a fork if it has neither text nor ids.
          */
@@ -4111,6 +4392,13 @@ export interface components {
             weights?: {
                 [key: string]: number;
             } | null;
+            /**
+             * Restore
+             * @description True to restore capitals and punctuation of the corrected texts too, or the model to restore them with, as in
+             *     /v1/rerank.
+             * @default false
+             */
+            restore?: boolean | string;
             /**
              * Texts
              * @description Texts, each of at most 200 words.
@@ -4611,6 +4899,331 @@ export interface components {
             level?: "default" | "picky";
         };
         /**
+         * LatticeArc
+         * @description An arc of a lattice.
+         */
+        LatticeArc: {
+            /**
+             * Start
+             * @description Node before the arc; the first node is 0.
+             */
+            start: number;
+            /**
+             * End
+             * @description Node after the arc; the highest number is the last node.
+             */
+            end: number;
+            /**
+             * Word
+             * @description Word of the arc, without white space; empty for none.
+             * @default
+             */
+            word?: string;
+            /**
+             * Am
+             * @description Acoustic score, or that of another recogniser, a natural logarithm.
+             * @default 0
+             */
+            am?: number;
+            /**
+             * Old Lm
+             * @description Score by the language model of the first pass, a natural logarithm.
+             * @default 0
+             */
+            old_lm?: number;
+        };
+        /**
+         * LatticeIn
+         * @description A lattice in one of four forms: `arcs`, `confusions`, `slf` or `kaldi`.
+         * @example {
+         *       "arcs": [
+         *         {
+         *           "am": -5,
+         *           "end": 1,
+         *           "start": 0,
+         *           "word": "return"
+         *         },
+         *         {
+         *           "am": -2,
+         *           "end": 2,
+         *           "start": 1,
+         *           "word": "a"
+         *         },
+         *         {
+         *           "am": -2.5,
+         *           "end": 2,
+         *           "start": 1,
+         *           "word": "the"
+         *         },
+         *         {
+         *           "am": -4,
+         *           "end": 3,
+         *           "start": 2,
+         *           "word": "knew"
+         *         },
+         *         {
+         *           "am": -4.2,
+         *           "end": 3,
+         *           "start": 2,
+         *           "word": "new"
+         *         },
+         *         {
+         *           "am": -6,
+         *           "end": 4,
+         *           "start": 3,
+         *           "word": "list"
+         *         }
+         *       ],
+         *       "id": "utt-1"
+         *     }
+         * @example {
+         *       "confusions": [
+         *         [
+         *           {
+         *             "text": "raise"
+         *           }
+         *         ],
+         *         [
+         *           {
+         *             "logprob": -0.4,
+         *             "text": "an"
+         *           },
+         *           {
+         *             "logprob": -1.1,
+         *             "text": ""
+         *           }
+         *         ],
+         *         [
+         *           {
+         *             "logprob": -0.6,
+         *             "text": "hour"
+         *           },
+         *           {
+         *             "logprob": -0.8,
+         *             "text": "error"
+         *           }
+         *         ]
+         *       ],
+         *       "id": "utt-2"
+         *     }
+         */
+        LatticeIn: {
+            /**
+             * Id
+             * @description Client's id of the lattice, echoed in the reply.
+             * @default null
+             */
+            id?: string | null;
+            /**
+             * Arcs
+             * @description Arcs between numbered nodes, in any order.
+             * @default null
+             */
+            arcs?: components["schemas"]["LatticeArc"][] | null;
+            /**
+             * Times
+             * @description Time of each node of `arcs`, in seconds.
+             * @default null
+             */
+            times?: number[] | null;
+            /**
+             * Confusions
+             * @description Confusion network: the alternatives at each place, at least one.
+             * @default null
+             */
+            confusions?: components["schemas"]["Confusion"][][] | null;
+            /**
+             * Slf
+             * @description Content of a file in HTK's lattice format, SLF.
+             * @default null
+             */
+            slf?: string | null;
+            /**
+             * Kaldi
+             * @description Lattice in Kaldi's text format, with words, not numbers.
+             * @default null
+             */
+            kaldi?: string | null;
+        };
+        /**
+         * LatticesRequest
+         * @description Find the best texts of lattices.
+         * @example {
+         *       "lattices": [
+         *         {
+         *           "arcs": [
+         *             {
+         *               "am": -5,
+         *               "end": 1,
+         *               "start": 0,
+         *               "word": "return"
+         *             },
+         *             {
+         *               "am": -2,
+         *               "end": 2,
+         *               "start": 1,
+         *               "word": "a"
+         *             },
+         *             {
+         *               "am": -2.5,
+         *               "end": 2,
+         *               "start": 1,
+         *               "word": "the"
+         *             },
+         *             {
+         *               "am": -4,
+         *               "end": 3,
+         *               "start": 2,
+         *               "word": "knew"
+         *             },
+         *             {
+         *               "am": -4.2,
+         *               "end": 3,
+         *               "start": 2,
+         *               "word": "new"
+         *             },
+         *             {
+         *               "am": -6,
+         *               "end": 4,
+         *               "start": 3,
+         *               "word": "list"
+         *             }
+         *           ],
+         *           "id": "utt-1"
+         *         },
+         *         {
+         *           "confusions": [
+         *             [
+         *               {
+         *                 "text": "raise"
+         *               }
+         *             ],
+         *             [
+         *               {
+         *                 "logprob": -0.4,
+         *                 "text": "an"
+         *               },
+         *               {
+         *                 "logprob": -1.1,
+         *                 "text": ""
+         *               }
+         *             ],
+         *             [
+         *               {
+         *                 "logprob": -0.6,
+         *                 "text": "hour"
+         *               },
+         *               {
+         *                 "logprob": -0.8,
+         *                 "text": "error"
+         *               }
+         *             ]
+         *           ],
+         *           "id": "utt-2"
+         *         }
+         *       ],
+         *       "nbest": 2,
+         *       "weights": {
+         *         "am": 1,
+         *         "lm": 0.7
+         *       }
+         *     }
+         */
+        LatticesRequest: {
+            /**
+             * Max Tokens Per Node
+             * @description Maximum hypotheses kept per node of a lattice.
+             * @default 64
+             */
+            max_tokens_per_node?: number;
+            /**
+             * Beam
+             * @description Drop hypotheses that score lower by more than this; none by default.
+             * @default null
+             */
+            beam?: number | null;
+            /**
+             * Recombination Order
+             * @description Networks: hypotheses with this many equal last words are merged; 0 compares all words.
+             * @default 4
+             */
+            recombination_order?: number;
+            /**
+             * Timeout Ms
+             * @description Time limit in milliseconds, after which the reply is 504; the service's own limit also applies.
+             * @default null
+             */
+            timeout_ms?: number | null;
+            /**
+             * Model
+             * @description Model: `name`, `name@7` or `name@champion`; the service's default if omitted.
+             * @default null
+             */
+            model?: string | null;
+            /**
+             * Slots
+             * @description Members of classes by the class's name, such as `{"city": ["Ulm", "New York"]}` for the mark `$city`: a list of
+             *     names, equally probable, or an object of names and weights above 0. They replace the model's own members of these
+             *     classes; other classes keep theirs.
+             * @default null
+             */
+            slots?: {
+                [key: string]: string[] | {
+                    [key: string]: number;
+                };
+            } | null;
+            /**
+             * Weights
+             * @description Signed weights of the features `am`, `old_lm`, `lm`, `words`, `unk` and `phrases`. Default: those of the profile,
+             *     else the scales in the lattice, 1 for `am` and `lm` without any, and 10 for phrases.
+             * @default null
+             */
+            weights?: {
+                [key: string]: number;
+            } | null;
+            /**
+             * Profile
+             * @description Name of weights and phrases stored by `gramophone tune`; `weights` and `phrases` take precedence.
+             * @default null
+             */
+            profile?: string | null;
+            /**
+             * Phrases
+             * @description Phrases, such as names unknown to the model, as in /v1/rerank.
+             * @default null
+             */
+            phrases?: (components["schemas"]["Phrase"] | components["schemas"]["StoredPhrases"])[] | null;
+            /**
+             * Wordlist
+             * @description Stored word list of further phrases.
+             * @default null
+             */
+            wordlist?: string | null;
+            /**
+             * Nbest
+             * @description Number of the best texts in the reply.
+             * @default 1
+             */
+            nbest?: number;
+            /**
+             * Alternatives
+             * @description Maximum number of other words told beside each word of the best text.
+             * @default 3
+             */
+            alternatives?: number;
+            /**
+             * Posterior Scale
+             * @description Scale of posteriors: a path's is in proportion to exp(scale · total).
+             * @default 1
+             */
+            posterior_scale?: number;
+            /**
+             * Lattices
+             * @description Lattices.
+             */
+            lattices: components["schemas"]["LatticeIn"][];
+        };
+        /**
          * LoadRequest
          * @description Body of POST /admin/models/load.
          * @example {
@@ -5044,15 +5657,23 @@ export interface components {
             texts: (string | components["schemas"]["QualityLine"])[];
         };
         /**
-         * ReferredListIn
-         * @description The hypotheses for one input, in first-pass order, with references.
+         * ReferredLatticeIn
+         * @description A lattice as in /v1/lattices, with references.
+         * @example {
+         *       "confusions": [
+         *         [
+         *           {
+         *             "text": "return a knew list"
+         *           },
+         *           {
+         *             "text": "return a new list"
+         *           }
+         *         ]
+         *       ],
+         *       "reference": "return a new list"
+         *     }
          */
-        ReferredListIn: {
-            /**
-             * Candidates
-             * @description Candidates, each a complete sentence, as in /v1/rerank.
-             */
-            candidates: components["schemas"]["CandidateIn"][];
+        ReferredLatticeIn: {
             /**
              * Reference
              * @description Reference text; lists without a reference are not used.
@@ -5065,6 +5686,65 @@ export interface components {
              * @default null
              */
             references?: string[] | null;
+            /**
+             * Id
+             * @description Client's id of the lattice, echoed in the reply.
+             * @default null
+             */
+            id?: string | null;
+            /**
+             * Arcs
+             * @description Arcs between numbered nodes, in any order.
+             * @default null
+             */
+            arcs?: components["schemas"]["LatticeArc"][] | null;
+            /**
+             * Times
+             * @description Time of each node of `arcs`, in seconds.
+             * @default null
+             */
+            times?: number[] | null;
+            /**
+             * Confusions
+             * @description Confusion network: the alternatives at each place, at least one.
+             * @default null
+             */
+            confusions?: components["schemas"]["Confusion"][][] | null;
+            /**
+             * Slf
+             * @description Content of a file in HTK's lattice format, SLF.
+             * @default null
+             */
+            slf?: string | null;
+            /**
+             * Kaldi
+             * @description Lattice in Kaldi's text format, with words, not numbers.
+             * @default null
+             */
+            kaldi?: string | null;
+        };
+        /**
+         * ReferredListIn
+         * @description The hypotheses for one input, in first-pass order, with references.
+         */
+        ReferredListIn: {
+            /**
+             * Reference
+             * @description Reference text; lists without a reference are not used.
+             * @default null
+             */
+            reference?: string | null;
+            /**
+             * References
+             * @description Several alternative references, instead of `reference`.
+             * @default null
+             */
+            references?: string[] | null;
+            /**
+             * Candidates
+             * @description Candidates, each a complete sentence, as in /v1/rerank.
+             */
+            candidates: components["schemas"]["CandidateIn"][];
             /**
              * Context
              * @description Context before each candidate; read but not scored.
@@ -5294,10 +5974,94 @@ export interface components {
              */
             commit_eos?: boolean;
             /**
+             * Restore
+             * @description True to restore capitals and punctuation of each list's best text with the main model, or the model to restore
+             *     them with, as in /v1/restore.
+             * @default false
+             */
+            restore?: boolean | string;
+            /**
              * Lists
              * @description Candidate lists, one or more.
              */
             lists: components["schemas"]["CandidateListIn"][];
+        };
+        /**
+         * RestoreLine
+         * @description A text.
+         * @example {
+         *       "text": "raise an error if the key is not found"
+         *     }
+         * @example {
+         *       "id": "2",
+         *       "text": "return a list"
+         *     }
+         */
+        RestoreLine: {
+            /**
+             * Text
+             * @description A text of at most 20,000 words.
+             */
+            text: string;
+            /**
+             * Id
+             * @description Client's id of the text, echoed in the reply.
+             * @default null
+             */
+            id?: string | null;
+        };
+        /**
+         * RestoreRequest
+         * @description Restore capitals and punctuation.
+         * @example {
+         *       "texts": [
+         *         "return the list if the key is not found raise an error"
+         *       ],
+         *       "words": true
+         *     }
+         */
+        RestoreRequest: {
+            /**
+             * Timeout Ms
+             * @description Time limit in milliseconds, after which the reply is 504; the service's own limit also applies.
+             * @default null
+             */
+            timeout_ms?: number | null;
+            /**
+             * Model
+             * @description Model: `name`, `name@7` or `name@champion`; the service's default if omitted.
+             * @default null
+             */
+            model?: string | null;
+            /**
+             * Slots
+             * @description Members of classes by the class's name, such as `{"city": ["Ulm", "New York"]}` for the mark `$city`: a list of
+             *     names, equally probable, or an object of names and weights above 0. They replace the model's own members of these
+             *     classes; other classes keep theirs.
+             * @default null
+             */
+            slots?: {
+                [key: string]: string[] | {
+                    [key: string]: number;
+                };
+            } | null;
+            /**
+             * Words
+             * @description True to tell of each word where it stands, how it is written, and how sure that is.
+             * @default false
+             */
+            words?: boolean;
+            /**
+             * One Per Line
+             * @description True if each line of a text is one sentence; otherwise the model decides where sentences end.
+             * @default false
+             */
+            one_per_line?: boolean;
+            /**
+             * Texts
+             * @description Texts, each of at most 20,000 words; their capitals and marks are kept.
+             */
+            texts: string[];
         };
         /**
          * ScoreLine
@@ -5488,7 +6252,7 @@ export interface components {
         };
         /**
          * TuneRequest
-         * @description Find weights for re-ranking, and evaluate them on held-out lists.
+         * @description Find weights for re-ranking or for lattices, and evaluate them on held-out lists or lattices.
          * @example {
          *       "features": [
          *         "am",
@@ -5566,8 +6330,83 @@ export interface components {
          *       ],
          *       "max_p_value": 1
          *     }
+         * @example {
+         *       "lattices": [
+         *         {
+         *           "confusions": [
+         *             [
+         *               {
+         *                 "text": "return a knew list"
+         *               },
+         *               {
+         *                 "text": "return a new list"
+         *               }
+         *             ]
+         *           ],
+         *           "reference": "return a new list"
+         *         },
+         *         {
+         *           "confusions": [
+         *             [
+         *               {
+         *                 "text": "the name of a file"
+         *               },
+         *               {
+         *                 "text": "the naim of a file"
+         *               }
+         *             ]
+         *           ],
+         *           "reference": "the name of a file"
+         *         },
+         *         {
+         *           "confusions": [
+         *             [
+         *               {
+         *                 "text": "raise an hour"
+         *               },
+         *               {
+         *                 "text": "raise an error"
+         *               }
+         *             ]
+         *           ],
+         *           "reference": "raise an error"
+         *         },
+         *         {
+         *           "confusions": [
+         *             [
+         *               {
+         *                 "text": "call this function"
+         *               },
+         *               {
+         *                 "text": "call this funk shun"
+         *               }
+         *             ]
+         *           ],
+         *           "reference": "call this function"
+         *         }
+         *       ],
+         *       "max_p_value": 1
+         *     }
          */
         TuneRequest: {
+            /**
+             * Max Tokens Per Node
+             * @description Maximum hypotheses kept per node of a lattice.
+             * @default 64
+             */
+            max_tokens_per_node?: number;
+            /**
+             * Beam
+             * @description Drop hypotheses that score lower by more than this; none by default.
+             * @default null
+             */
+            beam?: number | null;
+            /**
+             * Recombination Order
+             * @description Networks: hypotheses with this many equal last words are merged; 0 compares all words.
+             * @default 4
+             */
+            recombination_order?: number;
             /**
              * Timeout Ms
              * @description Time limit in milliseconds, after which the reply is 504; the service's own limit also applies.
@@ -5694,8 +6533,22 @@ export interface components {
             /**
              * Lists
              * @description Candidate lists as for /v1/rerank, with references.
+             * @default null
              */
-            lists: components["schemas"]["ReferredListIn"][];
+            lists?: components["schemas"]["ReferredListIn"][] | null;
+            /**
+             * Lattices
+             * @description Lattices as for /v1/lattices, with references, instead of `lists`. They are tuned on with one model, features of
+             *     /v1/lattices (default: all), and the length exponent 0.
+             * @default null
+             */
+            lattices?: components["schemas"]["ReferredLatticeIn"][] | null;
+            /**
+             * Nbest
+             * @description Number of texts that each search of a lattice adds to those tuned on.
+             * @default 50
+             */
+            nbest?: number;
         };
         /**
          * TunedModel
@@ -6044,6 +6897,11 @@ export interface operations {
                 top?: number | null;
                 /** @description For JSON lines. True to read `</s>` after the committed text of a session, as models of running text expect between sentences. */
                 commit_eos?: boolean;
+                /**
+                 * @description For JSON lines. True to restore capitals and punctuation of each list's best text with the main model, or the model to restore
+                 *     them with, as in /v1/restore.
+                 */
+                restore?: boolean | string;
             };
             header?: never;
             path?: never;
@@ -6134,6 +6992,11 @@ export interface operations {
                 profile?: string | null;
                 /** @description For JSON lines. Weights by feature, as in /v1/rerank. Default: those of the profile, or ones that suit most models. Format: `lm=1,distance=10`. */
                 weights?: string;
+                /**
+                 * @description For JSON lines. True to restore capitals and punctuation of the corrected texts too, or the model to restore them with, as in
+                 *     /v1/rerank.
+                 */
+                restore?: boolean | string;
             };
             header?: never;
             path?: never;
@@ -6154,6 +7017,151 @@ export interface operations {
                 content: {
                     "application/x-ndjson": components["schemas"]["CorrectedTextResult"] | components["schemas"]["ErrorReply"];
                     "application/json": components["schemas"]["CorrectReply"];
+                };
+            };
+            /** @description invalid or rejected request */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorReply"];
+                };
+            };
+            /** @description the service cannot process the request now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorReply"];
+                };
+            };
+        };
+    };
+    rescore_lattices_v1_lattices_post: {
+        parameters: {
+            query?: {
+                /** @description For JSON lines. Maximum hypotheses kept per node of a lattice. */
+                max_tokens_per_node?: number;
+                /** @description For JSON lines. Drop hypotheses that score lower by more than this; none by default. */
+                beam?: number | null;
+                /** @description For JSON lines. Networks: hypotheses with this many equal last words are merged; 0 compares all words. */
+                recombination_order?: number;
+                /** @description For JSON lines. Time limit in milliseconds, after which the reply is 504; the service's own limit also applies. */
+                timeout_ms?: number | null;
+                /** @description For JSON lines. Model: `name`, `name@7` or `name@champion`; the service's default if omitted. */
+                model?: string | null;
+                /**
+                 * @description For JSON lines. Members of classes by the class's name, such as `{"city": ["Ulm", "New York"]}` for the mark `$city`: a list of
+                 *     names, equally probable, or an object of names and weights above 0. They replace the model's own members of these
+                 *     classes; other classes keep theirs.
+                 */
+                slots?: {
+                    [key: string]: string[] | {
+                        [key: string]: number;
+                    };
+                } | null;
+                /**
+                 * @description For JSON lines. Signed weights of the features `am`, `old_lm`, `lm`, `words`, `unk` and `phrases`. Default: those of the profile,
+                 *     else the scales in the lattice, 1 for `am` and `lm` without any, and 10 for phrases. Format: `lm=0.7,am=1`.
+                 */
+                weights?: string;
+                /** @description For JSON lines. Name of weights and phrases stored by `gramophone tune`; `weights` and `phrases` take precedence. */
+                profile?: string | null;
+                /** @description For JSON lines. Phrases, such as names unknown to the model, as in /v1/rerank. */
+                phrases?: (components["schemas"]["Phrase"] | components["schemas"]["StoredPhrases"])[] | null;
+                /** @description For JSON lines. Stored word list of further phrases. */
+                wordlist?: string | null;
+                /** @description For JSON lines. Number of the best texts in the reply. */
+                nbest?: number;
+                /** @description For JSON lines. Maximum number of other words told beside each word of the best text. */
+                alternatives?: number;
+                /** @description For JSON lines. Scale of posteriors: a path's is in proportion to exp(scale · total). */
+                posterior_scale?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["LatticesRequest"];
+                "application/x-ndjson": components["schemas"]["LatticeIn"];
+            };
+        };
+        responses: {
+            /** @description Texts of lattices. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/x-ndjson": components["schemas"]["LatticeResult"] | components["schemas"]["ErrorReply"];
+                    "application/json": components["schemas"]["LatticesReply"];
+                };
+            };
+            /** @description invalid or rejected request */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorReply"];
+                };
+            };
+            /** @description the service cannot process the request now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorReply"];
+                };
+            };
+        };
+    };
+    restore_texts_v1_restore_post: {
+        parameters: {
+            query?: {
+                /** @description For JSON lines. Time limit in milliseconds, after which the reply is 504; the service's own limit also applies. */
+                timeout_ms?: number | null;
+                /** @description For JSON lines. Model: `name`, `name@7` or `name@champion`; the service's default if omitted. */
+                model?: string | null;
+                /**
+                 * @description For JSON lines. Members of classes by the class's name, such as `{"city": ["Ulm", "New York"]}` for the mark `$city`: a list of
+                 *     names, equally probable, or an object of names and weights above 0. They replace the model's own members of these
+                 *     classes; other classes keep theirs.
+                 */
+                slots?: {
+                    [key: string]: string[] | {
+                        [key: string]: number;
+                    };
+                } | null;
+                /** @description For JSON lines. True to tell of each word where it stands, how it is written, and how sure that is. */
+                words?: boolean;
+                /** @description For JSON lines. True if each line of a text is one sentence; otherwise the model decides where sentences end. */
+                one_per_line?: boolean;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RestoreRequest"];
+                "application/x-ndjson": components["schemas"]["RestoreLine"];
+            };
+        };
+        responses: {
+            /** @description Restored texts. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/x-ndjson": components["schemas"]["RestoredTextResult"] | components["schemas"]["ErrorReply"];
+                    "application/json": components["schemas"]["RestoreReply"];
                 };
             };
             /** @description invalid or rejected request */

@@ -159,7 +159,10 @@ def test_a_line_of_a_stream_is_answered_by_itself(http):
     first, wrong, third = map(json.loads, lines)
     assert (wrong["error"]["param"], first["id"], third["id"]) == ("slf", "a", "c")
     whole = rescore(
-        http, [{"id": "a", "arcs": ARCS}, {"id": "c", "confusions": CONFUSIONS}], weights={"am": 0.5, "lm": 1}, nbest=2
+        http,
+        [{"id": "a", "arcs": ARCS}, {"id": "c", "confusions": CONFUSIONS}],
+        weights={"am": 0.5, "lm": 1},
+        nbest=2,
     )
     assert [first, third] == whole
 

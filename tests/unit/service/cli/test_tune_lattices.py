@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from models.calls import run_to_completion
 from models.lattices.formats import format_kaldi, format_slf
 from models.lattices.graph import PATH_FEATURES, PathWeights, tuned_weights
 from models.lattices.lattice import Arc, build_lattice
@@ -16,8 +17,9 @@ from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.metrics import make_metric
 from models.reranking.ranking import ProfileStore
 from models.reranking.tuning.fitting import assign_folds
-from service.local.ask import load_published, rescore_lattices
-from service.local.tune import prepare_tuning, tune_lattices, tune_lists
+from service.local.ask import UNLIMITED, load_published, rescore_lattices
+from service.local.tune import prepare_tuning, tune_lists
+from service.operations.tune import tune_on_lattices
 from training.commands import run_train
 
 pytestmark = pytest.mark.usefixtures("logs_as_before")
@@ -117,6 +119,10 @@ def job(folder, **options):
     )
 
 
+def tune_lattices(folder, lattices, **settings):
+    return run_to_completion(tune_on_lattices(job(folder), lattices, SEARCH, UNLIMITED, **settings))
+
+
 def watch_nothing(_what, _done, _total):
     pass
 
@@ -173,9 +179,9 @@ def test_phrases_are_tuned_and_a_profile_has_them(tune, typed, rescored_wer, fol
 
 
 def test_the_held_out_score_is_that_of_searching_the_held_out_lattices(folder, referred):
-    _, reply, note = tune_lattices(job(folder), referred, SEARCH, watch_nothing, nbest=5, max_rounds=10)
+    _, reply = tune_lattices(folder, referred, nbest=5)
     loaded = load_published(folder / "reg", "small", "cpu", "auto")
-    assert (note.endswith(": 0"), "rounds: 1;" in note, reply.decision) == (True, False, "tuned")
+    assert (reply.new_strings, reply.rounds > 1, reply.decision) == (0, True, "tuned")
     lists = [CandidateList(one.name, "", (), one.references) for one in referred]
     folds = assign_folds(lists, folds=2, seed=0)
     for number, fold in enumerate(reply.folds):
@@ -186,7 +192,7 @@ def test_the_held_out_score_is_that_of_searching_the_held_out_lattices(folder, r
 
 
 def test_a_search_that_finds_every_string_is_tuning_on_complete_lists(folder, referred):
-    _, found, note = tune_lattices(job(folder), referred, SEARCH, watch_nothing, nbest=100, max_rounds=1)
+    _, found = tune_lattices(folder, referred, nbest=100, max_rounds=1)
     loaded = load_published(folder / "reg", "small", "cpu", "auto")
     lists = []
     for one in rescore_lattices(loaded, referred, PathWeights.first_pass, SEARCH):
@@ -198,14 +204,15 @@ def test_a_search_that_finds_every_string_is_tuning_on_complete_lists(folder, re
         lists.append(CandidateList(complete.name, "", tuple(given), complete.references))
     listed = job(folder, features=",".join(PATH_FEATURES), length_exponents="0")
     _, reply = tune_lists(listed, lists, watch_nothing)
-    assert (note.endswith(": 0"), found.counts.candidates) == (True, 40 * 3**4)
+    assert (found.new_strings, found.counts.candidates) == (0, 40 * 3**4)
     assert found.tried == pytest.approx(reply.tried)
     assert found.weights == pytest.approx(reply.weights, rel=1e-4)
 
 
 def test_rounds_are_bounded(folder, referred):
-    *_, note = tune_lattices(job(folder), referred, SEARCH, watch_nothing, nbest=2, max_rounds=1)
-    assert int(re.fullmatch(r"rounds: 1; new strings with the last weights: (\d+)", note)[1]) > 0
+    _, reply = tune_lattices(folder, referred, nbest=2, max_rounds=1)
+    assert (reply.rounds, reply.new_strings > 0) == (1, True)
+    assert reply.profile["figures"]["new_strings"] == reply.new_strings
 
 
 def test_lattices_are_files_too_and_references_may_have_ids(tune, folder):
@@ -248,13 +255,14 @@ def test_the_candidates_of_lattices_are_lists_for_tune_and_rerank(typed, folder,
     ("options", "problem"),
     [
         ({"references": None}, "references is missing"),
-        ({"model": "-"}, "model is None; lattices are tuned on with one model"),
-        ({"model": "small=0.5,other=0.5"}, "model is None; lattices are tuned on with one model"),
+        ({"model": "-"}, "given_only is True; lattices are tuned on with one model"),
+        ({"model": "small=0.5,other=0.5"}, "lattices are tuned on with one model"),
         ({"options": ("--models", "old=other")}, "lattices are tuned on with one model"),
         ({"options": ("--features", "am,rank")}, "features is ['am', 'rank']; lattices are tuned on with"),
         ({"options": ("--length-exponents", "0,1")}, "length_exponents is [0.0, 1.0]; lattices are tuned on with"),
         ({"options": ("--features", "am,phrases")}, "features is ['am', 'phrases']; lattices are tuned on with"),
         ({"options": ("--beam-size", 3)}, "beam_size, scores and corrections are for n-best lists only"),
+        ({"options": ("--propose",)}, "propose is True; lattices are tuned on with one model"),
         ({"options": ("--corrections",)}, "beam_size, scores and corrections are for n-best lists only"),
         ({"options": ("--max-tokens-per-node", 0)}, "max_tokens_per_node is 0"),
         ({"options": ("--metric", "bleu", "--normaliser", "lower")}, "normaliser is 'lower'"),
@@ -265,7 +273,7 @@ def test_the_candidates_of_lattices_are_lists_for_tune_and_rerank(typed, folder,
     ],
 )  # fmt: skip
 def test_wrong_options_are_told_before_a_lattice_is_searched(tune, monkeypatch, options, problem):
-    monkeypatch.setattr("service.local.ask.rescore", None)
+    monkeypatch.setattr("models.lattices.rescoring.rescore_in_steps", None)
     code, out, err = tune(*options.pop("options", ()), **options)
     assert (code, out, problem in err) == (2, "", True), err
 
@@ -282,7 +290,7 @@ def test_wrong_options_are_told_before_a_lattice_is_searched(tune, monkeypatch, 
 def test_ids_are_checked_before_a_lattice_is_searched(
     typed, folder, referred, monkeypatch, command, lines, problem, tmp_path
 ):
-    monkeypatch.setattr("service.local.ask.rescore", None)
+    monkeypatch.setattr("models.lattices.rescoring.rescore_in_steps", None)
     (tmp_path / "refs").write_text(
         "".join(
             lines.format(name=one.name, text=one.references[0], number=i)
