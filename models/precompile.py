@@ -69,7 +69,9 @@ PIECES = KernelGroup(("models.completion.text_hashes", "models.completion.fronti
 ALL_GROUPS = (
     *(KernelGroup(names) for names in (*_NGRAM, _NGRAM_TEXTS)),
     KernelGroup((f"{_INT8}.layers", *_OUTPUT, "models.neural.output")),
-    KernelGroup(("models.lattices.lattice", "models.lattices.graph", "models.lattices.ngram_passing")),
+    KernelGroup(
+        tuple(f"models.lattices.{name}" for name in ("lattice", "graph", "ngram_passing", "posteriors"))
+    ),
     DECODING,
     KernelGroup(
         (
