@@ -35,6 +35,9 @@ _END = "\n"
 """Last character of a label after which a sentence ends."""
 
 _PASSAGES_AT_ONCE = 4
+_MAX_LETTERS = 64
+"""Maximum letters of a word that are read; longer ones are no words."""
+
 _MAX_LABELS = 1 << 15
 """Maximum labels whose tokens are kept."""
 
@@ -104,7 +107,7 @@ class Restorer:
             word: a word of a text.
             ends: whether a sentence ends after it; None to leave that to the model.
         """
-        core, marks = word.core, ["", *self.written.marks]
+        core, marks = word.core[:_MAX_LETTERS], ["", *self.written.marks]
         if ends:
             marks = ["", *filter(FINAL_MARKS.__contains__, self.written.marks)]
         if word.mark or self.written.letters.isdisjoint(core.lower()):
@@ -205,7 +208,7 @@ class _Passage:
     def _add(self, word: _Word, label: str, posterior: float, restorer: Restorer) -> None:
         form, given = label.removesuffix(_END), word.mark
         mark = form[-1] if form[-1] in MARKS else ""
-        form = form.removesuffix(mark)
+        form = form.removesuffix(mark) if len(word.core) <= _MAX_LETTERS else word.core
         starts = self.done[-1].ends_sentence if self.done else True
         if starts and restorer.written.has_capitals and form == form.lower():
             form = form[:1].upper() + form[1:]

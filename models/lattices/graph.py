@@ -91,11 +91,13 @@ class LabelTokenizer:
             UnsupportedError: a word's tokens depend on its neighbours.
         """
         spelled = [tuple(ids) for ids in self.tokenizer.encode_all(words)]
-        alone = self._plain.encode_all(words[1:])
-        if self._plain.encode(" ".join(words[1:])) != list(chain.from_iterable(alone)):
+        alone = spelled[1:] if self._plain is self.tokenizer else self._plain.encode_all(words[1:])
+        joined, apart = self._plain.encode(" ".join(words[1:])), [*chain.from_iterable(alone)]
+        # other tokens of the same letters are a tie between segmentations of a word
+        if joined != apart and self._letters(joined) != self._letters(apart):
             for word, ids in zip(words[1:], alone, strict=True):
                 twice = self._plain.encode(f"{word} {word}")
-                if twice != [*ids, *ids]:
+                if self._letters(twice) != self._letters([*ids, *ids]):
                     raise self._dependent(
                         f"the word {word!r} has {len(ids)} tokens, but repeated {len(twice)}"
                     )
@@ -110,6 +112,9 @@ class LabelTokenizer:
             np.array([ids.count(UNK) for ids in spelled]),
             np.array([first.setdefault(ids, label) for label, ids in enumerate(spelled)]),
         )
+
+    def _letters(self, ids: Sequence[int]) -> bytes:
+        return b"".join(map(self._plain.token_bytes.__getitem__, ids))
 
     def _dependent(self, problem: str) -> UnsupportedError:
         return UnsupportedError(

@@ -73,29 +73,34 @@ class EdgePosteriors(NamedTuple):
         starts, ends = self._intervals()
         times = np.append(lattice.times, lattice.times[-1])[tokens.nodes]
         targets = np.searchsorted(tokens.offsets, path.edges, side="right") - 1
-        found = list[WordAlternatives]()
+        order = np.argsort(starts, kind="stable")
+        begun, there = starts[order], order[:0]  # edges at an instant
+        num_begun, found = 0, list[WordAlternatives]()
         for edge, target in zip(path.edges.tolist(), targets.tolist(), strict=True):
             if not labels[edge]:
                 continue
             if found:
                 yield
             middle = (starts[edge] + ends[edge]) / 2
-            there = np.flatnonzero((starts <= middle) & (middle < ends))
-            masses = np.bincount(labels[there], self.edges[there])
+            before, num_begun = num_begun, int(np.searchsorted(begun, middle, side="right"))
+            there = np.concatenate([there, order[before:num_begun]])
+            there = there[middle < ends[there]]
+            heard, places = np.unique(labels[there], return_inverse=True)
+            masses = np.bincount(places, self.edges[there])
             begin, end = times[tokens.edges.parents[edge]], times[target]
             own = labels[edge]
-            order = np.argsort(-masses, kind="stable")
+            ranks = np.argsort(-masses, kind="stable")
             others = [
-                (lattice.words[label], min(float(masses[label]), 1.0))
-                for label in order[masses[order] > 0].tolist()
-                if label != own
+                (lattice.words[heard[rank]], min(float(masses[rank]), 1.0))
+                for rank in ranks[masses[ranks] > 0][: most + 1].tolist()
+                if heard[rank] != own
             ]
             found.append(
                 WordAlternatives(
                     lattice.words[own],
                     None if math.isnan(begin) else float(begin),
                     None if math.isnan(end) else float(end),
-                    min(float(masses[own]), 1.0),
+                    min(float(masses[np.searchsorted(heard, own)]), 1.0),
                     others[:most],
                 )
             )

@@ -11,6 +11,7 @@ from pydantic import Field, JsonValue, model_validator
 from pydantic_core import PydanticCustomError
 from typing_extensions import override
 
+from models.arrays import runs_by_cost
 from models.calls import Work
 from models.errors import DomainError, InputError, check_range
 from models.language_model import is_lookup
@@ -48,11 +49,23 @@ if TYPE_CHECKING:
     from models.lattices.token_passing import LatticeSearch
 
 MAX_ARCS = 50_000
-"""Maximum arcs of a lattice of a request."""
+"""Maximum arcs of a lattice in a JSON body."""
+
+_MAX_LINE_ARCS, _MAX_LINE_BYTES = 10_000, 1 << 20
+"""Maximum arcs and bytes of a line, whose parsing delays other requests."""
+
+_MAX_EDGES = 1 << 22
+"""Maximum arcs of a lattice times tokens per node: each takes 40 bytes during the search."""
+
+_MAX_WORD_CHARS = 200
 
 _MAX_TOKENS_PER_NODE = 256
 MAX_NBEST, _MAX_ALTERNATIVES = 100, 20
-_LATTICES_AT_ONCE = 8
+_ARCS_AT_ONCE, _MIN_ARCS = 1 << 12, 1 << 6
+"""Arcs that are searched together, and that the smallest lattices count as."""
+
+_PREDICTIONS = 8
+"""Predictions of networks above which a request is bulk."""
 
 _ARCS: JsonValue = [
     {"start": 0, "end": 1, "word": "return", "am": -5.0},
@@ -89,8 +102,29 @@ class Confusion(WireModel):
 
     text: str
     """Words, separated by spaces; empty for no word."""
-    logprob: float = 0.0
+    logprob: Annotated[float, Field(le=0)] = 0.0
     """Natural logarithm of the probability, the feature `am`."""
+
+
+class LatticeSearchSettings(WireModel):
+    """Settings of the search of lattices."""
+
+    max_tokens_per_node: Annotated[int, Field(ge=1, le=_MAX_TOKENS_PER_NODE)] = 64
+    """Maximum hypotheses kept per node of a lattice."""
+    beam: Annotated[float, Field(ge=0)] | None = None
+    """Drop hypotheses that score lower by more than this; none by default."""
+    recombination_order: Annotated[int, Field(ge=0, le=1000)] = 4
+    """Networks: hypotheses with this many equal last words are merged; 0 compares all words."""
+
+    def lattice_search(self) -> "LatticeSearch":
+        """Return the settings of the search."""
+        from models.lattices.token_passing import LatticeSearch
+
+        return LatticeSearch(
+            max_tokens_per_node=self.max_tokens_per_node,
+            beam=self.beam,
+            recombination_order=self.recombination_order or None,
+        )
 
 
 class LatticeIn(WireModel):
@@ -121,12 +155,26 @@ class LatticeIn(WireModel):
             raise PydanticCustomError("one_of", "times are those of the nodes of arcs")
         return self
 
-    def lattice(self, name: str = "") -> "Lattice":
+    def lattice(self, search: LatticeSearchSettings, name: str = "", *, most: int = MAX_ARCS) -> "Lattice":
         """Return the lattice; fields in messages begin with `name`, such as `lattices[2].`.
 
         Raises:
             InputError: it is no lattice: without a path, with a cycle, too large, not readable.
         """
+        form, found = self._lattice(name, most)
+        if (longest := max(map(len, found.words))) > _MAX_WORD_CHARS:
+            problem = f"has a word of {longest} characters; at most {_MAX_WORD_CHARS} are accepted"
+            raise InputError.of(name + form, problem)
+        if found.num_arcs * (count := search.max_tokens_per_node) > _MAX_EDGES:
+            limit = _MAX_EDGES // found.num_arcs
+            raise InputError.of(
+                "max_tokens_per_node",
+                f"is {count}; it must be at most {limit} for a lattice of {found.num_arcs} arcs",
+            )
+        return found
+
+    def _lattice(self, name: str, most: int) -> "tuple[str, Lattice]":
+        """Return the form and the lattice."""
         from models.lattices.formats import read_kaldi, read_slf  # compiled code
         from models.lattices.lattice import lattice_of_arcs, lattice_of_confusions
 
@@ -134,17 +182,18 @@ class LatticeIn(WireModel):
         try:
             if self.arcs is not None:
                 columns = [(one.start, one.end, one.word, one.am, one.old_lm) for one in self.arcs]
-                return lattice_of_arcs(columns, times=self.times, most=MAX_ARCS)
+                return form, lattice_of_arcs(columns, times=self.times, most=most)
             if self.confusions is not None:
                 places = [[(one.text, one.logprob) for one in place] for place in self.confusions]
-                return lattice_of_confusions(places, most=MAX_ARCS)
-            return _read_file(self.slf or self.kaldi or "", read_slf if self.slf is not None else read_kaldi)
+                return form, lattice_of_confusions(places, most=most)
+            read: Callable[..., Any] = read_slf if self.slf is not None else read_kaldi
+            return form, _read_file(self.slf or self.kaldi or "", read, most)
         except InputError as error:
             param = name + form
             raise InputError(f"{param}: {error}", param=param) from None
 
 
-def _read_file(content: str, read: Callable[..., Any]) -> "Lattice":
+def _read_file(content: str, read: Callable[..., Any], most: int) -> "Lattice":
     """Read the only lattice of a file's content.
 
     Raises:
@@ -158,30 +207,9 @@ def _read_file(content: str, read: Callable[..., Any]) -> "Lattice":
         raise InputError(f"has {len(found)} lattices; send each by itself")
     if not isinstance(found[0], Lattice):
         raise InputError(f"line {found[0].number}: {found[0].problem}")
-    if found[0].num_arcs > MAX_ARCS:
-        raise InputError(f"has {found[0].num_arcs} arcs; at most {MAX_ARCS} are accepted")
+    if found[0].num_arcs > most:
+        raise InputError(f"has {found[0].num_arcs} arcs; at most {most} are accepted")
     return found[0]
-
-
-class LatticeSearchSettings(WireModel):
-    """Settings of the search of lattices."""
-
-    max_tokens_per_node: Annotated[int, Field(ge=1, le=_MAX_TOKENS_PER_NODE)] = 64
-    """Maximum hypotheses kept per node of a lattice."""
-    beam: Annotated[float, Field(ge=0)] | None = None
-    """Drop hypotheses that score lower by more than this; none by default."""
-    recombination_order: Annotated[int, Field(ge=0, le=1000)] = 4
-    """Networks: hypotheses with this many equal last words are merged; 0 compares all words."""
-
-    def lattice_search(self) -> "LatticeSearch":
-        """Return the settings of the search."""
-        from models.lattices.token_passing import LatticeSearch
-
-        return LatticeSearch(
-            max_tokens_per_node=self.max_tokens_per_node,
-            beam=self.beam,
-            recombination_order=self.recombination_order or None,
-        )
 
 
 class LatticeSettings(ModelRequest, LatticeSearchSettings):
@@ -294,9 +322,19 @@ class Lattices(LinesOperation[LatticeItem, LatticeResult]):
         if isinstance(given, LatticesRequest):
             self.call.limits.check_count(len(given.lattices), "lattices")
             self.items = [
-                LatticeItem(one.id, one.lattice(f"lattices[{number}]."))
+                LatticeItem(one.id, one.lattice(given, f"lattices[{number}]."))
                 for number, one in enumerate(given.lattices)
             ]
+            self._check_entries(self.items)
+
+    def _check_entries(self, items: Sequence[LatticeItem]) -> None:
+        given, nodes = self.given, sum(item.lattice.num_nodes for item in items)
+        self.call.limits.check_entries(
+            nodes * (1 + given.alternatives + given.nbest),
+            "alternatives",
+            description=f"{nodes} nodes with {given.alternatives} alternatives and {given.nbest} texts",
+            instead="ask for fewer, or send several requests",
+        )
 
     _weights: "Callable[[Scales], PathWeights]"
     _search: "LatticeSearch"
@@ -309,8 +347,14 @@ class Lattices(LinesOperation[LatticeItem, LatticeResult]):
     @override
     def parse_lines(self, body: bytes, form: str) -> Iterator[LatticeItem | InputError]:
         def item(line: bytes) -> LatticeItem:
+            if len(line) > _MAX_LINE_BYTES:
+                raise InputError(
+                    f"the line has {len(line)} bytes; at most {_MAX_LINE_BYTES} are accepted, and more in a JSON body"
+                )
             given = parse_json(LatticeIn, line)
-            return LatticeItem(given.id, given.lattice())
+            item = LatticeItem(given.id, given.lattice(self.given, most=_MAX_LINE_ARCS))
+            self._check_entries([item])
+            return item
 
         return parse_lines(body, item)
 
@@ -318,9 +362,7 @@ class Lattices(LinesOperation[LatticeItem, LatticeResult]):
     def cost(self) -> Cost:
         read = self.call.num_tokens
         predicted = 0 if is_lookup(self.models[0].model) else read
-        return Cost(
-            read, predicted=predicted, entries=read, bulk=True if predicted > _LATTICES_AT_ONCE else None
-        )
+        return Cost(read, predicted=predicted, entries=read, bulk=True if predicted > _PREDICTIONS else None)
 
     @override
     def size(self, item: LatticeItem) -> int:
@@ -332,8 +374,9 @@ class Lattices(LinesOperation[LatticeItem, LatticeResult]):
         from models.lattices.rescoring import rescore_in_steps
 
         loaded, results = self.models[0], list[LatticeResult | DomainError]()
-        for first in range(0, len(items), _LATTICES_AT_ONCE):
-            some = items[first : first + _LATTICES_AT_ONCE]
+        arcs = [max(item.lattice.num_arcs, _MIN_ARCS) for item in items]
+        for run in runs_by_cost(arcs, _ARCS_AT_ONCE):
+            some = items[run]
             rescored = yield from rescore_in_steps(
                 [one.lattice for one in some],
                 loaded.model,

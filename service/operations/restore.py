@@ -105,6 +105,9 @@ class Restore(LinesOperation[RestoreItem, RestoredTextResult]):
         if isinstance(given, RestoreRequest):
             call.limits.check_count(len(given.texts), "texts")
             self.items = [_item(None, text, f"texts[{number}]") for number, text in enumerate(given.texts)]
+            count = sum(count_words(item.text) for item in self.items) if given.words else 0
+            instead = "leave words out, or send several requests"
+            call.limits.check_entries(count, "words", description=f"{count} words", instead=instead)
 
     @override
     def prepare(self) -> Iterator[Callable[[], Any]]:

@@ -644,7 +644,7 @@ class Tune(Operation[TuneReply]):
         job = TuneJob(lattice_settings(self.given), self._scoring)
         _ = job.models.parts[0].derived(LabelTokenizer.of)  # refuses models that cannot search
         lattices = [
-            replace(one.lattice(f"lattices[{number}]."), references=one.right_texts)
+            replace(one.lattice(self.given, f"lattices[{number}]."), references=one.right_texts)
             for number, one in enumerate(given)
         ]
         self._tune_lattices = partial(

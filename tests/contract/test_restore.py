@@ -89,6 +89,7 @@ def test_ndjson_gives_a_result_or_an_error_per_line(http):
         ({"texts": ["ok", "a " * 20_001]}, "texts[1]", "has 20001 words; at most 20000 are accepted"),
         ({"texts": [None]}, "texts[0]", "string"),
         ({"texts": ["a"], "one_per_line": "maybe"}, "one_per_line", "maybe"),
+        ({"texts": ["a " * 20_000] * 7, "words": True}, "words", "a reply has at most 131072"),
         ({"texts": ["a"] * 10_000}, "texts", "10000"),
         ({"texts": ["a"], "model": "lower"}, "model", "without capitals and punctuation"),
     ],

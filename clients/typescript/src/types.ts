@@ -3265,12 +3265,12 @@ export interface components {
             };
             /**
              * Rounds
-             * @description number of rounds of searching lattices and tuning on all texts found; null for lists.
+             * @description number of rounds of searching lattices and tuning on all texts found; omitted for lists.
              */
             rounds?: number | null;
             /**
              * New Strings
-             * @description number of texts that the last weights find in lattices and that were not tuned on. With 0, the held-out score is that of searching lattices.
+             * @description number of texts that the last weights find in lattices and that were not tuned on. With 0, the held-out score is that of searching lattices; omitted for lists.
              */
             new_strings?: number | null;
         };

@@ -182,6 +182,14 @@ def test_a_line_of_a_stream_is_answered_by_itself(http):
         ({"arcs": [{"start": 0, "end": 1, "am": 1e101}]}, "lattices[0].arcs", "a score is 1e+101"),
         ({"arcs": [{"start": -1, "end": 1}]}, "lattices[0].arcs[0].start", "is -1"),
         ({"arcs": ARCS, "times": [0.0, 1.0]}, "lattices[0].arcs", "the nodes 0 to 3, but there are 2 times"),
+        (
+            {"arcs": [{"start": 0, "end": 1, "word": "a" * 201}]},
+            "lattices[0].arcs",
+            "a word of 201 characters",
+        ),
+        ({"arcs": [{"start": 0, "end": 1, "am": "NaN"}]}, "lattices[0].arcs[0].am", "NaN"),
+        ({"confusions": [[{"text": "a", "logprob": 0.1}]]}, "lattices[0].confusions[0][0].logprob", "is 0.1"),
+        ({"confusions": [[{"text": "a"}]] * 40_000}, "alternatives", "a reply has at most 131072"),
         ({"confusions": []}, "lattices[0].confusions", "places"),
         ({"confusions": [[]]}, "lattices[0].confusions", "has no alternatives at place 0"),
         ({"confusions": [[{"text": "a"}]] * 50_001}, "lattices[0].confusions", "50000"),
@@ -203,6 +211,7 @@ def test_a_wrong_lattice_is_refused_by_name(http, lattice, param, said):
         ({"weights": {"pitch": 1}}, "weights.pitch", "is not a feature of a path"),
         ({"weights": {"am": 1e9}}, "weights.am", "is 1000000000.0"),
         ({"nbest": 0}, "nbest", "is 0"),
+        ({"max_tokens_per_node": 257}, "max_tokens_per_node", "is 257"),
         ({"nbest": 101}, "nbest", "is 101"),
         ({"beam": -1}, "beam", "is -1"),
         ({"posterior_scale": -1}, "posterior_scale", "is -1"),
@@ -216,3 +225,29 @@ def test_a_wrong_setting_is_refused_by_name(http, settings, param, said):
     error = answer.json()["error"]
     assert answer.status_code in {400, 404}, error
     assert (error["param"], said in error["message"]) == (param, True), error
+
+
+def test_a_large_lattice_is_searched_with_fewer_tokens_a_node(http):
+    many = {"confusions": [[{"text": f"w{k}"} for k in range(50)]] * 500}
+    error = ask(http, [many], max_tokens_per_node=200).json()["error"]
+    assert error["param"] == "max_tokens_per_node"
+    assert error["message"].endswith("is 200; it must be at most 167 for a lattice of 25000 arcs")
+    assert ask(http, [many], max_tokens_per_node=2).status_code == 200
+
+
+def test_a_long_line_is_refused_and_others_are_answered(http):
+    lines = [{"arcs": ARCS}, {"confusions": [[{"text": "a"}]] * 10_001}, {"slf": "a" * (1 << 20)}]
+    body = "\n".join(map(json.dumps, lines))
+    answer = http.post("/v1/lattices", content=body, headers={"content-type": "application/x-ndjson"})
+    found = [json.loads(line) for line in answer.text.splitlines()]
+    assert "nbest" in found[0]
+    assert "10000" in found[1]["error"]["message"]
+    assert "at most 1048576 are accepted" in found[2]["error"]["message"]
+
+
+def test_a_long_lattice_is_answered_in_time_in_proportion(http):
+    """Words beside the best ones are found without looking through all edges for each."""
+    places = [[{"text": f"a{n}"}, {"text": f"b{n}"}] for n in range(10_000)]
+    [found] = ask(http, [{"confusions": places}], alternatives=1).json()["lattices"]
+    assert len(found["words"]) == 10_000
+    assert all(len(word["alternatives"]) == 1 for word in found["words"])

@@ -194,6 +194,11 @@ def test_unknown_words_are_names_unless_they_begin_like_known_ones(loaded):
     assert [*map(forms_of, ["utf-8", "e.g", "4th"])] == [["utf-8"], ["e.g"], ["4th"]]
 
 
+def test_a_word_of_thousands_of_letters_is_copied(loaded):
+    text = f"rain {'x' * 5000}. falls"
+    assert restored(loaded, text).lower().rstrip(".") == text
+
+
 def test_networks_restore_by_beam_search(loaded):
     vocabulary = loaded.tokenizer.vocabulary
     network = NeuralModel(

@@ -94,6 +94,24 @@ def test_the_tokens_of_words_make_up_those_of_a_sentence(settings):
     assert spelling.tokens[spelling.end, : spelling.lengths[spelling.end]].tolist() == [EOS]
 
 
+class Tied:
+    """Tokenizer of the word "ab", whose two segmentations are equally probable; later in a text, the other is found."""
+
+    members, token_bytes = None, (b"<unk>", b"<s>", b"</s>", b" ab", b" a", b"b")
+
+    def encode(self, text):
+        return [3, *[4, 5] * text.count(" ")] if text else []
+
+    def encode_all(self, texts):
+        return [*map(self.encode, texts)]
+
+
+def test_a_word_with_two_equally_probable_segmentations_is_no_reason_to_refuse():
+    spelling = LabelTokenizer(Tied()).label_tokens(["", "ab", "ab"])
+    assert spelling.lengths.tolist() == [0, 1, 1, 1]
+    assert spelling.tokens[1:3, 0].tolist() == [3, 3]
+
+
 def test_words_that_the_model_does_not_know_are_counted_and_are_one_to_it():
     spelling = LabelTokenizer(WordTokenizer(Vocabulary(["a", "b"]))).label_tokens(["", "a", "x", "b", "y"])
     assert spelling.num_unknown.tolist() == [0, 0, 1, 0, 1, 0]
