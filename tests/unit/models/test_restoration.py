@@ -113,7 +113,7 @@ def test_the_best_way_is_that_of_exhaustive_search():
     assert restorer.written.marks == "."
     assert {len(slow.forms[name.lower()]) for name in NAMES} == {2}
     texts = [
-        [*rng.choice(PLAIN, int(rng.integers(0, 7))).tolist(), rng.choice(NAMES).lower()] for _ in range(500)
+        [*rng.choice(PLAIN, int(rng.integers(0, 8))).tolist(), rng.choice(NAMES).lower()] for _ in range(500)
     ]
     for text in texts:
         rng.shuffle(text)
