@@ -29,12 +29,11 @@ from models.lattices.rescoring import RescoredLattice, rescore_in_steps
 from models.lattices.token_passing import LatticeSearch
 from models.text_model import TextModel
 from models.tokenizers import Tokenizer
-from models.word_forms import FINAL_MARKS, MARKS, WordForms
+from models.word_forms import FINAL_MARKS, MARKS, RestoredWord, WordForms
 
 _END = "\n"
 """Last character of a label after which a sentence ends."""
 
-_PASSAGES_AT_ONCE = 4
 _MAX_LETTERS = 64
 """Maximum letters of a word that are read; longer ones are no words."""
 
@@ -44,30 +43,11 @@ _MAX_LABELS = 1 << 15
 _WINDOW, _LOOK_AHEAD, _LOOK_BACK = 48, 12, 24
 """Words of a window that are new, of these words that the next window decides, and words before it."""
 
-_CHUNKS, _CORE = re.compile(r"\S+"), re.compile(r"[^\W_](?:\S*[^\W_])?")
+_LINES, _CHUNKS = re.compile(r"[^\n]+"), re.compile(r"\S+")
+_CORE = re.compile(r"[^\W_](?:\S*[^\W_])?")
 
 _EXACT = LatticeSearch(max_tokens_per_node=1024)
 _NETWORK_SEARCH = LatticeSearch(max_tokens_per_node=16, beam=8.0)
-
-
-class RestoredWord(NamedTuple):
-    """A word of a restored text.
-
-    Attributes:
-        start: start of the given word in the text.
-        end: end of it.
-        text: the word as it should be written, without the mark.
-        mark: mark after it; empty for none.
-        ends_sentence: true if a sentence ends here.
-        posterior: posterior probability of form, mark and end together.
-    """
-
-    start: int
-    end: int
-    text: str
-    mark: str
-    ends_sentence: bool
-    posterior: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +99,7 @@ class Restorer:
 def _ends(mark: str, ends: bool | None) -> Sequence[str]:
     """Return the possible ends of a label with this mark."""
     if ends is None:
-        return ["", _END] if mark and mark in FINAL_MARKS else [""]
+        return ["", _END] if mark in FINAL_MARKS else [""]
     return [_END] if ends else [""]
 
 
@@ -176,98 +156,70 @@ class _Word(NamedTuple):
         return next((letter for letter in self.after if letter in MARKS), "")
 
 
-class _Passage:
-    """A text, or a line of one sentence, and how far it is restored."""
-
-    def __init__(self, words: Sequence[_Word], *, is_sentence: bool) -> None:
-        self.words, self.is_sentence = words, is_sentence
-        self.done = list[RestoredWord]()
-        self.before = list[str]()  # labels since the beginning of the sentence, at most _LOOK_BACK
-
-    @property
-    def window(self) -> Sequence[_Word]:
-        """The next words."""
-        return self.words[len(self.done) : len(self.done) + _WINDOW]
-
-    def places(self, restorer: Restorer) -> list[list[str]]:
-        """Return the labels at each place of a lattice: words already restored, then the window."""
-        last = len(self.words) - len(self.done) - 1
-        free = False if self.is_sentence else None
-        return [[label] for label in self.before] + [
-            restorer.choices(word, ends=True if at == last else free) for at, word in enumerate(self.window)
-        ]
-
-    def take(self, best: Sequence[tuple[str, float]], restorer: Restorer) -> None:
-        """Keep the best labels of the window, up to those that the next window decides."""
-        window, new = self.window, best[len(self.before) :]
-        is_last = len(self.done) + len(window) == len(self.words)
-        for word, (label, posterior) in zip(window, new if is_last else new[:-_LOOK_AHEAD], strict=False):
-            self._add(word, label, posterior, restorer)
-            self.before = [] if label.endswith(_END) else [*self.before, label][-_LOOK_BACK:]
-
-    def _add(self, word: _Word, label: str, posterior: float, restorer: Restorer) -> None:
-        form, given = label.removesuffix(_END), word.mark
-        mark = form[-1] if form[-1] in MARKS else ""
-        form = form.removesuffix(mark) if len(word.core) <= _MAX_LETTERS else word.core
-        starts = self.done[-1].ends_sentence if self.done else True
-        if starts and restorer.written.has_capitals and form == form.lower():
-            form = form[:1].upper() + form[1:]
-        ends = label.endswith(_END) and mark != "" and mark in FINAL_MARKS
-        self.done.append(
-            RestoredWord(
-                word.start,
-                word.end,
-                word.before + form + word.after,
-                "" if given else mark,
-                ends,
-                posterior,
-            )
-        )
-
-
-def restore(
-    restorer: Restorer, texts: Sequence[str], *, one_per_line: bool = False
-) -> Work[object, list[list[RestoredWord]]]:
+def restore(restorer: Restorer, text: str, *, one_per_line: bool = False) -> Work[object, list[RestoredWord]]:
     """Restore capitals and punctuation, giving way to other computations between windows.
 
     Args:
         restorer: that of a model.
-        texts: words between white space; capitals and marks that they have are kept.
+        text: words between white space; capitals and marks that they have are kept.
         one_per_line: whether each line is one sentence; otherwise the model decides where sentences end.
     """
-    passages = [
-        [_Passage(words, is_sentence=one_per_line) for words in _split(text, lines=one_per_line)]
-        for text in texts
-    ]
+    done, whole = list[RestoredWord](), (0, len(text))
+    for begin, end in (line.span() for line in _LINES.finditer(text)) if one_per_line else [whole]:
+        yield None
+        yield from _restore_words(restorer, _words(text, begin, end), done, is_sentence=one_per_line)
+    return done
+
+
+def _restore_words(
+    restorer: Restorer, words: Iterator[_Word], done: list[RestoredWord], *, is_sentence: bool
+) -> Work[object, None]:
+    """Restore the words of a text or a line, and append them to those done."""
     search = _EXACT if is_lookup(restorer.model) else _NETWORK_SEARCH
-    waiting = [*itertools.chain.from_iterable(passages)]
+    before = list[str]()  # last labels since the beginning of the sentence
+    starts = True
+    waiting = [*itertools.islice(words, _WINDOW + 1)]  # one more, to know whether the window is the last
     while waiting:
-        some = waiting[:_PASSAGES_AT_ONCE]
-        lattices = [_lattice(passage.places(restorer)) for passage in some]
-        weights = [PathWeights(am=0.0)] * len(some)
-        rescored = yield from rescore_in_steps(
-            lattices, restorer.model, restorer.labels, weights=weights, search=search
+        window, is_last = waiting[:_WINDOW], len(waiting) <= _WINDOW
+        inner = [restorer.choices(word, ends=False if is_sentence else None) for word in window]
+        if is_last:
+            inner[-1] = restorer.choices(window[-1], ends=True)
+        [rescored] = yield from rescore_in_steps(
+            [_lattice([*([label] for label in before), *inner])],
+            restorer.model,
+            restorer.labels,
+            weights=[PathWeights(am=0.0)],
+            search=search,
         )
-        for passage, one in zip(some, rescored, strict=True):
-            passage.take(_best_labels(one), restorer)
-            yield None
-        waiting = [one for one in some if one.window] + waiting[_PASSAGES_AT_ONCE:]
-    return [[*itertools.chain.from_iterable(one.done for one in own)] for own in passages]
+        kept = len(window) if is_last else len(window) - _LOOK_AHEAD
+        for word, (label, posterior) in zip(
+            window[:kept], _best_labels(rescored)[len(before) :], strict=False
+        ):
+            done.append(_restored(word, label, posterior, capital=starts and restorer.written.has_capitals))
+            starts = done[-1].ends_sentence
+            before = [] if label.endswith(_END) else [*before, label][-_LOOK_BACK:]
+        waiting = [*waiting[kept:], *itertools.islice(words, kept)]
+        yield None
 
 
-def _split(text: str, *, lines: bool) -> Iterator[list[_Word]]:
-    """Yield the words of a text, or of each line, where there are any."""
-    words, at = list[_Word](), 0
-    for match in _CHUNKS.finditer(text):
-        if lines and words and "\n" in text[at : match.start()]:
-            yield words
-            words = []
-        at = match.end()
+def _restored(word: _Word, label: str, posterior: float, *, capital: bool) -> RestoredWord:
+    """Return a word as written by a label, with a capital if it is the first of a sentence."""
+    form = label.removesuffix(_END)
+    mark = form[-1] if form[-1] in MARKS else ""
+    form = form.removesuffix(mark) if len(word.core) <= _MAX_LETTERS else word.core
+    if capital and form == form.lower():
+        form = form[:1].upper() + form[1:]
+    written, added = word.before + form + word.after, "" if word.mark else mark
+    ends = label.endswith(_END) and mark in FINAL_MARKS
+    return RestoredWord(word.start, word.end, written, added, ends, posterior)
+
+
+def _words(text: str, begin: int, end: int) -> Iterator[_Word]:
+    """Yield the words of a part of a text."""
+    for match in _CHUNKS.finditer(text, begin, end):
         if (core := _CORE.search(match[0])) is not None:
             before, after = match[0][: core.start()], match[0][core.end() :]
-            words.append(_Word(*match.span(), before, core[0], after))
-    if words:
-        yield words
+            yield _Word(*match.span(), before, core[0], after)
 
 
 def _best_labels(rescored: RescoredLattice) -> list[tuple[str, float]]:

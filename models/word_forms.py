@@ -3,11 +3,12 @@
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from models.tokenizers import Tokenizer, WordTokenizer
 
-MARKS, FINAL_MARKS = ",;:.?!", ".?!"
+MARKS, FINAL_MARKS = ",;:.?!", frozenset(".?!")
 """Marks that may follow a word, and those that may end a sentence."""
 
 _MAX_FORMS = 4
@@ -18,6 +19,24 @@ _WORD = re.compile(r"[^\W\d_]+(?:['\u2019-][^\W\d_]+)*")
 _POSSESSIVES = "'s", "\u2019s"
 _MIN_STEM, _MAX_ENDING = 5, 4
 """Minimum letters of a known word at the beginning of an unknown one, and maximum of letters after it."""
+
+
+@dataclass(slots=True)
+class RestoredWord:
+    """A word of a restored text."""
+
+    start: int
+    """start of the word in the given text, in code points."""
+    end: int
+    """end of the word in the given text."""
+    text: str
+    """the word as written, without the mark."""
+    mark: str
+    """mark after the word; empty for none."""
+    ends_sentence: bool
+    """true if a sentence ends after it."""
+    posterior: float
+    """posterior probability of this form, mark and end of sentence."""
 
 
 class WordForms(NamedTuple):

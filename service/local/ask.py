@@ -100,8 +100,6 @@ LATTICE_FORMATS: dict[str, LatticeFormat] = {"slf-lattice": "slf", "kaldi-lattic
 TEXT = "text"
 """Output format of the id and best string of each lattice."""
 
-"""Function from the scales of a lattice's file to the weights of its paths."""
-
 
 def load_published(registry: Address, address: str, device: str, precision: str) -> LoadedModel:
     """Load a published model.

@@ -547,11 +547,12 @@ class Rerank(LinesOperation[RerankItem, RankedList]):
             return ranked
         from models.restoration import Restorer, restore, restored_text  # compiled code
 
-        texts = [self.best_text(one) for one in ranked]
-        words = yield from restore(loaded.derived(Restorer.of), texts)
-        self.call.count_scored(loaded, sum(map(len, words)))
-        restored = map(restored_text, texts, words)
-        return [one._replace(restored=text) for one, text in zip(ranked, restored, strict=True)]
+        for number, one in enumerate(ranked):
+            text = self.best_text(one)
+            words = yield from restore(loaded.derived(Restorer.of), text)
+            self.call.count_scored(loaded, len(words))
+            ranked[number] = one._replace(restored=restored_text(text, words))
+        return ranked
 
     def best_text(self, ranked: RankedList) -> str:
         """Return the text of a list to restore."""

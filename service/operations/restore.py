@@ -13,7 +13,7 @@ from models.language_model import is_lookup
 from service.hosting.loaded_model import LoadedModel
 from service.operations.operation import Call, Cost, LinesOperation
 from service.schemas import with_examples
-from service.schemas.replies import RestoredTextResult, RestoredWordResult, RestoreReply, to_json
+from service.schemas.replies import RestoredTextResult, RestoreReply, to_json
 from service.schemas.wire import ModelRequest, WireModel, parse_json, parse_lines
 
 MAX_WORDS = 20_000
@@ -58,16 +58,17 @@ class RestoreLine(WireModel):
 
 
 class RestoreItem(NamedTuple):
-    """A text to restore, and the client's id of it."""
+    """A text to restore, the client's id of it, and the number of its words."""
 
     name: str | None
     text: str
+    num_words: int
 
 
 def _item(name: str | None, text: str, param: str) -> RestoreItem:
     if (num_words := count_words(text)) > MAX_WORDS:
         raise InputError.of(param, f"has {num_words} words; at most {MAX_WORDS} are accepted")
-    return RestoreItem(name, text)
+    return RestoreItem(name, text, num_words)
 
 
 def make_restorer(loaded: LoadedModel) -> None:
@@ -105,7 +106,7 @@ class Restore(LinesOperation[RestoreItem, RestoredTextResult]):
         if isinstance(given, RestoreRequest):
             call.limits.check_count(len(given.texts), "texts")
             self.items = [_item(None, text, f"texts[{number}]") for number, text in enumerate(given.texts)]
-            count = sum(count_words(item.text) for item in self.items) if given.words else 0
+            count = sum(item.num_words for item in self.items) if given.words else 0
             instead = "leave words out, or send several requests"
             call.limits.check_entries(count, "words", description=f"{count} words", instead=instead)
 
@@ -131,17 +132,14 @@ class Restore(LinesOperation[RestoreItem, RestoredTextResult]):
     def answer(self, items: Sequence[RestoreItem]) -> Work[Any, Sequence[RestoredTextResult | DomainError]]:
         from models.restoration import Restorer, restore, restored_text
 
-        loaded, texts = self.models[0], [item.text for item in items]
-        words = yield from restore(loaded.derived(Restorer.of), texts, one_per_line=self.given.one_per_line)
-        self.call.count_scored(loaded, sum(map(len, words)))
-        return [
-            RestoredTextResult(
-                item.name,
-                restored_text(item.text, own),
-                [RestoredWordResult(*word) for word in own] if self.given.words else [],
-            )
-            for item, own in zip(items, words, strict=True)
-        ]
+        loaded, results = self.models[0], list[RestoredTextResult | DomainError]()
+        restorer = loaded.derived(Restorer.of)
+        for item in items:
+            words = yield from restore(restorer, item.text, one_per_line=self.given.one_per_line)
+            self.call.count_scored(loaded, len(words))
+            written = restored_text(item.text, words)
+            results.append(RestoredTextResult(item.name, written, words if self.given.words else []))
+        return results
 
     @override
     def reply(self, result: Any) -> Iterator[bytes]:

@@ -16,6 +16,7 @@ from pydantic_core import SchemaSerializer
 
 from models.language_model import LOG_ZERO
 from models.training_status import TrainingStatus
+from models.word_forms import RestoredWord
 from service.schemas import schema_objects
 
 _CONSTANTS = {b"-Infinity": str(LOG_ZERO).encode(), b"Infinity": b"null", b"NaN": b"null"}
@@ -365,24 +366,6 @@ class CorrectReply:
 
 
 @dataclass(slots=True)
-class RestoredWordResult:
-    """A word of a restored text."""
-
-    start: int
-    """start of the word in the given text, in code points."""
-    end: int
-    """end of the word in the given text."""
-    text: str
-    """the word as written, without the mark."""
-    mark: str
-    """mark after the word; empty for none."""
-    ends_sentence: bool
-    """true if a sentence ends after it."""
-    posterior: float
-    """posterior probability of this form, mark and end of sentence."""
-
-
-@dataclass(slots=True)
 class RestoredTextResult:
     """A restored text."""
 
@@ -390,7 +373,7 @@ class RestoredTextResult:
     """the client's id of the text; null without one."""
     text: str
     """the text with capitals and punctuation; its white space is kept."""
-    words: list[RestoredWordResult]
+    words: list[RestoredWord]
     """its words, if asked for."""
 
 

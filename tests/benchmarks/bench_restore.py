@@ -96,7 +96,7 @@ def main():
         ("ten sentences, unknown ends", tens, False),
     ):
         started = time.process_time()
-        found = run_to_completion(restore(restorer, texts, one_per_line=one_per_line))
+        found = [run_to_completion(restore(restorer, text, one_per_line=one_per_line)) for text in texts]
         seconds = time.process_time() - started
         pairs = [(word.text, word.mark) for text in found for word in text]
         report(title, right, pairs, f"{len(right) / seconds:,.0f} words/s")

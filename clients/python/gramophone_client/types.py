@@ -619,11 +619,11 @@ class RestoredTextResult(Reply):
     text: str
     """the text with capitals and punctuation; its white space is kept."""
 
-    words: list[RestoredWordResult]
+    words: list[RestoredWord]
     """its words, if asked for."""
 
 
-class RestoredWordResult(Reply):
+class RestoredWord(Reply):
     """A word of a restored text."""
 
     start: int

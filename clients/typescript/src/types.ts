@@ -2716,13 +2716,13 @@ export interface components {
              * Words
              * @description its words, if asked for.
              */
-            words: components["schemas"]["RestoredWordResult"][];
+            words: components["schemas"]["RestoredWord"][];
         };
         /**
-         * RestoredWordResult
+         * RestoredWord
          * @description A word of a restored text.
          */
-        RestoredWordResult: {
+        RestoredWord: {
             /**
              * Start
              * @description start of the word in the given text, in code points.

@@ -46,8 +46,11 @@ def some_lines(rng, *, marks):
 
 
 def restored(loaded, text, **options):
-    [words] = run_to_completion(restore(loaded.derived(Restorer.of), [text], **options))
-    return restored_text(text, words)
+    return restored_text(text, restored_words(loaded, text, **options))
+
+
+def restored_words(loaded, text, **options):
+    return run_to_completion(restore(loaded.derived(Restorer.of), text, **options))
 
 
 class Exhaustive:
@@ -117,11 +120,9 @@ def test_the_best_way_is_that_of_exhaustive_search():
     ]
     for text in texts:
         rng.shuffle(text)
-    for text, words in zip(
-        texts, run_to_completion(restore(restorer, [" ".join(text) for text in texts])), strict=True
-    ):
-        best = slow.best_total(text)
-        assert max(map(slow.total, written_labels(words))) == pytest.approx(best, abs=1e-4)
+    for text in texts:
+        words = restored_words(loaded, " ".join(text))
+        assert max(map(slow.total, written_labels(words))) == pytest.approx(slow.best_total(text), abs=1e-4)
 
 
 def test_capitals_and_marks_come_back():
@@ -148,7 +149,7 @@ def test_text_without_known_words_stays_as_it_is(loaded, text):
 
 @pytest.mark.parametrize("text", ["Rain, FALLS here; stops.", '"Grey town!"', "ROSE? McRain iPhone."])
 def test_capitals_and_marks_that_a_text_has_are_kept(loaded, text):
-    [words] = run_to_completion(restore(loaded.derived(Restorer.of), [text]))
+    words = restored_words(loaded, text)
     for word in words:
         given = text[word.start : word.end]
         if given != given.lower():
@@ -160,7 +161,7 @@ def test_capitals_and_marks_that_a_text_has_are_kept(loaded, text):
 
 def test_offsets_are_those_of_the_given_text(loaded):
     text = "  rain\tfalls (here) \n stops"
-    [words] = run_to_completion(restore(loaded.derived(Restorer.of), [text]))
+    words = restored_words(loaded, text)
     assert [text[word.start : word.end] for word in words] == text.split()
     assert [word.text.lower() for word in words] == text.split()
     assert all(0 < word.posterior <= 1 for word in words)
@@ -175,14 +176,11 @@ def test_a_long_text_is_read_in_windows(loaded):
     assert written.startswith(restored(loaded, " ".join(text.split()[:40]))[:60])
 
 
-def test_texts_together_are_restored_as_each_alone(loaded):
+def test_lines_are_restored_as_each_alone(loaded):
     rng = np.random.default_rng(3)
-    texts = [" ".join(rng.choice([*PLAIN, "may", "rose"], int(n))) for n in rng.integers(0, 120, 30)]
-    restorer = loaded.derived(Restorer.of)
-    together = run_to_completion(restore(restorer, texts))
-    assert [restored_text(text, own) for text, own in zip(texts, together, strict=True)] == [
-        restored(loaded, text) for text in texts
-    ]
+    lines = [" ".join(rng.choice([*PLAIN, "may", "rose"], int(n))) for n in rng.integers(0, 120, 30)]
+    alone = [restored(loaded, line, one_per_line=True) for line in lines]
+    assert restored(loaded, "\n".join(lines), one_per_line=True) == "\n".join(alone)
 
 
 def test_unknown_words_are_names_unless_they_begin_like_known_ones(loaded):
