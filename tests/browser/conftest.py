@@ -236,6 +236,25 @@ def picker(page):
     return page.get_by_role("combobox", name="Model", exact=True)
 
 
+def hold_requests(page, address, times=None):
+    """Hold the requests of a page to an address, or the first `times`; return a function that waits for one and returns its route.
+
+    A request is told of before its route is, so `expect_request` alone does not say that there is a route.
+    """
+    held = []
+
+    def hold(route):
+        held.append(route)
+
+    def held_route(text=None):
+        while not (routes := [one for one in held if text in (None, one.request.post_data_json.get("text"))]):
+            page.wait_for_timeout(10)
+        return routes[-1]
+
+    page.route(address, hold, times=times)
+    return held_route
+
+
 def write(page, text):
     """Replace the text with a new one, key by key."""
     editor(page).focus()

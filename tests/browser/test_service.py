@@ -5,7 +5,7 @@ from playwright.sync_api import Error, expect
 
 from service.api_keys import create_key
 from service.settings import Settings
-from tests.browser.conftest import editor, serving_at, write
+from tests.browser.conftest import editor, hold_requests, serving_at, write
 
 GONE = "ERR_CONNECTION_REFUSED|ERR_CONNECTION_RESET|ERR_EMPTY_RESPONSE|ERR_SOCKET_NOT_CONNECTED|status of 503"
 
@@ -78,19 +78,19 @@ def test_a_key_is_asked_for_once_and_kept_for_the_tab(open_page, locked):
 def test_a_refusal_that_comes_after_the_key_is_there_asks_for_none(open_page, locked):
     """The page repeats the request with the key."""
     address, secret = locked
-    page, held = open_page("#write", at=address, allowed="status of 401"), []
+    page = open_page("#write", at=address, allowed="status of 401")
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("API key").fill(secret)
-    page.route("**/v1/quality", lambda route: route.continue_() if held else held.append(route))
+    held_route = hold_requests(page, "**/v1/quality", times=1)
     start = """async () => {
         const { ask } = await import("/static/api.js");
         ask("/v1/quality", { texts: ["the list"] }).then(() => (window.done = true));
     }"""
-    with page.expect_request("**/v1/quality"):
-        page.evaluate(start)
+    page.evaluate(start)
+    refused = held_route()
     dialog.get_by_role("button", name="Use key").click()
     expect(page.locator("aside .bar").first).to_be_visible()
-    held[0].continue_()
+    refused.continue_()
     page.wait_for_function("() => window.done", timeout=10_000)
     expect(dialog).to_be_hidden()
 

@@ -5,7 +5,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.conftest import EVIL, editor, middle_of, write
+from tests.browser.conftest import EVIL, editor, hold_requests, middle_of, write
 
 
 @pytest.fixture
@@ -54,16 +54,11 @@ def test_punctuation_takes_the_place_of_the_space_that_came_with_a_completion(pa
 
 
 def test_tab_that_comes_before_the_answer_takes_the_completion_when_it_comes(page):
-    held = []
-
-    def hold(route):
-        held.append(route)
-
-    page.route("**/v1/autocomplete", hold)
-    with page.expect_request(lambda asked: (asked.post_data_json or {}).get("text") == "return the nu"):
-        write(page, "return the nu")
+    held_route = hold_requests(page, "**/v1/autocomplete")
+    write(page, "return the nu")
+    route = held_route("return the nu")
     page.keyboard.press("Tab")
-    held[-1].continue_()
+    route.continue_()
     expect(editor(page)).to_have_value("return the number ")
     expect(editor(page)).to_be_focused()
 
@@ -229,12 +224,7 @@ def test_words_of_the_user_are_completed(page):
 
 
 def test_a_line_that_is_learnt_late_is_completed(page):
-    held = []
-
-    def hold(route):
-        held.append(route)
-
-    page.route("**/accepted", hold)
+    held_route = hold_requests(page, "**/accepted")
     page.locator("summary", has_text="Options").first.click()
     page.get_by_text("Your own words").click()
     page.get_by_label("user", exact=True).fill("mary")
@@ -244,7 +234,7 @@ def test_a_line_that_is_learnt_late_is_completed(page):
     ):
         page.keyboard.type("the phon")
     expect(words(page)).to_have_count(0)
-    held[0].continue_()
+    held_route().continue_()
     expect(words(page)).to_have_text(["phonograph"])
 
 
