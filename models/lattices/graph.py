@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from itertools import chain
+from types import MappingProxyType
 from typing import Self, TypeAlias
 
 import numpy as np
@@ -21,9 +22,13 @@ from models.language_model import EOS, UNK, pad_sequences
 from models.lattices.lattice import Indices, Lattice, Scales, Scores, node_depths
 from models.phrases import DEFAULT_WEIGHT, is_phrase_feature
 from models.reranking.features import RANK
+from models.reranking.proposals import PROPOSED_FEATURES
 from models.reranking.ranking import MAX_WEIGHT
 from models.text_model import TextModel
 from models.tokenizers import Tokenizer
+
+NO_PROPOSALS: Mapping[str, float] = MappingProxyType({})
+"""Weights of the features of no proposals."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -138,6 +143,7 @@ class PathWeights:
         words: weight of the number of words; positive is a bonus, negative a penalty.
         unk: weight of the number of tokens that are `<unk>` for the new model; negative is a penalty.
         phrases: weights of the features of phrases, by name.
+        proposals: weights of the features of proposals, by name.
 
     Raises:
         InputError: a weight is out of range.
@@ -149,6 +155,7 @@ class PathWeights:
     words: float = 0.0
     unk: float = 0.0
     phrases: Mapping[str, float] = field(default_factory=dict)
+    proposals: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, weight in self.by_feature().items():
@@ -156,39 +163,48 @@ class PathWeights:
 
     def by_feature(self) -> dict[str, float]:
         """Return the weight of each feature."""
-        return {name: getattr(self, name) for name in PATH_FEATURES} | dict(self.phrases)
+        return {name: getattr(self, name) for name in PATH_FEATURES} | {
+            **self.phrases,
+            **self.proposals,
+        }
 
     @classmethod
-    def of(cls, given: Mapping[str, float], scales: Scales, phrases: Collection[str] = ()) -> Self:
+    def of(
+        cls,
+        given: Mapping[str, float],
+        scales: Scales,
+        phrases: Collection[str] = (),
+        proposals: Mapping[str, float] = NO_PROPOSALS,
+    ) -> Self:
         """Create weights; by default they are the scales of the lattice's file.
 
         Args:
             given: weights by feature.
             scales: scales of the file.
             phrases: features of phrases.
+            proposals: default weights of the features of proposals, and of `unk`, relative to that of `lm`.
 
         Raises:
             InputError: a feature is unknown, or a weight is out of range.
         """
-        names = (*PATH_FEATURES, *phrases)
+        names = dict.fromkeys((*PATH_FEATURES, *phrases, *proposals))
         unknown = next((name for name in given if name not in names), None)
         if unknown is not None:
             raise InputError.of(
                 f"weights.{unknown}", f"is not a feature of a path; the features are {', '.join(names)}"
             )
-        own = {name: weight for name, weight in given.items() if name not in phrases}
-        of_phrases = {name: given.get(name, DEFAULT_WEIGHT) for name in phrases}
-        return cls(**{"am": scales.am, "lm": scales.lm, "words": scales.words, **own}, phrases=of_phrases)
+        weights = {"am": scales.am, "lm": scales.lm, "words": scales.words, **given}
+        unit = abs(weights["lm"]) or 1.0
+        weights = {name: unit * relative for name, relative in proposals.items()} | weights
+        return cls(
+            **{name: weights[name] for name in PATH_FEATURES if name in weights},
+            phrases={name: weights.get(name, DEFAULT_WEIGHT) for name in phrases},
+            proposals={name: weights[name] for name in proposals if name not in PATH_FEATURES},
+        )
 
-    @classmethod
-    def first_pass(cls, scales: Scales, phrases: Collection[str] = ()) -> Self:
-        """Create the first pass's weights: the old model's scores with the file's scales."""
-        of_phrases = dict.fromkeys(phrases, 0.0)
-        return cls(am=scales.am, old_lm=scales.lm, lm=0.0, words=scales.words, phrases=of_phrases)
 
-
-PATH_FEATURES = tuple(field.name for field in fields(PathWeights) if field.name != "phrases")
-"""Names of a path's features, except those of phrases."""
+PATH_FEATURES = tuple(one.name for one in fields(PathWeights) if one.name not in {"phrases", "proposals"})
+"""Names of a path's features, except those of phrases and proposals."""
 
 
 LatticeWeights: TypeAlias = Callable[[Scales], PathWeights]
@@ -196,11 +212,15 @@ LatticeWeights: TypeAlias = Callable[[Scales], PathWeights]
 
 
 def tuned_weights(
-    weights: Mapping[str, float], length_exponent: float = 0.0, phrases: Collection[str] = ()
+    weights: Mapping[str, float],
+    length_exponent: float = 0.0,
+    phrases: Collection[str] = (),
+    proposals: Mapping[str, float] = NO_PROPOSALS,
 ) -> LatticeWeights:
     """Return tuned weights for paths: by default 0, or the first pass's if its order was kept.
 
-    `phrases` are the features of phrases; weights of others do not count.
+    `phrases` are the features of phrases, `proposals` those of proposals with default weights; weights of others do
+    not count.
 
     Raises:
         InputError: there is a length exponent.
@@ -208,12 +228,14 @@ def tuned_weights(
     if length_exponent:
         raise InputError.of("length_exponent", f"is {length_exponent:g}; for lattices it must be 0")
     if weights == {RANK: 1.0}:
-        return partial(PathWeights.first_pass, phrases=phrases)
+        return lambda scales: PathWeights.of(
+            {"old_lm": scales.lm, "lm": 0.0, **dict.fromkeys(phrases, 0.0)}, scales, phrases, proposals
+        )
     zeros = dict.fromkeys((*PATH_FEATURES, *phrases), 0.0)
-    used = {
-        name: weight for name, weight in weights.items() if name in phrases or not is_phrase_feature(name)
-    }
-    return partial(PathWeights.of, zeros | used, phrases=phrases)
+    unused = {name for name in weights if is_phrase_feature(name) or name in PROPOSED_FEATURES}
+    unused -= {*phrases, *proposals}
+    used = {name: weight for name, weight in weights.items() if name not in unused}
+    return partial(PathWeights.of, zeros | used, phrases=phrases, proposals=proposals)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -327,6 +349,8 @@ def _arc_columns(
     numbers = np.array([words[word] for word in lattice.words])
     labels = np.append(numbers[lattice.labels], spelling.end)
     fixed = np.append(weights.am * lattice.am + weights.old_lm * lattice.old_lm, 0.0)
+    for name, weight in weights.proposals.items() if lattice.proposals else ():
+        fixed[:-1] += weight * lattice.proposed(name)
     fixed += weights.words * spelling.num_words[labels] + weights.unk * spelling.num_unknown[labels]
     return (
         start + np.append(lattice.sources, lattice.num_nodes - 1),

@@ -5,7 +5,7 @@ the end.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -15,6 +15,7 @@ from models.arrays import Bools, Float64s, Int64s
 from models.errors import FormatError, InputError
 from models.files import split_words
 from models.kernels.compilation import kernel
+from models.reranking.proposals import Proposal, sum_of
 
 Indices = Int64s
 Scores = Float64s
@@ -73,6 +74,7 @@ class Lattice:
         scales: scales of these scores in the file.
         alignments: transition-ids of each arc as Kaldi writes them; empty if the format has none.
         references: correct texts, if known; several are alternatives.
+        proposals: proposals by arc, of several that write a proposal's words the first.
     """
 
     name: str | None
@@ -87,6 +89,7 @@ class Lattice:
     scales: Scales = Scales()
     alignments: tuple[str, ...] = ()
     references: tuple[str, ...] = ()
+    proposals: Mapping[int, Proposal] = field(default_factory=dict)
 
     @property
     def num_nodes(self) -> int:
@@ -97,6 +100,13 @@ class Lattice:
     def num_arcs(self) -> int:
         """Number of arcs A, at least 1."""
         return len(self.sources)
+
+    def proposed(self, feature: str) -> Scores:
+        """Values of a feature of proposals [A]; 0 for arcs of the first pass."""
+        values = np.zeros(self.num_arcs)
+        for arc, proposal in self.proposals.items():
+            values[arc] = sum_of(feature, [proposal])
+        return values
 
 
 def check_size(num_nodes: int, num_arcs: int) -> None:
@@ -196,6 +206,8 @@ def build_lattice(
     end: int,
     times: Scores,
     scales: Scales = Scales(),
+    references: tuple[str, ...] = (),
+    proposals: Mapping[int, Proposal] | None = None,
 ) -> Lattice:
     """Build the lattice of all paths between two nodes; other arcs and nodes are dropped.
 
@@ -206,6 +218,8 @@ def build_lattice(
         end: last node of all paths.
         times: time of each node in seconds [N]; nodes are 0 to N − 1.
         scales: scales of the scores in the file.
+        references: correct texts.
+        proposals: proposals by index of their arcs.
 
     Raises:
         InputError: a cycle, no path, a score out of range, or too many nodes or arcs.
@@ -245,6 +259,10 @@ def build_lattice(
         variants=columns.variants[arc_ids],
         scales=scales,
         alignments=tuple(columns.alignments[row] for row in rows) if any(columns.alignments) else (),
+        references=references,
+        proposals={new: proposals[row] for new, row in enumerate(rows) if row in proposals}
+        if proposals
+        else {},
     )
 
 

@@ -43,6 +43,7 @@ from models.lattices.token_passing import (
 from models.ngram.model import NGramModel
 from models.phrases import NO_PHRASES, PhraseList, is_phrase_feature
 from models.reranking.candidates import Candidate, CandidateList
+from models.reranking.proposals import Proposal, ProposedCandidate
 
 _SUFFIXES_PER_STEP = 64
 """Suffixes of strings, of some tens of microseconds each, before other computations run."""
@@ -86,7 +87,13 @@ class RescoredLattice:
             "words": (labels > 0).astype(np.float64),
             "unk": self.unknown[labels] + self.tokens.edges.added[:, -1],
             **dict(zip(self.weights.phrases, self.tokens.edges.added.T[:-1], strict=True)),
+            **{name: np.append(self.lattice.proposed(name), 0.0)[arcs] for name in self.weights.proposals},
         }
+
+    def proposals(self, path: "LatticePath") -> list[Proposal]:
+        """Return the proposals in a path, in order."""
+        arcs = self.tokens.edges.arcs[path.edges].tolist()
+        return [self.lattice.proposals[arc] for arc in arcs if arc in self.lattice.proposals]
 
     def as_lattice(self) -> Lattice:
         """Convert to a lattice whose scores and scales give each path the same total.
@@ -99,7 +106,8 @@ class RescoredLattice:
         scale = weights.lm + weights.old_lm
         possible = np.where(np.isneginf(features["lm"]), LOG_ZERO, features["lm"])
         lm = possible * weights.lm + features["old_lm"] * weights.old_lm + features["unk"] * weights.unk
-        lm += sum(features[name] * weight for name, weight in weights.phrases.items())
+        further = {**weights.phrases, **weights.proposals}
+        lm += sum(features[name] * weight for name, weight in further.items())
         alignments = (*lattice.alignments, "") if lattice.alignments else ("",) * (lattice.num_arcs + 1)
         return build_lattice(
             ArcColumns(
@@ -213,10 +221,20 @@ def features_of(rescored: RescoredLattice, paths: Sequence[LatticePath]) -> list
 
 def nbest_candidates(rescored: RescoredLattice, count: int) -> CandidateList:
     """Return the best paths as an n-best list with the features of `PathWeights`."""
-    paths = nbest_paths(rescored, count)
-    features = features_of(rescored, paths)
-    candidates = [Candidate(path.text, own) for path, own in zip(paths, features, strict=True)]
-    return CandidateList(rescored.lattice.name, "", tuple(candidates), rescored.lattice.references)
+    found = run_to_completion(find_candidates(rescored, count))
+    return CandidateList(rescored.lattice.name, "", tuple(found), rescored.lattice.references)
+
+
+def find_candidates(rescored: RescoredLattice, count: int) -> Work[Any, list[Candidate]]:
+    """Find the best paths as candidates; features of proposals are derived from their replacements."""
+    paths = yield from find_nbest(rescored, count)
+    candidates = []
+    for path, features in zip(paths, features_of(rescored, paths), strict=True):
+        given = {name: value for name, value in features.items() if name not in rescored.weights.proposals}
+        replaced = tuple(rescored.proposals(path))
+        made = ProposedCandidate(path.text, given, replacements=replaced)
+        candidates.append(made if replaced else Candidate(path.text, given))
+    return candidates
 
 
 class _Suffix(NamedTuple):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from heapq import nlargest
 from operator import attrgetter, itemgetter
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -34,7 +34,10 @@ DOUBT = "doubt"
 FORM_FEATURES = (SPOKEN, WRITTEN, SPELLING, LETTERS)
 PROPOSED_FEATURES = (CORRECTION, DISTANCE, *FORM_FEATURES, DOUBT)
 
-PROPOSERS = {CORRECTION: "corrections", DISTANCE: "phrases", **dict.fromkeys(FORM_FEATURES, "forms")}
+ProposerName: TypeAlias = Literal["corrections", "phrases", "forms"]
+
+PROPOSERS: dict[str, ProposerName] = {CORRECTION: "corrections", DISTANCE: "phrases"}
+PROPOSERS.update(dict.fromkeys(FORM_FEATURES, "forms"))
 """Names of proposers in requests and replies, by their features."""
 
 DEFAULT_WEIGHTS = {

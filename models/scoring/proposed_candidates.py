@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models.arrays import Float64s, runs_by_cost
-from models.calls import Work
+from models.calls import Steps, Work
 from models.files import split_words
 from models.phrases import DEFAULT_WEIGHT, NO_PHRASES, PhraseList
 from models.reranking.candidates import Candidate, CandidateList
@@ -71,8 +71,8 @@ def untuned_weights(phrases: PhraseList) -> LogLinearModel:
     return LogLinearModel(weights={**_PROPOSING, **dict.fromkeys(phrases.features, DEFAULT_WEIGHT)})
 
 
-class _Source(NamedTuple):
-    """A candidate, its words and proposals for them."""
+class ProposalSource(NamedTuple):
+    """Words of a candidate and proposals for them."""
 
     words: list[str]
     proposals: list[Proposal]
@@ -151,15 +151,12 @@ def propose_candidates(
         num_read: tokens before each list that are not in its context.
     """
     extended = list(lists)
-    sources: list[list[_Source]] = []
+    sources: list[list[ProposalSource]] = []
     for one in lists:
-        found = []
-        for candidate in one.candidates[:MAX_SOURCES] if one.continuation is None else ():
-            words = split_words(candidate.text)
-            proposals = yield from proposals_of(words, proposers)
-            found.append(_Source(words, proposals))
-            yield None
-        sources.append(_with_doubts(found, one) if DOUBT in weighting.weights else found)
+        found = list[ProposalSource]()
+        if one.continuation is None:
+            found = yield from proposals_for(one, proposers, doubts=DOUBT in weighting.weights)
+        sources.append(found)
     for rows in runs_by_cost([sum(len(s.proposals) for s in many) for many in sources], _WINDOWS_PER_STEP):
         gains = yield from _gains(
             [s for many in sources[rows] for s in many if s.proposals], models, weighting, limits, phrases
@@ -174,7 +171,19 @@ def propose_candidates(
     return extended
 
 
-def _with_doubts(sources: Sequence[_Source], given: CandidateList) -> list[_Source]:
+def proposals_for(
+    given: CandidateList, proposers: Sequence[Proposer], *, doubts: bool
+) -> Steps[list[ProposalSource]]:
+    """Return the proposals for the first candidates of a list, with their doubts if wanted."""
+    found = []
+    for candidate in given.candidates[:MAX_SOURCES]:
+        words = split_words(candidate.text)
+        found.append(ProposalSource(words, (yield from proposals_of(words, proposers))))
+        yield
+    return _with_doubts(found, given) if doubts else found
+
+
+def _with_doubts(sources: Sequence[ProposalSource], given: CandidateList) -> list[ProposalSource]:
     """Add the doubts in the words replaced: by confidences, else by the share of the list's texts with the words."""
     candidates = given.candidates[:_MAX_TEXTS]
     is_list = len(candidates) > 1 and any(source.proposals for source in sources)
@@ -195,7 +204,7 @@ def _with_doubts(sources: Sequence[_Source], given: CandidateList) -> list[_Sour
         replaced = [
             one._replace(doubt=_log_odds_wrong(c)) for one, c in zip(proposals, confidences, strict=True)
         ]
-        doubted.append(_Source(words, replaced))
+        doubted.append(ProposalSource(words, replaced))
     return doubted
 
 
@@ -205,7 +214,7 @@ def _log_odds_wrong(confidence: float) -> float:
 
 
 def _gains(
-    sources: Sequence[_Source],
+    sources: Sequence[ProposalSource],
     models: ScoringModels,
     weighting: LogLinearModel,
     limits: Limits,

@@ -24,6 +24,7 @@ from service.cli.options import (
     ListSource,
     ModelArgument,
     PhrasesOption,
+    ProposeOption,
     PublishedModels,
     option_groups,
     print_json,
@@ -202,13 +203,7 @@ class _RerankOptions(NamedTuple):
     ] = None
     profile: Annotated[str | None, typer.Option(help="Name of a saved profile of tuned weights.")] = None
     models: FurtherModelsOption = None
-    propose: Annotated[
-        bool | None,
-        typer.Option(
-            "--propose",
-            help="Propose the phrases for words that are spelled nearly like them [default: as in the profile].",
-        ),
-    ] = None
+    propose: ProposeOption = None
     forms: FormsOption = None
     length_exponent: Annotated[
         float | None, typer.Option(help="Divide lm by the number of tokens to this power [default: 0].")

@@ -12,8 +12,10 @@ import typer
 from models.errors import FormatError, InputError
 from service.cli.ask import read_dictionary
 from service.cli.options import (
+    FormsOption,
     ModelArgument,
     PhrasesOption,
+    ProposeOption,
     PublishedModels,
     ReferenceLayoutOption,
     ReferencesOption,
@@ -127,14 +129,17 @@ def lattice(
     weights: Annotated[
         str,
         typer.Option(
-            help="Signed weights of am, old_lm, lm, words, unk and phrases, such as am=0.1,lm=0.7,old_lm=0.3. Default: "
-            "the lattice's acscale, lmscale and wdpenalty, else am=1,lm=1; 0 for old_lm and unk; 10 for phrases."
+            help="Signed weights of am, old_lm, lm, words, unk, phrases and proposals, such as am=0.1,lm=0.7. Default: "
+            "the lattice's acscale, lmscale and wdpenalty, else am=1,lm=1; 0 for old_lm and unk; 10 for phrases; the "
+            "weight of lm times those of rerank for proposals."
         ),
     ] = "",
     profile: Annotated[
         str | None, typer.Option(help="Name of a profile of weights, saved by tune, instead of --weights.")
     ] = None,
     phrases: PhrasesOption = None,
+    propose: ProposeOption = None,
+    forms: FormsOption = None,
     nbest: Annotated[int, typer.Option(min=1, help="Number of word strings per lattice.")] = 1,
     options: LatticeOptions,
     output: Annotated[
@@ -155,7 +160,8 @@ def lattice(
 
     Features of a word string are am and old_lm, the lattice's acoustic and language model scores; lm, its natural-log
     probability by the model, including the end of sentence; words and unk, the numbers of its words and unknown tokens;
-    phrases, the weights of the given phrases in it.
+    phrases, the weights of the given phrases in it. --propose and --forms add their proposals for words of the best
+    strings to a lattice, with the features of rerank.
     The best string has the largest weighted sum. With references, all lattices are read first, and the word error rates
     of the best strings and of the lattices' oracle paths go to standard error.
     """
@@ -165,6 +171,7 @@ def lattice(
     from models.phrases import Phrase, PhraseList
     from models.reranking.formats.reader import format_by_name
     from models.reranking.ranking import ProfileStore
+    from models.scoring.candidate_features import ScoringModels
     from service.local.ask import (
         LATTICE_FORMATS,
         TEXT,
@@ -172,7 +179,7 @@ def lattice(
         rescore_lattices,
         write_best,
     )
-    from service.operations.rerank_request import parse_entries, parse_weights
+    from service.operations.rerank_request import ProposingSettings, parse_entries, parse_weights
 
     search = options.search()
     target = open_target(output)
@@ -188,17 +195,27 @@ def lattice(
         found = parse_entries({"phrases": json.dumps(read_dictionary(phrases))})["phrases"]
         entries = [one for one in found if isinstance(one, Phrase)]
     listed = PhraseList(entries)
+    proposing = ProposingSettings(propose=propose, forms=forms)
+    sources = proposing.proposals(saved, listed)
+    given = parse_weights(weights, param="weights") if weights else {}
+    proposals = sources.path_weights(proposing.untuned_weights(saved.weights if saved else given, listed))
     if saved:
-        path_weights = tuned_weights(saved.weights, saved.length_exponent, listed.features)
+        path_weights = tuned_weights(saved.weights, saved.length_exponent, listed.features, proposals)
     else:
-        given = parse_weights(weights, param="weights") if weights else {}
-        path_weights = partial(PathWeights.of, given, phrases=listed.features)
+        path_weights = partial(PathWeights.of, given, phrases=listed.features, proposals=proposals)
     path_weights(Scales())  # refuses wrong weights before the model is loaded
     loaded = published.load(model)
     if saved:
         report_replaced(profile, saved.replaced_versions([loaded.address]))
     lattices = options.read(files, form, references or (), reference_layout)
-    rescored = rescore_lattices(loaded, lattices, path_weights, search, listed)
+    rescored = rescore_lattices(
+        loaded,
+        lattices,
+        weights=path_weights,
+        search=search,
+        phrases=listed,
+        proposers=sources.proposers(ScoringModels((loaded,))),
+    )
     if output_format in LATTICE_FORMATS:
         symbols = None if options.words is None else read_symbol_file(options.words)
         new = (result.as_lattice() for result in rescored)

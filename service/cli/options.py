@@ -69,6 +69,13 @@ PhrasesOption = Annotated[
         help="File of phrases, such as names, one per line; optionally with a tab and a weight, a tab and a class."
     ),
 ]
+ProposeOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--propose",
+        help="Propose the phrases for words that are spelled nearly like them [default: as in the profile].",
+    ),
+]
 FormsOption = Annotated[
     str | None,
     typer.Option(

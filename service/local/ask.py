@@ -27,17 +27,14 @@ from models.decoding.parameters import MAX_CHOICES
 from models.errors import DomainError, InputError, ModelNotFoundError
 from models.files import atomic_writer, split_words
 from models.lattices.files import LatticeFormat
-from models.lattices.graph import LabelTokenizer, LatticeWeights
 from models.lattices.lattice import Lattice
+from models.lattices.proposals import rescore_with_proposals
 from models.lattices.rescoring import (
     RescoredLattice,
     first_pass_text,
     nbest_candidates,
     oracle_errors,
-    rescore,
 )
-from models.lattices.token_passing import LatticeSearch
-from models.phrases import NO_PHRASES, PhraseList
 from models.reranking.candidates import CandidateList
 from models.reranking.formats.writer import write_lists
 from models.reranking.metrics import make_metric
@@ -421,26 +418,20 @@ def _rerank_lists(operation: Rerank, lists: Iterable[CandidateList], file: str) 
 
 
 def rescore_lattices(
-    loaded: TextModel,
-    lattices: Iterable[Lattice],
-    weights: LatticeWeights,
-    search: LatticeSearch,
-    phrases: PhraseList = NO_PHRASES,
+    loaded: TextModel, lattices: Iterable[Lattice], **settings: Any
 ) -> Iterator[RescoredLattice]:
-    """Rescore lattices in batches, in order.
+    """Rescore lattices in batches, in order, with the settings of `rescore_with_proposals`.
 
     Raises:
         UnsupportedError: the model reads backward, or its tokenizer does not separate words.
     """
-    model, speller = loaded.model, loaded.derived(LabelTokenizer.of)
     batch, num_arcs = list[Lattice](), 0
     for lattice in itertools.chain(lattices, [None]):
         if lattice is not None:
             batch.append(lattice)
             num_arcs += lattice.num_arcs
         if lattice is None or num_arcs >= _BATCH_ARCS:
-            of_paths = [weights(one.scales) for one in batch]
-            yield from rescore(batch, model, speller, weights=of_paths, search=search, phrases=phrases)
+            yield from run_to_completion(rescore_with_proposals(batch, loaded, **settings))
             batch, num_arcs = [], 0
 
 

@@ -17,9 +17,11 @@ from models.errors import DomainError, InputError, check_range
 from models.language_model import is_lookup
 from models.phrases import MAX_PHRASES, NO_PHRASES, PhraseList
 from models.reranking.formats.format import BadLine
+from models.reranking.proposals import PROPOSERS, Proposer
 from models.reranking.ranking import MAX_POSTERIOR_SCALE, Profile
+from models.scoring.candidate_features import ScoringModels
 from service.operations.operation import Call, Cost, LinesOperation
-from service.operations.rerank_request import parse_entries
+from service.operations.rerank_request import ProposingSettings, parse_entries
 from service.schemas import with_examples
 from service.schemas.replies import (
     LatticeAlternative,
@@ -27,6 +29,7 @@ from service.schemas.replies import (
     LatticeResult,
     LatticesReply,
     LatticeWord,
+    ProposedWords,
     to_json,
 )
 from service.schemas.wire import (
@@ -212,12 +215,13 @@ def _read_file(content: str, read: Callable[..., Any], most: int) -> "Lattice":
     return found[0]
 
 
-class LatticeSettings(ModelRequest, LatticeSearchSettings):
+class LatticeSettings(ModelRequest, LatticeSearchSettings, ProposingSettings):
     """Settings of rescoring."""
 
     weights: dict[str, Weight] | None = None
-    """Signed weights of the features `am`, `old_lm`, `lm`, `words`, `unk` and `phrases`. Default: those of the profile,
-    else the scales in the lattice, 1 for `am` and `lm` without any, and 10 for phrases."""
+    """Signed weights of the features `am`, `old_lm`, `lm`, `words`, `unk`, `phrases` and those of proposals. Default:
+    those of the profile, else the scales in the lattice, 1 for `am` and `lm` without any, 10 for phrases, and for
+    proposals those of /v1/rerank times that of `lm`."""
     profile: Name | None = None
     """Name of weights and phrases stored by `gramophone tune`; `weights` and `phrases` take precedence."""
     phrases: Annotated[list[PhraseEntry], schema_only(maxItems=MAX_PHRASES)] | None = None
@@ -303,6 +307,7 @@ class Lattices(LinesOperation[LatticeItem, LatticeResult]):
         if self.given.wordlist is not None:
             entries = [*(entries or []), StoredPhrases(wordlist=self.given.wordlist)]
         self._phrases: PhraseList = self.call.phrases(entries) if entries else NO_PHRASES
+        self._proposals = self.given.proposals(profile, self._phrases)
 
     def _read(self) -> None:
         """Read the lattices of a JSON body, and check what needs compiled code."""
@@ -314,10 +319,14 @@ class Lattices(LinesOperation[LatticeItem, LatticeResult]):
         _ = self.models[0].derived(LabelTokenizer.of)  # refuses models that cannot search
         features = self._phrases.features
         if given.weights is None and profile is not None:
-            self._weights = tuned_weights(profile.weights, profile.length_exponent, features)
+            proposals = self._proposals.path_weights(given.untuned_weights(profile.weights, self._phrases))
+            self._weights = tuned_weights(profile.weights, profile.length_exponent, features, proposals)
         else:
-            self._weights = partial(PathWeights.of, given.weights or {}, phrases=features)
+            weights = given.weights or {}
+            proposals = self._proposals.path_weights(given.untuned_weights(weights, self._phrases))
+            self._weights = partial(PathWeights.of, weights, phrases=features, proposals=proposals)
         self._weights(Scales())  # refuses wrong ones
+        self._proposers = self._proposals.proposers(ScoringModels((self.models[0],)))
         self._search = given.lattice_search()
         if isinstance(given, LatticesRequest):
             self.call.limits.check_count(len(given.lattices), "lattices")
@@ -338,6 +347,7 @@ class Lattices(LinesOperation[LatticeItem, LatticeResult]):
 
     _weights: "Callable[[Scales], PathWeights]"
     _search: "LatticeSearch"
+    _proposers: Sequence[Proposer]
 
     @override
     @classmethod
@@ -370,20 +380,19 @@ class Lattices(LinesOperation[LatticeItem, LatticeResult]):
 
     @override
     def answer(self, items: Sequence[LatticeItem]) -> Work[Any, Sequence[LatticeResult | DomainError]]:
-        from models.lattices.graph import LabelTokenizer
-        from models.lattices.rescoring import rescore_in_steps
+        from models.lattices.proposals import rescore_with_proposals
 
         loaded, results = self.models[0], list[LatticeResult | DomainError]()
         arcs = [max(item.lattice.num_arcs, _MIN_ARCS) for item in items]
         for run in runs_by_cost(arcs, _ARCS_AT_ONCE):
             some = items[run]
-            rescored = yield from rescore_in_steps(
+            rescored = yield from rescore_with_proposals(
                 [one.lattice for one in some],
-                loaded.model,
-                loaded.derived(LabelTokenizer.of),
-                weights=[self._weights(one.lattice.scales) for one in some],
+                loaded,
+                weights=self._weights,
                 search=self._search,
                 phrases=self._phrases,
+                proposers=self._proposers,
             )
             for item, one in zip(some, rescored, strict=True):
                 self.call.count_scored(loaded, one.num_tokens)
@@ -412,7 +421,16 @@ class Lattices(LinesOperation[LatticeItem, LatticeResult]):
                 for one in words
             ],
             [
-                LatticePathResult(path.text, path.total, posteriors.of_path(path), features)
+                LatticePathResult(
+                    path.text,
+                    path.total,
+                    posteriors.of_path(path),
+                    features,
+                    [
+                        ProposedWords(one.heard, one.written, PROPOSERS[one.feature])
+                        for one in rescored.proposals(path)
+                    ],
+                )
                 for path, features in zip(paths, features_of(rescored, paths), strict=True)
             ],
         )

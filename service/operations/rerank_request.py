@@ -225,7 +225,55 @@ class GivenCorrection(WireModel):
     """Natural logarithm of how much more probable the replacement is than the words, before any model."""
 
 
-class RerankSettings(ModelRequest):
+class ProposingSettings(WireModel):
+    """Sources of proposals: other words than those that the first pass found."""
+
+    propose: bool | None = None
+    """True to propose phrases for words that are spelled nearly like them, split or joined in any way, with the
+    feature `distance`. Default: as in the profile, or false."""
+    forms: Forms | None = None
+    """Language (`en`, `de`, `pt_BR`, …) in which to propose other forms of numbers, money, times, abbreviations and
+    initials: written out, or in digits; in other languages than English, of whole numbers. The features are `spoken`,
+    `written`, `spelling` and `letters`. Needs the extra `speech`. Default: as in the profile, or none."""
+    corrections: Annotated[list[GivenCorrection], schema_only(maxItems=MAX_CORRECTIONS)] | None = None
+    """Replacements to propose, with the feature `correction`. Default: those of the profile."""
+
+    def proposals(self, profile: Profile | None, phrases: PhraseList) -> "ProposalSettings":
+        """Return what is proposed: what the request says, else the profile.
+
+        Raises:
+            InputError: a correction is invalid.
+        """
+        table = None if profile is None else profile.correction_table
+        if self.corrections is not None:
+            for index, one in enumerate(self.corrections):
+                check_range(f"corrections[{index}].logprob", one.logprob, -MAX_LOG_ODDS, MAX_LOG_ODDS)
+            pairs = [(one.heard, one.written, one.logprob) for one in self.corrections]
+            given = [PhraseCorrection(heard=h, written=w, log_odds=log_odds) for h, w, log_odds in pairs]
+            table = CorrectionTable(given) if given else None
+        propose, forms = (False, None) if profile is None else (profile.propose, profile.forms)
+        proposes = propose if self.propose is None else self.propose
+        return ProposalSettings(
+            table, phrases if proposes else NO_PHRASES, forms if self.forms is None else self.forms
+        )
+
+    def untuned_weights(self, weights: Mapping[str, float], phrases: PhraseList) -> dict[str, float]:
+        """Return weights, relative to that of `lm`, of requested sources that have none in `weights`."""
+        requested = (
+            (self.corrections, (CORRECTION,)),
+            (self.propose and phrases, (DISTANCE, DOUBT)),
+            (self.forms, FORM_FEATURES),
+        )
+        return {
+            name: DEFAULT_PROPOSER_WEIGHTS[name]
+            for is_requested, features in requested
+            if is_requested and weights.keys().isdisjoint({*features} - {DOUBT})
+            for name in features
+            if name not in weights
+        }
+
+
+class RerankSettings(ModelRequest, ProposingSettings):
     """Settings of re-ranking."""
 
     mixture: Mixture | None = None
@@ -245,15 +293,6 @@ class RerankSettings(ModelRequest):
     """Name of stored tuned settings: weights, length exponent, posterior scale, models, phrases and corrections. Values
     in the request take precedence. If a version that it was tuned on is not served, the served version of that model
     scores, and `tuned_on` of the reply names the former."""
-    propose: bool | None = None
-    """True to propose phrases for words that are spelled nearly like them, split or joined in any way. Lists get
-    further candidates made of the proposals, with the feature `distance`. Default: as in the profile, or false."""
-    forms: Forms | None = None
-    """Language (`en`, `de`, `pt_BR`, …) in which to propose other forms of numbers, money, times, abbreviations and
-    initials: written out, or in digits; in other languages than English, of whole numbers. The features are `spoken`,
-    `written`, `spelling` and `letters`. Needs the extra `speech`. Default: as in the profile, or none."""
-    corrections: Annotated[list[GivenCorrection], schema_only(maxItems=MAX_CORRECTIONS)] | None = None
-    """Replacements to propose, with the feature `correction`. Default: those of the profile."""
     length_exponent: LengthExponent | None = None
     """Exponent of the length normalisation: `lm` is the sum of the tokens' log-probabilities / tokens ** exponent, so
     0 (default) gives the sum and 1 the mean. If it is not 0, the feature `lm_sum` is the sum."""
@@ -312,15 +351,8 @@ class RerankSettings(ModelRequest):
         if self.forms and self.weights is None and profile is None:
             weights[NUM_UNKNOWN] = UNKNOWN_WEIGHT
         unit = abs(weights.get(LM, 0.0)) or 1.0
-        proposed = (
-            (self.corrections, (CORRECTION,)),
-            (self.propose and phrases, (DISTANCE, DOUBT)),
-            (self.forms, FORM_FEATURES),
-        )
-        for is_given, features in proposed:
-            if is_given and weights.keys().isdisjoint({*features} - {DOUBT}):
-                added = [name for name in features if name not in weights]
-                weights |= {name: unit * DEFAULT_PROPOSER_WEIGHTS[name] for name in added}
+        untuned = self.untuned_weights(weights, phrases)
+        weights |= {name: unit * weight for name, weight in untuned.items()}
         exponent = defaults.length_exponent if self.length_exponent is None else self.length_exponent
         scale = self.posterior_scale
         if scale is None:
@@ -337,7 +369,7 @@ class RerankSettings(ModelRequest):
         models = scoring_models(main, extra, resolve, form)
         scoring = {loaded.address for loaded in models.all}
         tuned_on = [] if profile is None else profile.replaced_versions(scoring)
-        proposals = self._proposals(profile)
+        proposals = self.proposals(profile, phrases)
         restoring = self._restoring(models, find)
         return RerankJob(models, weighting, scale, proposals, self, phrases, tuned_on, profile, restoring)
 
@@ -350,26 +382,6 @@ class RerankSettings(ModelRequest):
         if self.restore and not models.parts:
             raise InputError.of("restore", "is true, but no model scores the candidates; name one instead")
         return models.parts[0] if self.restore else None
-
-    def _proposals(self, profile: Profile | None) -> "ProposalSettings":
-        """Return what is proposed: what the request says, else the profile.
-
-        Raises:
-            InputError: a correction is invalid.
-        """
-        table = None if profile is None else profile.correction_table
-        if self.corrections is not None:
-            for index, one in enumerate(self.corrections):
-                check_range(f"corrections[{index}].logprob", one.logprob, -MAX_LOG_ODDS, MAX_LOG_ODDS)
-            pairs = [(one.heard, one.written, one.logprob) for one in self.corrections]
-            given = [PhraseCorrection(heard=h, written=w, log_odds=log_odds) for h, w, log_odds in pairs]
-            table = CorrectionTable(given) if given else None
-        propose, forms = (False, None) if profile is None else (profile.propose, profile.forms)
-        return ProposalSettings(
-            table,
-            propose if self.propose is None else self.propose,
-            forms if self.forms is None else self.forms,
-        )
 
     def _model_weights(self) -> dict[str, float]:
         """Return further models' weights; reject those also in `weights`."""
@@ -387,13 +399,24 @@ class ProposalSettings(NamedTuple):
 
     Attributes:
         corrections: learnt or given corrections.
-        phrases: whether phrases are proposed.
+        phrases: proposed phrases.
         forms: language of forms; None for none.
     """
 
-    corrections: CorrectionTable | None
-    phrases: bool
-    forms: str | None
+    corrections: CorrectionTable | None = None
+    phrases: PhraseList = NO_PHRASES
+    forms: str | None = None
+
+    def proposers(self, models: ScoringModels[Any]) -> list[Proposer]:
+        """Return the sources for some models; may take a tenth of a second, see `make_proposers`."""
+        return make_proposers(models, **self._asdict())
+
+    def path_weights(self, untuned: Mapping[str, float]) -> dict[str, float]:
+        """Return default weights of paths of lattices, see `PathWeights.of`; 0 where `untuned` has none."""
+        used = zip(self, ((CORRECTION,), (DISTANCE, DOUBT), FORM_FEATURES), strict=True)
+        return dict.fromkeys(chain.from_iterable(names for source, names in used if source), 0.0) | {
+            **untuned
+        }
 
 
 @dataclass(frozen=True)
@@ -425,16 +448,12 @@ class RerankJob:
     @property
     def proposes(self) -> bool:
         """Return True if candidates are proposed."""
-        return any(
-            (self.proposals.corrections, self.proposals.phrases and self.phrases, self.proposals.forms)
-        )
+        return any(self.proposals)
 
     @cached_property
     def proposers(self) -> list[Proposer]:
-        """Sources of proposals; may take a tenth of a second, see `make_proposers`."""
-        table, proposes, forms = self.proposals
-        phrases = self.phrases if proposes else NO_PHRASES
-        return make_proposers(self.models, corrections=table, phrases=phrases, forms=forms)
+        """Sources of proposals."""
+        return self.proposals.proposers(self.models)
 
     @property
     def is_pairwise(self) -> bool:

@@ -31,6 +31,7 @@ from models.reranking.features import (
 )
 from models.reranking.metrics import make_metric
 from models.reranking.metrics.metric import MAX_SAMPLES, NORMALISERS, UNCHANGED, Metric
+from models.reranking.proposals import DEFAULT_WEIGHTS
 from models.reranking.ranking import Profile
 from models.reranking.tuning.correction_estimation import (
     CorrectionCounts,
@@ -64,7 +65,7 @@ from service.hosting.loaded_model import LoadedModel
 from service.operations.lattices import MAX_NBEST, LatticeIn, LatticeSearchSettings
 from service.operations.operation import LISTS_AT_ONCE, Call, Cost, Operation
 from service.operations.rerank import MAX_COMPARED
-from service.operations.rerank_request import CandidateIn, Mixture, TunedModel, main_models
+from service.operations.rerank_request import CandidateIn, Mixture, ProposalSettings, TunedModel, main_models
 from service.schemas import with_examples
 from service.schemas.wire import (
     Forms,
@@ -276,7 +277,7 @@ class TuneRequest(TuneSettings, LatticeSearchSettings):
     """Candidate lists as for /v1/rerank, with references."""
     lattices: Annotated[list[ReferredLatticeIn], Field(min_length=1)] | None = None
     """Lattices as for /v1/lattices, with references, instead of `lists`. They are tuned on with one model, features of
-    /v1/lattices (default: all), and the length exponent 0."""
+    /v1/lattices (default: all, with those of proposals), and the length exponent 0."""
     nbest: Annotated[int, Field(ge=2, le=MAX_NBEST)] = 50
     """Number of texts that each search of a lattice adds to those tuned on."""
 
@@ -399,6 +400,7 @@ def tune_and_evaluate(
     *,
     models_of: Callable[[int], ScoringModels] | None = None,
     searched: Callable[[], None] = lambda: None,
+    proposes: bool = True,
 ) -> Work[Any, tuple[TuningOutcome, TuneReply]]:
     """Learn corrections if requested, search for weights and evaluate them.
 
@@ -410,6 +412,7 @@ def tune_and_evaluate(
         models_of: scoring models of a fold's lists; None for `models`.
         limits: of one text with its context.
         searched: called after each resample, at most `settings.search.num_resamples` times.
+        proposes: False if the lists have the candidates of proposals already.
 
     Raises:
         InputError: no list has references, a feature is missing, or lists are too few.
@@ -424,7 +427,8 @@ def tune_and_evaluate(
             learnt_from = yield from with_closest_forms(learnt_from, forms)
         counts = yield from count_corrections(learnt_from, folds)
     models_of = models_of or (lambda _: models)
-    referenced = yield from propose_by_fold(settings, referenced, folds, counts, models_of, limits)
+    if proposes:
+        referenced = yield from propose_by_fold(settings, referenced, folds, counts, models_of, limits)
     of_numbers = dict(zip(numbers.tolist(), referenced, strict=True))
     lists = [of_numbers.get(n, one) for n, one in enumerate(lists)]
     corrections = (yield from learn_corrections(counts)) if counts else []
@@ -483,8 +487,10 @@ def lattice_settings(given: TuneSettings) -> TuneSettings:
     """
     from models.lattices.graph import PATH_FEATURES  # compiled code
 
-    features, defaults = [*PATH_FEATURES, *PhraseList(given.phrases).features], TuneSettings()
-    for_lists = ("given_only", "mixture", "models", "form", "corrections", "propose", "forms")
+    phrases, defaults = PhraseList(given.phrases), TuneSettings()
+    sources = ProposalSettings(None, phrases if given.propose else NO_PHRASES, given.forms)
+    features = [*PATH_FEATURES, *phrases.features, *sources.path_weights({})]
+    for_lists = ("given_only", "mixture", "models", "form", "corrections")
     wrong = {name: getattr(given, name) != getattr(defaults, name) for name in for_lists}
     chosen = features if given.features is None else given.features
     wrong["features"] = not {*features}.issuperset(chosen)
@@ -520,38 +526,44 @@ def tune_on_lattices(
         InputError: the lattices are too few.
         UnsupportedError: a model reads backward, or its tokenizer does not separate words.
     """
-    from models.lattices.graph import LabelTokenizer, PathWeights, tuned_weights
-    from models.lattices.rescoring import features_of, find_nbest, rescore_in_steps
+    from models.lattices.graph import PathWeights, tuned_weights
+    from models.lattices.proposals import rescore_with_proposals
+    from models.lattices.rescoring import find_candidates
 
     settings = job.settings.search
     lists = [CandidateList(one.name, "", (), one.references) for one in lattices]
     job.settings.metric_of(lists)  # refuses a wrong normaliser now
     folds = assign_folds(lists, folds=settings.folds, seed=settings.seed)
     phrases = PhraseList(job.settings.phrases)
-    weights_of = partial(tuned_weights, phrases=phrases.features)
-    untuned = partial(PathWeights.of, {}, phrases=phrases.features)
+    sources = ProposalSettings(None, phrases if job.settings.propose else NO_PHRASES, job.settings.forms)
+    unused = sources.path_weights({})  # of tuned weights those of features left out are 0
+    weights_of = partial(tuned_weights, phrases=phrases.features, proposals=unused)
+    own = {name: DEFAULT_WEIGHTS[name] for name in unused if name in (job.settings.features or ())}
+    untuned = partial(PathWeights.of, {}, phrases=phrases.features, proposals=unused | own)
     num_arcs = np.array([one.num_arcs for one in lattices])
     found = [dict[str, Candidate]() for _ in lattices]  # by text; with the latest features
 
-    def search_all(number: int, weights: "Sequence[tuple[int, LatticeWeights]]") -> Work[Any, int]:
-        """Search the lattices of folds with weights; count the new strings."""
+    def search_all(
+        number: int, searches: "Sequence[tuple[int, tuple[LatticeWeights, ProposalSettings]]]"
+    ) -> Work[Any, int]:
+        """Search the lattices of folds with weights and proposals; count the new strings."""
         num_before = sum(map(len, found))
-        for fold, of_fold in weights:
+        for fold, (of_fold, proposals) in searches:
             watch(f"round {number}: searching lattices", fold, settings.folds)
-            own, model = np.flatnonzero(folds == fold), job.models_of(fold).parts[0]
+            own, models = np.flatnonzero(folds == fold), job.models_of(fold)
+            proposers = proposals.proposers(models)
             for run in runs_by_cost(num_arcs[own], _ARCS_AT_ONCE):
                 some = [lattices[i] for i in own[run]]
-                rescored = yield from rescore_in_steps(
+                rescored = yield from rescore_with_proposals(
                     some,
-                    model.model,
-                    model.derived(LabelTokenizer.of),
-                    weights=[of_fold(one.scales) for one in some],
+                    models.parts[0],
+                    weights=of_fold,
                     search=search,
                     phrases=phrases,
+                    proposers=proposers,
                 )
                 for i, one in zip(own[run], rescored, strict=True):
-                    paths = yield from find_nbest(one, nbest)
-                    candidates = map(Candidate, [path.text for path in paths], features_of(one, paths))
+                    candidates = yield from find_candidates(one, nbest)
                     found[i] |= {candidate.text: candidate for candidate in candidates}
         return sum(map(len, found)) - num_before
 
@@ -567,19 +579,25 @@ def tune_on_lattices(
             offsets = offsets_of(referenced)
             return ListFeatures((), np.zeros((int(offsets[-1]), 0)), offsets)
 
-        return tune_and_evaluate(given, job.models, lists, no_features, limits, searched=searched)
+        return tune_and_evaluate(
+            given, job.models, lists, no_features, limits, searched=searched, proposes=False
+        )
 
     # the first strings are too few to prove a gain
     exploring = TuneSettings.model_validate(job.settings.model_dump() | {"max_p_value": 1.0})
-    first: list[LatticeWeights] = [weights_of({RANK: 1.0}), untuned]
+    # nothing is proposed in the first pass
+    first: list[tuple[LatticeWeights, ProposalSettings]] = [
+        (weights_of({RANK: 1.0}), ProposalSettings()),
+        (untuned, sources),
+    ]
     yield from search_all(1, [*itertools.product(range(settings.folds), first)])
     for number in range(1, max_rounds + 1):
         lists = [replace(one, candidates=(*own.values(),)) for one, own in zip(lists, found, strict=True)]
         tuned, _ = yield from tune(exploring, number)
         of_all = tuned.found.by_feature(tuned.data.problem.names)
         of_folds = [(of_all, fold.weights) for fold in tuned.figures.folds]
-        weights = [(fold, weights_of(one)) for fold, both in enumerate(of_folds) for one in both]
-        num_new = yield from search_all(number + 1, weights)
+        searches = [(fold, (weights_of(one), sources)) for fold, both in enumerate(of_folds) for one in both]
+        num_new = yield from search_all(number + 1, searches)
         if not num_new or sum(map(len, found)) >= max_strings:
             break
     tuned, reply = yield from tune(job.settings, number)

@@ -414,6 +414,18 @@ class LatticeWord:
 
 
 @dataclass(slots=True)
+class ProposedWords:
+    """Words that were proposed in place of others."""
+
+    heard: str
+    """words of the lattice."""
+    written: str
+    """words that replace them; empty for none."""
+    proposer: Literal["corrections", "phrases", "forms"]
+    """source of the replacement, as in /v1/rerank."""
+
+
+@dataclass(slots=True)
 class LatticePathResult:
     """One of the best texts of a lattice, with the path that spells it best."""
 
@@ -425,6 +437,8 @@ class LatticePathResult:
     """posterior probability of this path among all paths."""
     features: dict[str, float]
     """features by name."""
+    proposals: IfGiven[list[ProposedWords]] = field(default_factory=list)
+    """proposals in the text, in order."""
 
 
 @dataclass(slots=True)

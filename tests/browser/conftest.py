@@ -237,9 +237,10 @@ def picker(page):
 
 
 def hold_requests(page, address, times=None):
-    """Hold the requests of a page to an address, or the first `times`; return a function that waits for one and returns its route.
+    """Hold the requests of a page to an address, or the first `times`; return a function.
 
-    A request is told of before its route is, so `expect_request` alone does not say that there is a route.
+    The function waits for a request, of a text if given, and returns its route. A request is told of before its route
+    is, so `expect_request` alone does not say that there is a route.
     """
     held = []
 

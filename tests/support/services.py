@@ -65,6 +65,7 @@ def running(settings):
     with serving(app, settings) as url:
         while any(model.state == LoadState.LOADING for model in app.state.services.host.models.values()):
             time.sleep(0.005)
+        app.state.services.reloader._thread.submit(int).result()  # later than the log line about readiness
         yield Server(url, app)
 
 

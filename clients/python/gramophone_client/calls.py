@@ -500,12 +500,10 @@ class CorrectOptions(_ProposalOptions, total=False):
     timeout_ms: int
 
 
-class LatticeOptions(_ModelOptions, total=False):
+class LatticeOptions(_ProposalOptions, total=False):
     """Options of POST /v1/lattices."""
 
-    weights: Mapping[str, float]
-    profile: str
-    phrases: Sequence[PhraseEntry]
+    propose: bool
     wordlist: str
     nbest: int
     alternatives: int
@@ -513,7 +511,6 @@ class LatticeOptions(_ModelOptions, total=False):
     max_tokens_per_node: int
     beam: float
     recombination_order: int
-    timeout_ms: int
 
 
 class RestoreOptions(_ModelOptions, total=False):

@@ -307,6 +307,9 @@ class LatticePathResult(Reply):
     features: dict[str, float]
     """features by name."""
 
+    proposals: list[ProposedWords] = Field([], validate_default=True)
+    """proposals in the text, in order."""
+
 
 class LatticeResult(Reply):
     """The best texts of a lattice."""
@@ -501,6 +504,19 @@ class OpenedState(Reply):
 
     num_tokens: int
     """number of tokens read, without `<s>`."""
+
+
+class ProposedWords(Reply):
+    """Words that were proposed in place of others."""
+
+    heard: str
+    """words of the lattice."""
+
+    written: str
+    """words that replace them; empty for none."""
+
+    proposer: Literal["corrections", "phrases", "forms"]
+    """source of the replacement, as in /v1/rerank."""
 
 
 class QualityReply(Reply):

@@ -1876,6 +1876,11 @@ export interface components {
             features: {
                 [key: string]: number;
             };
+            /**
+             * Proposals
+             * @description proposals in the text, in order.
+             */
+            proposals?: components["schemas"]["ProposedWords"][];
         };
         /**
          * LatticeResult
@@ -2479,6 +2484,28 @@ export interface components {
              * @default 1
              */
             weight?: number;
+        };
+        /**
+         * ProposedWords
+         * @description Words that were proposed in place of others.
+         */
+        ProposedWords: {
+            /**
+             * Heard
+             * @description words of the lattice.
+             */
+            heard: string;
+            /**
+             * Written
+             * @description words that replace them; empty for none.
+             */
+            written: string;
+            /**
+             * Proposer
+             * @description source of the replacement, as in /v1/rerank.
+             * @enum {string}
+             */
+            proposer: "corrections" | "phrases" | "forms";
         };
         /**
          * QualityReply
@@ -5131,6 +5158,27 @@ export interface components {
          */
         LatticesRequest: {
             /**
+             * Propose
+             * @description True to propose phrases for words that are spelled nearly like them, split or joined in any way, with the
+             *     feature `distance`. Default: as in the profile, or false.
+             * @default null
+             */
+            propose?: boolean | null;
+            /**
+             * Forms
+             * @description Language (`en`, `de`, `pt_BR`, …) in which to propose other forms of numbers, money, times, abbreviations and
+             *     initials: written out, or in digits; in other languages than English, of whole numbers. The features are `spoken`,
+             *     `written`, `spelling` and `letters`. Needs the extra `speech`. Default: as in the profile, or none.
+             * @default null
+             */
+            forms?: string | null;
+            /**
+             * Corrections
+             * @description Replacements to propose, with the feature `correction`. Default: those of the profile.
+             * @default null
+             */
+            corrections?: components["schemas"]["GivenCorrection"][] | null;
+            /**
              * Max Tokens Per Node
              * @description Maximum hypotheses kept per node of a lattice.
              * @default 64
@@ -5174,8 +5222,9 @@ export interface components {
             } | null;
             /**
              * Weights
-             * @description Signed weights of the features `am`, `old_lm`, `lm`, `words`, `unk` and `phrases`. Default: those of the profile,
-             *     else the scales in the lattice, 1 for `am` and `lm` without any, and 10 for phrases.
+             * @description Signed weights of the features `am`, `old_lm`, `lm`, `words`, `unk`, `phrases` and those of proposals. Default:
+             *     those of the profile, else the scales in the lattice, 1 for `am` and `lm` without any, 10 for phrases, and for
+             *     proposals those of /v1/rerank times that of `lm`.
              * @default null
              */
             weights?: {
@@ -5815,6 +5864,27 @@ export interface components {
          */
         RerankRequest: {
             /**
+             * Propose
+             * @description True to propose phrases for words that are spelled nearly like them, split or joined in any way, with the
+             *     feature `distance`. Default: as in the profile, or false.
+             * @default null
+             */
+            propose?: boolean | null;
+            /**
+             * Forms
+             * @description Language (`en`, `de`, `pt_BR`, …) in which to propose other forms of numbers, money, times, abbreviations and
+             *     initials: written out, or in digits; in other languages than English, of whole numbers. The features are `spoken`,
+             *     `written`, `spelling` and `letters`. Needs the extra `speech`. Default: as in the profile, or none.
+             * @default null
+             */
+            forms?: string | null;
+            /**
+             * Corrections
+             * @description Replacements to propose, with the feature `correction`. Default: those of the profile.
+             * @default null
+             */
+            corrections?: components["schemas"]["GivenCorrection"][] | null;
+            /**
              * Timeout Ms
              * @description Time limit in milliseconds, after which the reply is 504; the service's own limit also applies.
              * @default null
@@ -5876,27 +5946,6 @@ export interface components {
              * @default null
              */
             profile?: string | null;
-            /**
-             * Propose
-             * @description True to propose phrases for words that are spelled nearly like them, split or joined in any way. Lists get
-             *     further candidates made of the proposals, with the feature `distance`. Default: as in the profile, or false.
-             * @default null
-             */
-            propose?: boolean | null;
-            /**
-             * Forms
-             * @description Language (`en`, `de`, `pt_BR`, …) in which to propose other forms of numbers, money, times, abbreviations and
-             *     initials: written out, or in digits; in other languages than English, of whole numbers. The features are `spoken`,
-             *     `written`, `spelling` and `letters`. Needs the extra `speech`. Default: as in the profile, or none.
-             * @default null
-             */
-            forms?: string | null;
-            /**
-             * Corrections
-             * @description Replacements to propose, with the feature `correction`. Default: those of the profile.
-             * @default null
-             */
-            corrections?: components["schemas"]["GivenCorrection"][] | null;
             /**
              * Length Exponent
              * @description Exponent of the length normalisation: `lm` is the sum of the tokens' log-probabilities / tokens ** exponent, so
@@ -6539,7 +6588,7 @@ export interface components {
             /**
              * Lattices
              * @description Lattices as for /v1/lattices, with references, instead of `lists`. They are tuned on with one model, features of
-             *     /v1/lattices (default: all), and the length exponent 0.
+             *     /v1/lattices (default: all, with those of proposals), and the length exponent 0.
              * @default null
              */
             lattices?: components["schemas"]["ReferredLatticeIn"][] | null;
@@ -6811,6 +6860,19 @@ export interface operations {
     rerank_lists_v1_rerank_post: {
         parameters: {
             query?: {
+                /**
+                 * @description For JSON lines. True to propose phrases for words that are spelled nearly like them, split or joined in any way, with the
+                 *     feature `distance`. Default: as in the profile, or false.
+                 */
+                propose?: boolean | null;
+                /**
+                 * @description For JSON lines. Language (`en`, `de`, `pt_BR`, …) in which to propose other forms of numbers, money, times, abbreviations and
+                 *     initials: written out, or in digits; in other languages than English, of whole numbers. The features are `spoken`,
+                 *     `written`, `spelling` and `letters`. Needs the extra `speech`. Default: as in the profile, or none.
+                 */
+                forms?: string | null;
+                /** @description For JSON lines. Replacements to propose, with the feature `correction`. Default: those of the profile. */
+                corrections?: components["schemas"]["GivenCorrection"][] | null;
                 /** @description For JSON lines. Time limit in milliseconds, after which the reply is 504; the service's own limit also applies. */
                 timeout_ms?: number | null;
                 /** @description For JSON lines. Model: `name`, `name@7` or `name@champion`; the service's default if omitted. */
@@ -6848,19 +6910,6 @@ export interface operations {
                  *     scores, and `tuned_on` of the reply names the former.
                  */
                 profile?: string | null;
-                /**
-                 * @description For JSON lines. True to propose phrases for words that are spelled nearly like them, split or joined in any way. Lists get
-                 *     further candidates made of the proposals, with the feature `distance`. Default: as in the profile, or false.
-                 */
-                propose?: boolean | null;
-                /**
-                 * @description For JSON lines. Language (`en`, `de`, `pt_BR`, …) in which to propose other forms of numbers, money, times, abbreviations and
-                 *     initials: written out, or in digits; in other languages than English, of whole numbers. The features are `spoken`,
-                 *     `written`, `spelling` and `letters`. Needs the extra `speech`. Default: as in the profile, or none.
-                 */
-                forms?: string | null;
-                /** @description For JSON lines. Replacements to propose, with the feature `correction`. Default: those of the profile. */
-                corrections?: components["schemas"]["GivenCorrection"][] | null;
                 /**
                  * @description For JSON lines. Exponent of the length normalisation: `lm` is the sum of the tokens' log-probabilities / tokens ** exponent, so
                  *     0 (default) gives the sum and 1 the mean. If it is not 0, the feature `lm_sum` is the sum.
@@ -7042,6 +7091,19 @@ export interface operations {
     rescore_lattices_v1_lattices_post: {
         parameters: {
             query?: {
+                /**
+                 * @description For JSON lines. True to propose phrases for words that are spelled nearly like them, split or joined in any way, with the
+                 *     feature `distance`. Default: as in the profile, or false.
+                 */
+                propose?: boolean | null;
+                /**
+                 * @description For JSON lines. Language (`en`, `de`, `pt_BR`, …) in which to propose other forms of numbers, money, times, abbreviations and
+                 *     initials: written out, or in digits; in other languages than English, of whole numbers. The features are `spoken`,
+                 *     `written`, `spelling` and `letters`. Needs the extra `speech`. Default: as in the profile, or none.
+                 */
+                forms?: string | null;
+                /** @description For JSON lines. Replacements to propose, with the feature `correction`. Default: those of the profile. */
+                corrections?: components["schemas"]["GivenCorrection"][] | null;
                 /** @description For JSON lines. Maximum hypotheses kept per node of a lattice. */
                 max_tokens_per_node?: number;
                 /** @description For JSON lines. Drop hypotheses that score lower by more than this; none by default. */
@@ -7063,8 +7125,9 @@ export interface operations {
                     };
                 } | null;
                 /**
-                 * @description For JSON lines. Signed weights of the features `am`, `old_lm`, `lm`, `words`, `unk` and `phrases`. Default: those of the profile,
-                 *     else the scales in the lattice, 1 for `am` and `lm` without any, and 10 for phrases. Format: `lm=0.7,am=1`.
+                 * @description For JSON lines. Signed weights of the features `am`, `old_lm`, `lm`, `words`, `unk`, `phrases` and those of proposals. Default:
+                 *     those of the profile, else the scales in the lattice, 1 for `am` and `lm` without any, 10 for phrases, and for
+                 *     proposals those of /v1/rerank times that of `lm`. Format: `lm=0.7,am=1`.
                  */
                 weights?: string;
                 /** @description For JSON lines. Name of weights and phrases stored by `gramophone tune`; `weights` and `phrases` take precedence. */

@@ -1,6 +1,7 @@
 """POST /v1/lattices: the forms of a lattice, the command's results, posteriors, streams, errors."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ ARCS = [
 ]
 CONFUSIONS = [[{"text": WORDS[0]}], [{"text": WORDS[1], "logprob": -0.2}, {"text": "", "logprob": -1.7}]]
 LINES = {"content-type": "application/x-ndjson"}
+ABOUT = {"metric": "wer", "signature": "", "decision": "tuned", "figures": {}, "created": "2026-01-01"}
 
 
 def ask(http, lattices, **settings):
@@ -56,9 +58,10 @@ def lattices():
 def test_texts_are_those_of_the_command(http, reranking_registry, lattices, model, settings):
     loaded = load_published(reranking_registry, model, "cpu", "auto")
     search = LatticeSearch(**settings)
+    weights = PathWeights(am=0.5, lm=0.8)
     want = [
         [(one.text, one.features) for one in nbest_candidates(rescored, 5).candidates]
-        for rescored in rescore_lattices(loaded, lattices, lambda _: PathWeights(am=0.5, lm=0.8), search)
+        for rescored in rescore_lattices(loaded, lattices, weights=lambda _: weights, search=search)
     ]
     given = [{"arcs": as_arcs(one)} for one in lattices]
     got = rescore(http, given, model=model, weights={"am": 0.5, "lm": 0.8}, nbest=5, **settings)
@@ -133,12 +136,8 @@ def test_a_profile_gives_model_and_weights(http, reranking_registry):
     profile = Profile(
         name="lattice-weights",
         weights={"am": 3.0, "lm": 0.5},
-        metric="wer",
-        signature="",
         models=[ProfileModel(name="", address="lstm@1", weight=1.0)],
-        decision="tuned",
-        figures={},
-        created="2026-01-01T00:00:00+00:00",
+        **ABOUT,
     )
     ProfileStore(reranking_registry).write(profile)
     answer = ask(http, [{"arcs": ARCS}], profile="lattice-weights").json()
@@ -251,3 +250,88 @@ def test_a_long_lattice_is_answered_in_time_in_proportion(http):
     [found] = ask(http, [{"confusions": places}], alternatives=1).json()["lattices"]
     assert len(found["words"]) == 10_000
     assert all(len(word["alternatives"]) == 1 for word in found["words"])
+
+
+MISHEARD = [[{"text": WORDS[0]}], [{"text": "gramofone"}, {"text": WORDS[1], "logprob": -3.0}]]
+PHRASES = [{"text": "gramophone"}]
+
+
+def test_phrases_are_proposed_for_words_spelled_nearly_alike(http):
+    (plain,) = rescore(http, [{"confusions": MISHEARD}], phrases=PHRASES, nbest=5)
+    assert "proposals" not in plain["nbest"][0]
+    (found,) = rescore(http, [{"confusions": MISHEARD}], phrases=PHRASES, propose=True, nbest=5)
+    assert found["text"] == f"{WORDS[0]} gramophone"
+    best = found["nbest"][0]
+    assert best["proposals"] == [{"heard": "gramofone", "written": "gramophone", "proposer": "phrases"}]
+    assert best["features"]["distance"] > 0
+    others = {one["text"] for one in found["words"][1]["alternatives"]}
+    assert "gramofone" in others
+    assert {one["text"] for one in plain["nbest"]} < {one["text"] for one in found["nbest"]}
+
+
+def test_a_text_alone_becomes_what_re_ranking_makes_of_it(http):
+    text = f"{WORDS[0]} gramofone 1986 {WORDS[2]}"
+    settings = {
+        "phrases": PHRASES,
+        "propose": True,
+        "forms": "en",
+        "corrections": [{"heard": WORDS[2], "written": f"{WORDS[3]} {WORDS[4]}", "logprob": 6.0}],
+        "weights": {"lm": 0.3, "phrases": 2.0, "spoken": 5.0},
+    }
+    lists = [{"candidates": [{"text": text}]}]
+    reply = http.post("/v1/rerank", json={"lists": lists, "model": "new", **settings}).json()["lists"][0]
+    settings["weights"]["am"] = 0.0
+    (found,) = rescore(http, [{"confusions": [[{"text": text}]]}], model="new", nbest=30, **settings)
+    best = reply["ranking"][0]
+    assert re.fullmatch(rf"{WORDS[0]} gramophone [a-z ]*eighty[ -]six {WORDS[3]} {WORDS[4]}", best["text"])
+    made = [{name: one[name] for name in ("heard", "written", "proposer")} for one in best["corrections"]]
+    same = next(one for one in found["nbest"] if one["text"] == best["text"])
+    assert same["proposals"] == made
+    assert same["total"] == found["nbest"][0]["total"] == pytest.approx(best["total"], abs=1e-3)
+
+
+def test_lines_propose_what_a_body_does(http):
+    settings = {"phrases": PHRASES, "corrections": [{"heard": WORDS[0], "written": WORDS[5]}]}
+    body = rescore(http, [{"confusions": MISHEARD}] * 2, propose=True, nbest=3, **settings)
+    params = {name: json.dumps(value) for name, value in settings.items()}
+    lines = "\n".join([json.dumps({"confusions": MISHEARD})] * 2)
+    answer = http.post(
+        "/v1/lattices", params={"propose": True, "nbest": 3, **params}, content=lines, headers=LINES
+    )
+    assert [json.loads(line) for line in answer.text.splitlines()] == body
+
+
+def test_a_profile_proposes_unless_the_request_says_otherwise(http, reranking_registry):
+    profile = Profile(
+        name="proposing",
+        models=[ProfileModel(name="", address="new@1", weight=1.0)],
+        weights={"lm": 1.0, "phrases": 10.0, "distance": 8.0},
+        phrases=[{"text": "gramophone"}],
+        propose=True,
+        **ABOUT,
+    )
+    ProfileStore(reranking_registry).write(profile)
+    (found,) = rescore(http, [{"confusions": MISHEARD}], profile="proposing")
+    assert found["text"].endswith("gramophone")
+    (plain,) = rescore(http, [{"confusions": MISHEARD}], profile="proposing", propose=False)
+    assert "gramophone" not in plain["text"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "param", "said"),
+    [
+        ({"forms": "xx"}, "forms", "xx"),
+        ({"corrections": [{"heard": "", "written": "a"}]}, "corrections[0].heard", "0 words"),
+        (
+            {"corrections": [{"heard": "a", "written": "b", "logprob": 101}]},
+            "corrections[0].logprob",
+            "is 101",
+        ),
+        ({"propose": "maybe"}, "propose", "'maybe'"),
+        ({"weights": {"distance": 1.0}}, "weights.distance", "is not a feature of a path"),
+    ],
+)
+def test_wrong_proposals_are_refused_by_name(http, settings, param, said):
+    answer = ask(http, [{"confusions": MISHEARD}], **settings)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"], said in error["message"]) == (400, param, True), error

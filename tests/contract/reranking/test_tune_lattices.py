@@ -179,7 +179,6 @@ def test_a_wrong_lattice_is_refused_by_name(tune, lattice, param, said):
         ({"mixture": [{"model": "new", "weight": 1.0}]}, "mixture", "lattices are tuned on with one model"),
         ({"models": [{"model": "old", "name": "old"}]}, "models", "lattices are tuned on with one model"),
         ({"corrections": True}, "corrections", "is True; lattices are tuned on with one model"),
-        ({"propose": True}, "propose", "is True; lattices are tuned on with one model"),
         ({"model": "backward"}, "model", "reads from right to left"),
         ({"model": "chars"}, "model", "use a model with a word or SentencePiece tokenizer"),
     ],
@@ -204,3 +203,24 @@ def test_numbers_that_are_not_finite_are_refused(http, number):
     answer = http.post("/v1/rerank/tune", content=body, headers={"content-type": "application/json"})
     param = "lattices[0].confusions[0][0].logprob"
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
+
+
+def test_weights_of_proposals_are_tuned_and_used(http, tune, command, reranking_registry):
+    rng, given = np.random.default_rng(2), []
+    for number in range(24):
+        right = [WORDS[word] for word in (np.cumsum(rng.integers(0, 5, 4)) % len(WORDS))]
+        heard = [
+            "gramofone" if place == number % 4 and number % 3 else word for place, word in enumerate(right)
+        ]
+        arcs = [Arc(place, place + 1, word, 0.0, 0.0) for place, word in enumerate(heard)]
+        lattice = build_lattice(arcs, name=f"u{number:02}", start=0, end=4, times=np.full(5, np.nan))
+        reference = " ".join(word.replace("gramofone", "gramophone") for word in heard)
+        given.append({"slf": format_slf(lattice), "reference": reference})
+    settings = {"phrases": [{"text": "gramophone"}], "propose": True}
+    reply = tune(given, model="new", **settings)
+    assert reply["decision"] == "tuned", reply["reason"]
+    assert (reply["tuned"], reply["baseline"] > 0, reply["profile"]["propose"]) == (0.0, True, True)
+    ProfileStore(reranking_registry).write(ProfileBody.model_validate(reply["profile"]).profile("of-names"))
+    bare = [without_reference(one) for one in given]
+    found = http.post("/v1/lattices", json={"lattices": bare, "profile": "of-names"}).json()["lattices"]
+    assert [one["text"] for one in found] == [one["reference"] for one in given]

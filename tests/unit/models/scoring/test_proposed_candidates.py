@@ -27,8 +27,8 @@ from models.scoring import proposed_candidates
 from models.scoring.candidate_features import ScoringModels, score_candidates
 from models.scoring.proposed_candidates import (
     WINDOW_WORDS,
+    ProposalSource,
     _gains,
-    _Source,
     make_proposers,
     propose_candidates,
     untuned_weights,
@@ -113,7 +113,7 @@ def test_gains_in_windows_are_differences_of_the_totals_of_whole_texts(order, se
         Proposal(int(b), int(b + n), " ".join(words_of(rng, m)), "correction", float(rng.normal()), 0.0)
         for b, n, m in zip(begins, (1, 2, 1), (1, 3, 0), strict=True)
     ]
-    work = _gains([_Source(words, proposals)], models(order), WEIGHTING, limits(), PhraseList(()))
+    work = _gains([ProposalSource(words, proposals)], models(order), WEIGHTING, limits(), PhraseList(()))
     (gains,) = run_to_completion(work)
     texts = [" ".join(words), *(replaced(words, one) for one in proposals), replaced(words, *proposals)]
     before, *after, all_of_them = totals(models(order), texts, WEIGHTING)
@@ -127,7 +127,7 @@ def test_gains_in_windows_are_differences_of_the_totals_of_whole_texts(order, se
 def test_the_gain_of_a_phrase_counts_its_weight():
     phrases = PhraseList([Phrase(text="w5 w6", weight=3.0)])
     weighting = LogLinearModel(weights={"lm": 1.0, "phrases": 10.0})
-    source = _Source(["w1", "other"], [Proposal(0, 2, "w5 w6", "distance", 0.0, 0.0)])
+    source = ProposalSource(["w1", "other"], [Proposal(0, 2, "w5 w6", "distance", 0.0, 0.0)])
     gains = [
         run_to_completion(_gains([source], models(), weighting, limits(), given))[0][0]
         for given in (phrases, PhraseList(()))
@@ -280,7 +280,7 @@ def test_windows_are_the_words_around_a_proposal_and_equal_ones_are_read_once():
         Proposal(10, 11, "y", "correction", 0.0, 0.0),
         Proposal(0, 2, "", "correction", 0.0, 0.0),
     ]
-    texts, before, after = _Source(words, proposals).windows()
+    texts, before, after = ProposalSource(words, proposals).windows()
     assert texts[before[0]] == "w6 w7 w8 w9 w10 w11 w12 w13 w14"
     assert texts[after[1]] == "w6 w7 w8 w9 y w11 w12 w13 w14"
     assert (texts[before[2]], texts[after[2]]) == ("w0 w1 w2 w3 w4 w5", "w2 w3 w4 w5")

@@ -90,6 +90,16 @@ def test_given_weights_count_instead_of_the_lattices(gramophone, slf):
     assert (code, json.loads(out)["candidates"][0]["text"]) == (0, "b")
 
 
+def test_phrases_are_proposed_for_words_of_lattices(gramophone, slf, tmp_path):
+    slf.write_text(SLF.replace("W=b", "W=gramofone"))
+    (tmp_path / "names").write_text("gramophone\n")
+    options = ("--phrases", tmp_path / "names", "--output-format", "text")
+    code, out, _ = gramophone(slf, *options)
+    assert (code, "gramophone" in out) == (0, False)
+    code, out, _ = gramophone(slf, *options, "--propose")
+    assert (code, "gramophone" in out) == (0, True)
+
+
 def test_bad_lattices_are_told_and_the_others_are_rescored(gramophone, kaldi):
     code, out, err = gramophone(*kaldi, "--output-format", "text")
     assert (code, out) == (0, "one a b\nthree b\n")

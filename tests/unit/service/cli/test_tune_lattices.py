@@ -9,7 +9,7 @@ import pytest
 
 from models.calls import run_to_completion
 from models.lattices.formats import format_kaldi, format_slf
-from models.lattices.graph import PATH_FEATURES, PathWeights, tuned_weights
+from models.lattices.graph import PATH_FEATURES, tuned_weights
 from models.lattices.lattice import Arc, build_lattice
 from models.lattices.rescoring import nbest_candidates
 from models.lattices.token_passing import LatticeSearch
@@ -130,7 +130,7 @@ def watch_nothing(_what, _done, _total):
 def best_texts(loaded, lattices, weights):
     return [
         nbest_candidates(one, 1).candidates[0].text
-        for one in rescore_lattices(loaded, lattices, weights, SEARCH)
+        for one in rescore_lattices(loaded, lattices, weights=weights, search=SEARCH)
     ]
 
 
@@ -187,7 +187,7 @@ def test_the_held_out_score_is_that_of_searching_the_held_out_lattices(folder, r
     for number, fold in enumerate(reply.folds):
         own = [referred[i] for i in np.flatnonzero(folds == number)]
         assert wer(best_texts(loaded, own, tuned_weights(fold.weights)), own) == pytest.approx(fold.tuned)
-    first = best_texts(loaded, referred, PathWeights.first_pass)
+    first = best_texts(loaded, referred, tuned_weights({"rank": 1.0}))
     assert wer(first, referred) == pytest.approx(reply.baseline)
 
 
@@ -195,7 +195,7 @@ def test_a_search_that_finds_every_string_is_tuning_on_complete_lists(folder, re
     _, found = tune_lattices(folder, referred, nbest=100, max_rounds=1)
     loaded = load_published(folder / "reg", "small", "cpu", "auto")
     lists = []
-    for one in rescore_lattices(loaded, referred, PathWeights.first_pass, SEARCH):
+    for one in rescore_lattices(loaded, referred, weights=tuned_weights({"rank": 1.0}), search=SEARCH):
         complete = nbest_candidates(one, 100)
         given = (
             Candidate(c.text, {name: c.features[name] for name in ("am", "old_lm")})
@@ -262,7 +262,6 @@ def test_the_candidates_of_lattices_are_lists_for_tune_and_rerank(typed, folder,
         ({"options": ("--length-exponents", "0,1")}, "length_exponents is [0.0, 1.0]; lattices are tuned on with"),
         ({"options": ("--features", "am,phrases")}, "features is ['am', 'phrases']; lattices are tuned on with"),
         ({"options": ("--beam-size", 3)}, "beam_size, scores and corrections are for n-best lists only"),
-        ({"options": ("--propose",)}, "propose is True; lattices are tuned on with one model"),
         ({"options": ("--corrections",)}, "beam_size, scores and corrections are for n-best lists only"),
         ({"options": ("--max-tokens-per-node", 0)}, "max_tokens_per_node is 0"),
         ({"options": ("--metric", "bleu", "--normaliser", "lower")}, "normaliser is 'lower'"),
