@@ -27,6 +27,7 @@ Float64s: TypeAlias = npt.NDArray[np.float64]
 Int32s: TypeAlias = npt.NDArray[np.int32]
 Int64s: TypeAlias = npt.NDArray[np.int64]
 UInt8s: TypeAlias = npt.NDArray[np.uint8]
+UInt16s: TypeAlias = npt.NDArray[np.uint16]
 UInt32s: TypeAlias = npt.NDArray[np.uint32]
 UInt64s: TypeAlias = npt.NDArray[np.uint64]
 

@@ -78,6 +78,7 @@ ALL_GROUPS = (
             *_CACHE.names,
             *WORDS.names,
             *PIECES.names,
+            "models.completion.beginnings",
             "models.reranking.metrics.ngram_overlap",
             "models.reranking.similar_phrases",
             "models.reranking.tuning.envelope",

@@ -3,7 +3,7 @@
 import threading
 from collections import OrderedDict
 from dataclasses import fields, is_dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -161,13 +161,22 @@ class NextTokenEntry(NamedTuple):
     longer: Readings | None = None
 
 
-class NextTokenCache(LimitedCache[str, NextTokenEntry]):
+ContextKey: TypeAlias = str | tuple[str, str]
+"""Text before the caret, after the lines before it if any are read."""
+
+
+def context_key(context: str, before: str) -> ContextKey:
+    """Return the key of a context and the lines before it."""
+    return (before, context) if before else context
+
+
+class NextTokenCache(LimitedCache[ContextKey, NextTokenEntry]):
     """LRU cache of next-token distributions by text: every keystroke in a word needs the same."""
 
-    def put(self, text: str, entry: NextTokenEntry) -> None:
+    def put(self, key: ContextKey, entry: NextTokenEntry) -> None:
         """Cache an entry; of the readings of longer texts, at most `_MAX_SHARE` of the cache."""
-        size = 4 * len(text) + state_bytes(entry.state) + entry.log_probs.nbytes + _OVERHEAD_BYTES
+        size = 4 * len("".join(key)) + state_bytes(entry.state) + entry.log_probs.nbytes + _OVERHEAD_BYTES
         longer = 0 if entry.longer is None else entry.longer.num_bytes
         if longer > self._max_bytes * _MAX_SHARE:
             entry, longer = entry._replace(longer=Readings()), 0
-        self.insert(text, entry, size + longer)
+        self.insert(key, entry, size + longer)

@@ -17,7 +17,7 @@ from models.checkpoint.manifest import check_name, version_address
 from models.checkpoint.precision import FLOAT32, check_precision
 from models.checkpoint.registry import Address, open_registry
 from models.checkpoint.registry_interface import Registry
-from models.completion.prefix import MAX_EDITS
+from models.completion.corrections import MAX_EDITS
 from models.completion.ranking import RankingSettings
 from models.errors import InputError, ModelNotFoundError, require_package
 from models.files import atomic_writer

@@ -65,6 +65,8 @@ _SLIPS_SHARE = 0.05
 _WORDS_GAIN = 2.6
 """Mean of the table's probability relative to equal ones for vocabulary words one edit apart: 2.5 to 2.8
 by the frequencies of 10,000 to 300,000 words and codespell's misspellings. Real-word errors stay as frequent."""
+_MAX_EDITS = 2
+"""Maximum edits of a misspelling with a probability."""
 _MAX_FITTED_LETTERS = 40
 """Maximum letters of words for which the table is used."""
 
@@ -303,6 +305,19 @@ class ErrorRates:
         self._sums[:, 0], self._sums[0, 0] = inserted, 0  # at the end, and behind it
         two = (table.two_edits + _PRIOR_TWO_EDITS) / (table.one_edit + table.two_edits + _PRIOR_PAIRS)
         self._log_shares = np.log([1.0, 1 - two, two])
+
+    def gains(self, words: Sequence[tuple[str, str]], edits: Sequence[int]) -> Float64s:
+        """Return the probability of misspellings, typed and intended, relative to equally probable edits [N].
+
+        Their mean over a model's words is about 1; 1 for pairs without edits, or more than two.
+        """
+        counts = np.array(edits, np.uint8)
+        sizes = np.array([len(intended) for _, intended in words], np.float64)
+        # letters left out, swapped, replaced, added
+        num_typed = 2 * sizes - 1 + (_ALPHABET - 1) * sizes + _ALPHABET * (sizes + 1)
+        of_table = np.exp(self.log_probs(words, counts)) * (num_typed / _WORDS_GAIN) ** counts
+        mixed = _SLIPS_SHARE + (1 - _SLIPS_SHARE) * of_table
+        return np.where((counts > 0) & (counts <= _MAX_EDITS), mixed, 1.0)
 
     def log_probs(self, words: Sequence[tuple[str, str]], edits: UInt8s) -> Float64s:
         """Return ln P(typed | intended is misspelt) of pairs at one or two edits [N], by the likeliest edits.

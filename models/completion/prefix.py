@@ -1,16 +1,10 @@
-"""Typed prefix of a text: the word at its end, and corrected prefixes for typing errors."""
+"""Typed prefix of a text: the word at its end."""
 
 import re
 import unicodedata
-from collections.abc import Iterator
-from heapq import nlargest
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
-from models.arrays import FloatArray
-from models.completion.token_trie import MAX_LETTERS, LetterTable, TokenTrie, fold_case
+from models.completion.token_trie import TokenTrie
 from models.language_model import UNK
 from models.tokenizers import Tokenizer, WordTokenizer
 from models.words import JOINERS, last_word_start
@@ -29,23 +23,6 @@ _JOINED = re.compile(rf"\w[{JOINERS}]$")
 
 MAX_TAKEN_BYTES = 48
 """Maximum bytes taken back from a prompt: tokenisations multiply with the length."""
-
-EDIT_PENALTY = 0.01
-"""Factor of a prefix's probability per edit."""
-
-FIRST_LETTER_PENALTY = 0.1
-"""Further factor for another first letter, which is rarely mistyped."""
-
-LETTER_PROBABILITY = 0.1
-"""Assumed probability of a letter in a word, without a model call: 1 / perplexity."""
-
-MAX_EDITS = 2
-"""Maximum typing errors that completions correct in a prefix."""
-
-LETTERS_PER_EDIT = 2
-"""Minimum letters of a prefix per edit."""
-
-_MAX_MATCHES = 256
 
 
 class PrefixSplit(NamedTuple):
@@ -169,116 +146,3 @@ def join_words(phrase: str) -> str:
     for word in words:
         joined += " " * needs_space(joined, word) + word
     return joined
-
-
-class CorrectedPrefix(NamedTuple):
-    """Prefix that differs from the typed one.
-
-    Attributes:
-        spelled: its bytes, as for `CompletionSearch`.
-        edits: number of insertions, deletions, substitutions and transpositions.
-        penalty: assumed probability of the typing error; a factor of ranked completions' mass.
-        weight: penalty times the prefix's mass by the next token, for ranking prefixes.
-    """
-
-    spelled: bytes
-    edits: int
-    penalty: float
-    weight: float
-
-    @property
-    def text(self) -> str:
-        """Text of the prefix without the space."""
-        return self.spelled.decode(errors="replace").removeprefix(" ")
-
-
-def corrected_prefixes(
-    tokens: TokenTrie,
-    spelled: bytes,
-    log_probs: FloatArray,
-    edits: int,
-    *,
-    limit: int = 8,
-    ignore_case: bool = False,
-) -> list[CorrectedPrefix]:
-    """Return the most probable prefixes within some edits of the typed one, without it, best first.
-
-    At most one edit per two typed letters is allowed, and none in words of over about thirty letters. Only the
-    next token is used: if it spells only part of the prefix, the rest is assumed as typed. With character
-    tokens, therefore, only the first letter is corrected.
-
-    Args:
-        tokens: the model's token trie.
-        spelled: the typed prefix, as for `CompletionSearch`.
-        log_probs: log-probabilities of the next token after the context [V].
-        edits: maximum edits, at most 2.
-        limit: maximum prefixes.
-        ignore_case: ignore the case of letters.
-    """
-    spaced = spelled.startswith(b" ")
-    key = fold_case(spelled) if ignore_case else spelled
-    typed = key.decode(errors="replace").removeprefix(" ")
-    edits = min(edits, len(typed) // LETTERS_PER_EDIT)
-    if not edits or len(typed) > MAX_LETTERS - edits:
-        return []
-    table = tokens.letters(spaced=spaced, ignore_case=ignore_case)
-    masses = np.exp(log_probs.take(table.ids))
-    distances = table.distances(typed, edits)
-    texts = dict(_whole_prefix_matches(table, typed, distances, masses))
-    if not tokens.whole_words:
-        texts = dict(_partial_prefix_matches(table, typed, distances, masses)) | texts
-        texts = {text: found for text, found in texts.items() if not last_word_start(text)}
-    order = tokens.folded if ignore_case else tokens.exact
-    matches = []
-    for text, (distance, mass) in texts.items():
-        variant = (" " * spaced + text).encode()
-        reaching = float(np.exp(log_probs.take(order.with_prefix(variant))).sum())
-        penalty = EDIT_PENALTY**distance * (1.0 if text[0] == typed[0] else FIRST_LETTER_PENALTY)
-        matches.append(CorrectedPrefix(variant, distance, penalty, penalty * max(mass, reaching)))
-    return nlargest(limit, matches, key=lambda one: one.weight)
-
-
-def _whole_prefix_matches(
-    table: LetterTable, typed: str, distances: npt.NDArray[np.int8], masses: FloatArray
-) -> Iterator[tuple[str, tuple[int, float]]]:
-    """Yield token prefixes that can replace the typed one, with edits, no mass yet."""
-    size, edits = len(typed), distances.shape[1] - distances.shape[0]
-    # among equal distances prefer the typed length, then longer prefixes
-    lengths = sorted(range(size - edits, size + edits + 1), key=lambda length: (abs(length - size), -length))
-    # [K, N]; distances beyond a token's end are not smaller
-    cells = distances[size, lengths]
-    for token, which, distance in _best_matches(cells, masses, edits):
-        yield table.texts[token][: lengths[which]], (distance, 0.0)
-
-
-def _partial_prefix_matches(
-    table: LetterTable, typed: str, distances: npt.NDArray[np.int8], masses: FloatArray
-) -> Iterator[tuple[str, tuple[int, float]]]:
-    """Yield tokens that can replace part of the typed prefix, with the rest, edits and mass."""
-    size, edits = len(typed), distances.shape[1] - distances.shape[0]
-    offsets = sorted(range(-edits, edits + 1), key=abs)
-    # typed letters the token replaces [K, N]
-    num_typed = table.lengths + np.array(offsets)[:, None]
-    width = distances.shape[1] - 1
-    cells = distances[np.clip(num_typed, 0, size), np.minimum(table.lengths, width), np.arange(len(masses))]
-    cells[(num_typed < 1) | (num_typed >= size) | (table.lengths > width)] = edits + 1
-    num_left = np.maximum(size - table.lengths, 0)
-    reached = masses * LETTER_PROBABILITY ** num_left.astype(np.float32)
-    for token, which, distance in _best_matches(cells, reached, edits):
-        yield table.texts[token] + typed[num_typed[which, token] :], (distance, float(reached[token]))
-
-
-def _best_matches(
-    cells: npt.NDArray[np.int8], masses: FloatArray, edits: int
-) -> Iterator[tuple[int, int, int]]:
-    """Yield the most probable tokens at 1 to `edits` edits: column, row of least distance, distance.
-
-    `cells` has the edits of each reading of a token [K, N].
-    """
-    nearest = cells.min(axis=0)
-    columns = np.flatnonzero((nearest > 0) & (nearest <= edits))
-    ranks = masses[columns] * EDIT_PENALTY ** nearest[columns].astype(np.float32)
-    best = np.argsort(-ranks, kind="stable")[:_MAX_MATCHES]
-    columns = columns[best[::-1]]  # the best last, so no other overwrites it
-    continuations = cells[:, columns].argmin(axis=0)
-    return zip(columns.tolist(), continuations.tolist(), nearest[columns].tolist(), strict=True)

@@ -11,31 +11,38 @@ they have capitals of their own.
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import chain, pairwise
 from operator import mul
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 from unicodedata import normalize
 
 import numpy as np
 
 from models.calls import Read, Steps, Work, map_in_steps, view
-from models.completion.prefix import (
+from models.completion.corrections import (
     EDIT_PENALTY,
     FIRST_LETTER_PENALTY,
     LETTERS_PER_EDIT,
     CorrectedPrefix,
-    PrefixSplit,
+    Gains,
+    KeyLetters,
     corrected_prefixes,
-    split_prefix,
+    letters_meant,
+    share_of,
 )
+from models.completion.following import NUM_WEIGHED, following_words, is_repeated, log_probs_of_following
+from models.completion.prefix import PrefixSplit, split_prefix
 from models.completion.search import CompletionSettings, Reading
-from models.completion.searches import Search, run_searches, start_search
+from models.completion.searches import Search, next_words, run_searches, start_search
 from models.completion.token_trie import as_one_word, fold_case
 from models.completion.user_model import (
+    NextWordModel,
     NextWordModels,
+    ScoredPhrase,
     UserModel,
     extend_phrases,
     next_word_models,
@@ -44,9 +51,9 @@ from models.completion.user_model import (
     sentence_words,
 )
 from models.errors import InputError
-from models.language_model import CONTROL_TOKENS, SCORES
+from models.language_model import CONTROL_TOKENS, SCORES, is_lookup
 from models.phrases import PhraseAutomaton
-from models.prefix_cache import NextTokenEntry
+from models.prefix_cache import NextTokenEntry, context_key
 from models.scoring.model_weights import WeightedModel, weights_after
 from models.scoring.sequences import predict_next
 from models.slots import MAX_MEMBER_WORDS
@@ -61,8 +68,8 @@ MAX_DICTIONARY_WORDS = 40_000
 """Maximum words of all dictionary entries together; entries may be phrases."""
 
 
-_MAX_CORRECTIONS = 8
-"""Maximum candidate prefixes for a mistyped one, the typed one included."""
+_MAX_CORRECTIONS, _MAX_MEANT = 8, 32
+"""Maximum candidate prefixes for a mistyped one, the typed one included; and those by keys, of a model of words."""
 
 _MAX_SPARE_COMPLETIONS = 256
 """Maximum extra completions to search for, in place of blocked ones."""
@@ -77,6 +84,30 @@ _WORD_AFTER_SPACE = re.compile(r"(?<!\S)\S+")
 _MIN_LOG_PROBABILITY = -80.0
 _MIN_PROBABILITY = 1e-12
 """Probability below which completions are never returned."""
+
+
+class TypingEvidence(NamedTuple):
+    """What is known besides the text before the caret on its line.
+
+    Attributes:
+        before: lines before it; empty if unknown.
+        after: text after the caret; empty if unknown.
+        keys: probabilities of the letters meant by each character of the typed prefix; none if it is certain.
+        gains: probability of typing errors by model address, relative to equally probable ones.
+    """
+
+    before: str = ""
+    after: str = ""
+    keys: Sequence[KeyLetters] = ()
+    gains: Mapping[str, Gains] = MappingProxyType({})
+
+    def lines_read(self, loaded: TextModel) -> str:
+        """Return the earlier lines that a model reads; none if it begins each line anew, as n-gram models do."""
+        return "" if is_lookup(loaded.model) else self.before
+
+
+NO_EVIDENCE = TypingEvidence()
+"""The line up to the caret is all that is known."""
 
 _PrefixSearch: TypeAlias = tuple[CorrectedPrefix, Search]
 """A possibly intended prefix, and the search for words that begin with it."""
@@ -133,6 +164,7 @@ def _add_user_completions(
     given: str,
     settings: RankingSettings,
     typed: PrefixSplit,
+    keys: Sequence[KeyLetters],
     models: Sequence[UserModel | WordList],
     limit: int,
     previous: str,
@@ -147,17 +179,7 @@ def _add_user_completions(
     if not after:
         return 0.0
     yield None
-    edits, any_case = dict[str, int](), settings.ignore_case
-    if settings.fuzzy:
-        edits, others = yield from after.fuzzy_matches(
-            typed.prefix, settings.fuzzy, ignore_case=any_case, limit=limit
-        )
-        mass, likeliest = yield from after.rate(edits, limit, lambda word: _penalty(word, edits[word], typed))
-        mass += others
-    else:
-        mass, likeliest = yield from after.words_with_prefix(
-            typed.prefix, plain_form(typed.prefix), ignore_case=any_case, limit=limit
-        )
+    mass, likeliest, edits, penalty_of = yield from _likely_user_words(after, settings, typed, keys, limit)
     longer = yield from extend_phrases(words, likeliest, settings.max_words, limit)
 
     for number, (text, _) in enumerate((*likeliest, *longer), start=1):
@@ -171,12 +193,47 @@ def _add_user_completions(
         if not number % _COMPLETIONS_PER_STEP:
             yield None
         parts = text.split()
-        if one.is_complete and parts and (not settings.fuzzy or parts[0] in edits):
-            penalty = _penalty(parts[0], edits.get(parts[0], 0), typed)
+        if one.is_complete and parts and (penalty := penalty_of(parts[0])):
             one.of_user = penalty * phrase_probability(words, previous, parts)
     begun = yield from _begun_words(given, settings, typed, words, limit)
     completions.update((one.text, one) for one in begun)
     return mass + math.fsum(one.of_user for one in begun)
+
+
+def _likely_user_words(
+    after: NextWordModel,
+    settings: RankingSettings,
+    typed: PrefixSplit,
+    keys: Sequence[KeyLetters],
+    limit: int,
+) -> Steps[tuple[float, list[ScoredPhrase], dict[str, int], Callable[[str], float]]]:
+    """Return the mass of the user's words that the typed prefix may begin, and the likeliest of them.
+
+    Also returns the edits of those that are corrected, and the assumed probability of the typed letters by word.
+    """
+    any_case = settings.ignore_case
+    if keys:
+        meant = letters_meant(typed.prefix, keys, ignore_case=any_case)
+        found = yield from after.words_meant(meant, ignore_case=any_case)
+
+        def share(word: str) -> float:
+            return share_of(word.casefold() if any_case else word, meant)
+
+        return (*(yield from after.rate(found, limit, share)), {}, share)
+    if settings.fuzzy:
+        edits, others = yield from after.fuzzy_matches(
+            typed.prefix, settings.fuzzy, ignore_case=any_case, limit=limit
+        )
+
+        def penalty(word: str) -> float:
+            return _penalty(word, edits[word], typed) if word in edits else 0.0
+
+        mass, likeliest = yield from after.rate(edits, limit, penalty)
+        return mass + others, likeliest, edits, penalty
+    begun = yield from after.words_with_prefix(
+        typed.prefix, plain_form(typed.prefix), ignore_case=any_case, limit=limit
+    )
+    return (*begun, {}, lambda _: 1.0)
 
 
 def _begun_words(
@@ -351,6 +408,7 @@ class _OfModel:
         given: settings of the request.
         typed: the text as split for the model.
         entry: state and distribution after the context.
+        evidence: what is known about the letters meant.
 
     Attributes:
         settings: settings with the model's case and corrections.
@@ -368,8 +426,12 @@ class _OfModel:
         given: RankingSettings,
         typed: PrefixSplit,
         entry: NextTokenEntry,
+        evidence: TypingEvidence,
     ) -> None:
         self._loaded, self.weight = model
+        self._key = context_key(typed.context, evidence.lines_read(self._loaded))
+        self._keys = evidence.keys[max(len(evidence.keys) - len(typed.prefix), 0) :]
+        self._gains = evidence.gains.get(self._loaded.address)
         self._text, self._typed = text, typed
         self._entry, self._given = entry, given
         any_case = given.ignore_case or self._loaded.tokenizer.normaliser.changes_case
@@ -395,9 +457,9 @@ class _OfModel:
         for split in splits:
             self._searches = yield from self._create_searches(split, limit)
             searches = (search for _, search in self._searches)
-            yield from run_searches(self._loaded, [*searches], typed.context, self._entry)
+            yield from run_searches(self._loaded, [*searches], self._key, self._entry)
             yield from self._collect_words()
-            if not all(one.edits for one in self.completions.values()):
+            if self._keys or not all(one.edits for one in self.completions.values()):
                 break
         self.members = yield from self._begun_members(limits)
         self.mass += math.fsum(member.of_model for member in self.members)
@@ -493,36 +555,47 @@ class _OfModel:
         )
 
     def _create_searches(self, typed: PrefixSplit, limit: int) -> Work[Any, list[_PrefixSearch]]:
-        """Create searches for the typed prefix, then corrected ones, most probable edits first."""
-        settings, entry, loaded = self.settings, self._entry, self._loaded
-        start = partial(start_search, loaded, Reading.after(entry))
-        typed_prefix = CorrectedPrefix(typed.spelled, 0, 1.0, 0.0)
-        if not settings.fuzzy:
+        """Create searches for the typed prefix, then others that may be meant, most probable letters first."""
+        settings, loaded, first = self.settings, self._loaded, Reading.after(self._entry)
+        start = partial(start_search, loaded, first)
+        if not (settings.fuzzy or self._keys):
             limited = _limited(settings, limit, settings.max_steps)
-            return [(typed_prefix, start(typed.spelled, limited))]
+            return [(CorrectedPrefix(typed.spelled, 0, 1.0, 0.0), start(typed.spelled, limited))]
+        meant = letters_meant(typed.prefix, self._keys, ignore_case=settings.ignore_case)
+        own = share_of(typed.prefix.casefold() if settings.ignore_case else typed.prefix, meant)
+        typed_prefix = CorrectedPrefix(typed.spelled, 0, own, 0.0)
+        whole_words = loaded.token_trie.whole_words and settings.max_words == 1
         corrected = corrected_prefixes(
             loaded.token_trie,
             typed.spelled,
-            entry.log_probs[0],
+            next_words(loaded, first) or first.next,
             settings.fuzzy,
-            limit=_MAX_CORRECTIONS - 1,
+            limit=(_MAX_MEANT if self._keys and whole_words else _MAX_CORRECTIONS) - 1,
             ignore_case=settings.ignore_case,
+            keys=self._keys,
+            gains=self._gains,
         )
-        # none starts with the typed prefix or an earlier one
-        variants: list[CorrectedPrefix] = []
+        # none starts with an earlier one
+        variants = [] if self._keys else [typed_prefix]
         for variant in sorted(corrected, key=lambda one: (-one.penalty, len(one.spelled))):
-            if not variant.spelled.startswith((typed.spelled, *(one.spelled for one in variants))):
+            if not variant.spelled.startswith(tuple(one.spelled for one in variants)):
                 variants.append(variant)
-        # half of the steps for the typed prefix, the rest for corrected ones by weight
-        spare, weights = settings.max_steps // 2, sum(one.weight for one in variants) or 1.0
-        shares = [settings.max_steps - spare if variants else settings.max_steps]
-        shares += [max(1, round(spare * one.weight / weights)) for one in variants]
+        if self._keys and own and typed.spelled not in {one.spelled for one in variants}:
+            variants.append(typed_prefix)
+        # half of the steps for the typed prefix if it begins a word, the rest for all others, half of it by weight
+        lexicon = loaded.token_trie.lexicon
+        begins = lexicon is None or lexicon.has_beginning(typed.prefix)
+        kept = int(begins and not self._keys)
+        spare = settings.max_steps // (1 + kept) if len(variants) > kept else 0
+        each = spare // (2 * max(len(variants), 1))
+        weights = sum(one.weight for one in variants) or 1.0
         searches: list[_PrefixSearch] = []
-        for prefix, max_steps in zip((typed_prefix, *variants), shares, strict=True):
+        for number, prefix in enumerate(variants):
             if searches:
                 yield None
-            limited = _limited(settings, limit, max_steps)
-            searches.append((prefix, start(prefix.spelled, limited)))
+            share = each + round((spare - each * len(variants)) * prefix.weight / weights)
+            max_steps = max(1, settings.max_steps - spare if number < kept else share)
+            searches.append((prefix, start(prefix.spelled, _limited(settings, limit, max_steps))))
         return searches
 
 
@@ -551,6 +624,7 @@ def rank_completions(
     user: UserModel | None = None,
     dictionary: Sequence[tuple[str, float] | WordList] = (),
     blocklist: Sequence[str | WordList] = (),
+    evidence: TypingEvidence = NO_EVIDENCE,
     cached: NextTokenEntry | None = None,
 ) -> Work[Any, Ranking]:
     """Rank the completions of the word at the end of a text.
@@ -563,29 +637,112 @@ def rank_completions(
         user: model of the user's accepted words, if any.
         dictionary: further words and phrases to offer, with weights, and lists of them.
         blocklist: words and phrases that completions must not have, and lists of them.
+        evidence: what else is known; keys are those of the characters of the typed prefix.
         cached: state and distribution after the context, if any; only for one model.
 
     Raises:
         ContextLengthError: the text is too long.
-        InputError: the dictionary has too many words.
+        InputError: the dictionary has too many words, or the keys are not as many as the typed characters.
         UnsupportedError: a model reads backward.
     """
     limits.check_characters(text, param="text")
+    limits.check_characters(evidence.before, param="before")
     blocked = (yield from _blocked_by(blocklist)) if blocklist else _NOT_BLOCKED
-    splits, entries = yield from _read_contexts(models, text, settings, limits, cached)
-    if user is None and not (dictionary or blocked) and _keeps_order(models, settings, splits[0]):
-        return (yield from _rank_found(models[0].loaded, settings, splits[0], entries[0]))
+    splits, entries = yield from _read_contexts(models, text, evidence, limits, cached)
+    typed = min(splits, key=lambda one: one.start)
+    if evidence.keys and len(evidence.keys) != len(typed.prefix):
+        raise InputError.of(
+            "keys",
+            f"has {len(evidence.keys)} entries; the word being typed, {typed.prefix[:80]!r}, has "
+            f"{len(typed.prefix)} characters",
+        )
+    found = splits, entries
+    if not evidence.after:
+        return (
+            yield from _rank_before(
+                models, text, settings, limits, found, user, dictionary, blocked, evidence
+            )
+        )
+    wide = replace(settings, limit=max(settings.limit, NUM_WEIGHED), min_probability=0.0)
+    ranking = yield from _rank_before(models, text, wide, limits, found, user, dictionary, blocked, evidence)
+    heaviest = ranking.weights.index(max(ranking.weights))
+    best = yield from _weigh_by_following(
+        models[heaviest].loaded, splits[heaviest], entries[heaviest], ranking, text, evidence.after
+    )
+    best = [one for one in best if one.probability >= settings.min_probability]
+    best.sort(key=lambda one: _sort_key(one, settings, typed))
+    return ranking._replace(completions=best[: settings.limit])
+
+
+def _sort_key(
+    one: RankedCompletion, settings: RankingSettings, typed: PrefixSplit
+) -> tuple[bool, float, str]:
+    """Sort complete words first, by probability or savings, and by text."""
+    worth = one.probability
+    if settings.rank == "savings":
+        worth *= max(len(one.text) - len(one.begun or typed.prefix), 0)
+    return not one.is_complete, -worth, one.text
+
+
+def _weigh_by_following(
+    loaded: TextModel, split: PrefixSplit, entry: NextTokenEntry, ranking: Ranking, text: str, after: str
+) -> Work[Any, list[RankedCompletion]]:
+    """Weigh the best completions by the text after the caret, without those that it repeats.
+
+    The others keep their probabilities: together, the weighed ones are as probable as before (Bayes' rule).
+    """
+    typed = ranking.typed.prefix
+    kept = [
+        one
+        for one in ranking.completions
+        if not is_repeated(one.text, len(typed) if one.text.startswith(typed) else 0, after)
+    ]
+    following = following_words(after)
+    weighed = [one for one in kept if one.is_complete and not one.begun][:NUM_WEIGHED]
+    lead = text[ranking.typed.start : split.start]
+    weighed = [one for one in weighed if one.text.startswith(lead)] if following else []
+    if not weighed:
+        return kept
+    own = [one.text[len(lead) :] for one in weighed]
+    scores = yield from log_probs_of_following(loaded, split, entry, own, following)
+    masses = np.array([one.probability for one in weighed])
+    posterior = np.exp(scores - scores.max()) * masses
+    for one, factor in zip(weighed, posterior / posterior.sum() * masses.sum() / masses, strict=True):
+        one.of_model *= float(factor)
+        one.of_user *= float(factor)
+    return kept
+
+
+def _rank_before(
+    models: Sequence[WeightedModel],
+    text: str,
+    settings: RankingSettings,
+    limits: Limits,
+    contexts: tuple[list[PrefixSplit], list[NextTokenEntry]],
+    user: UserModel | None,
+    dictionary: Sequence[tuple[str, float] | WordList],
+    blocked: "_Blocked",
+    evidence: TypingEvidence,
+) -> Work[Any, Ranking]:
+    """Rank completions by the text before the caret; see `rank_completions`."""
+    splits, entries = contexts
+    typed = min(splits, key=lambda one: one.start)
+    if (
+        user is None
+        and not (dictionary or blocked or evidence.keys)
+        and _keeps_order(models, settings, splits[0])
+    ):
+        return (yield from _rank_found(models[0].loaded, settings, splits[0], entries[0], evidence))
     weights = [1.0]
     if len(models) > 1:
-        weights = (yield from weights_after(models, splits, entries, text)).tolist()
-    typed = min(splits, key=lambda one: one.start)
+        weights = (yield from weights_after(models, splits, entries, text, evidence.before)).tolist()
     compose = models[0].loaded.tokenizer.normaliser.compose
     personal: list[UserModel | WordList] = [] if user is None else [user]
     if dictionary:
         personal += yield from _dictionary_models(dictionary, compose)
     parts, limit = [], 0
     for (loaded, _), split, entry, weight in zip(models, splits, entries, weights, strict=True):
-        part = _OfModel(WeightedModel(loaded, weight), text, settings, split, entry)
+        part = _OfModel(WeightedModel(loaded, weight), text, settings, split, entry, evidence)
         most = yield from part.find(typed.start, blocked, limits)
         limit = most if split is typed else limit
         parts.append(part)
@@ -601,7 +758,7 @@ def rank_completions(
     if personal:
         previous = previous_word(compose(text[: typed.start]))
         of_user = yield from _add_user_completions(
-            found, mass_of, text, settings, typed, personal, limit, previous
+            found, mass_of, text, settings, typed, evidence.keys, personal, limit, previous
         )
     share = settings.user_weight if of_user else 0.0
     live = (1 - share) * of_model + share * of_user
@@ -628,12 +785,16 @@ def _keeps_order(models: Sequence[WeightedModel], settings: RankingSettings, typ
 
 
 def _rank_found(
-    loaded: TextModel, settings: RankingSettings, typed: PrefixSplit, entry: NextTokenEntry
+    loaded: TextModel,
+    settings: RankingSettings,
+    typed: PrefixSplit,
+    entry: NextTokenEntry,
+    evidence: TypingEvidence,
 ) -> Work[Any, Ranking]:
     """Return what a search finds; most keystrokes ask for no more."""
     limited = _limited(settings, settings.limit + 1, settings.max_steps)
     search = start_search(loaded, Reading.after(entry), typed.spelled, limited)
-    yield from run_searches(loaded, [search], typed.context, entry)
+    yield from run_searches(loaded, [search], context_key(typed.context, evidence.lines_read(loaded)), entry)
     found, live, unexplored = search.result()
     complete_mass = math.fsum([one.mass for one in found if one.is_complete and one.num_words == 1])
     covered = max(complete_mass, live * (1 - unexplored))
@@ -651,7 +812,7 @@ def _rank_found(
 def _read_contexts(
     models: Sequence[WeightedModel],
     text: str,
-    settings: RankingSettings,
+    evidence: TypingEvidence,
     limits: Limits,
     cached: NextTokenEntry | None,
 ) -> Work[Any, tuple[list[PrefixSplit], list[NextTokenEntry]]]:
@@ -661,12 +822,13 @@ def _read_contexts(
         check_forward(loaded)
         split = split_prefix(loaded.tokenizer, text)
         entry = cached
-        texts = None if len(models) > 1 or _max_edits(settings, split) else loaded.ngram_texts
+        texts = None if len(models) > 1 else loaded.ngram_texts
         if entry is None and texts is not None:
             entry = NextTokenEntry(*texts.read(split.context))
         if entry is None:
-            entry = yield from predict_next(loaded, split.context, limits, param="text")
-        limits.check_length(entry.num_tokens, param="text")
+            before = evidence.lines_read(loaded)
+            entry = yield from predict_next(loaded, split.context, limits, param="text", before=before)
+        limits.check_length(entry.num_tokens, param="before" if evidence.before else "text")
         splits.append(split)
         entries.append(entry)
     return splits, entries

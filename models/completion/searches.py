@@ -10,7 +10,7 @@ from models.calls import Read, Step, Work, materialize, view
 from models.completion.search import CompletionSearch, CompletionSettings, Reading
 from models.completion.words import NextWords, WordSearch
 from models.language_model import STATE
-from models.prefix_cache import NextTokenEntry
+from models.prefix_cache import ContextKey, NextTokenEntry
 
 if TYPE_CHECKING:
     from models.text_model import TextModel
@@ -27,12 +27,7 @@ def start_search(loaded: "TextModel", first: Reading, spelled: bytes, settings: 
         spelled: as for `CompletionSearch`.
         settings: limits of the search.
     """
-    tokens = loaded.token_trie
-    words: NextWords | None = None
-    if loaded.ngram_texts is not None and not first.next.size:
-        words = NextWords(*loaded.ngram_texts.after(first.states))
-    elif tokens.whole_words:
-        words = NextWords.of_row(first.next)
+    tokens, words = loaded.token_trie, next_words(loaded, first)
     if words is not None and settings.max_words == 1:
         return WordSearch(words, tokens, spelled, settings.limit, any_case=settings.ignore_case)
     known = Reading(view(first.states), 0, first.next if words is None else words, first.longer)
@@ -43,8 +38,15 @@ def start_search(loaded: "TextModel", first: Reading, spelled: bytes, settings: 
     return CompletionSearch(tokens, known, spelled, settings)
 
 
+def next_words(loaded: "TextModel", first: Reading) -> NextWords | None:
+    """Return the words after a context; None if tokens are no words."""
+    if loaded.ngram_texts is not None and not first.next.size:
+        return NextWords(*loaded.ngram_texts.after(first.states))
+    return NextWords.of_row(first.next) if loaded.token_trie.whole_words else None
+
+
 def run_searches(
-    loaded: "TextModel", searches: Sequence[Search], context: str, entry: NextTokenEntry
+    loaded: "TextModel", searches: Sequence[Search], context: ContextKey, entry: NextTokenEntry
 ) -> Work[Any, None]:
     """Run searches after a context to their ends, their next steps in one model call.
 

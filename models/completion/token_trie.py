@@ -15,15 +15,11 @@ from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from models.arrays import Bools, TokenIds
 from models.language_model import CONTROL_TOKENS, EOS
 from models.tokenizers import Tokenizer, WordTokenizer
 from models.words import FIRST_STAND_IN, JOINERS, UNSPACED, is_word_character
-
-MAX_LETTERS = 32
-"""Maximum letters of a token that are compared."""
 
 # the last plane has two private-use characters less than the first has characters
 _LAST_REPLACED = 0xFFFD
@@ -32,54 +28,6 @@ JOINER_BYTES = frozenset(joiner.encode() for joiner in JOINERS)
 
 _SPACE = b" "
 NO_TOKENS: TokenIds = np.zeros(0, np.int64)
-
-
-class LetterTable:
-    """Tokens and their letters.
-
-    Attributes:
-        ids: ids of the tokens [N].
-        lengths: number of letters of each [N].
-        texts: spelling of each token.
-    """
-
-    def __init__(self, ids: Sequence[int], texts: Sequence[str]) -> None:
-        self.ids: TokenIds = np.array(ids, np.int64)
-        self.texts = texts
-        self.lengths = np.fromiter(map(len, texts), np.int64, len(texts))
-        letters = np.array(texts, f"U{MAX_LETTERS}").view(np.uint32)
-        # [L, N], 0 beyond a token's end
-        self._letters = np.ascontiguousarray(letters.reshape(-1, MAX_LETTERS).T)
-
-    def distances(self, word: str, edits: int) -> npt.NDArray[np.int8]:
-        """Compute edit distances between each prefix of a word and each prefix of each token.
-
-        Edits are insertions, deletions, substitutions, transpositions: optimal string alignment (Damerau 1964).
-
-        Args:
-            word: at most `MAX_LETTERS - edits` letters, M.
-            edits: maximum distance of interest; all larger ones are returned as one value above it.
-
-        Returns:
-            [M + 1, M + 1 + edits, N].
-        """
-        size, width = len(word), len(word) + edits
-        table = np.full((size + 1, width + 1, len(self.ids)), edits + 1, np.int8)
-        differs = {letter: self._letters[:width] != ord(letter) for letter in set(word)}
-        for i in range(size + 1):
-            for j in range(max(0, i - edits), i + edits + 1):
-                cell = table[i, j]
-                if not i or not j:
-                    np.minimum(cell, max(i, j), out=cell)
-                    continue
-                mismatches = differs[word[i - 1]]
-                np.minimum(cell, table[i - 1, j - 1] + mismatches[j - 1], out=cell)
-                np.minimum(cell, table[i - 1, j] + 1, out=cell)
-                np.minimum(cell, table[i, j - 1] + 1, out=cell)
-                if i > 1 and j > 1:
-                    exchanged = ~(mismatches[j - 2] | differs[word[i - 2]][j - 1])
-                    np.minimum(cell, table[i - 2, j - 2] + 1, out=cell, where=exchanged)
-        return table
 
 
 def as_one_word(text: str) -> str:
@@ -278,7 +226,6 @@ class TokenTrie:
         self.whole_words = isinstance(tokenizer, WordTokenizer)
         self.exact = SortedTokens(self.token_bytes)
         self.lexicon = Lexicon((*tokenizer.lexicon, *members)) if tokenizer.lexicon else None
-        self._letters: dict[tuple[bool, bool], LetterTable] = {}
         if not self.whole_words:
             size = len(self.token_bytes)
             self._flags = defaultdict[str, Bools](lambda: np.zeros(size, np.bool_))  # masks [V]
@@ -296,21 +243,6 @@ class TokenTrie:
     def folded(self) -> SortedTokens:
         """Tokens sorted by case-folded spelling."""
         return SortedTokens(self.folded_bytes)
-
-    def letters(self, *, spaced: bool, ignore_case: bool) -> LetterTable:
-        """Return the letters of tokens that are valid text, computed once.
-
-        Args:
-            spaced: select tokens that start with a space, which is removed, or the others.
-            ignore_case: use case-folded letters.
-        """
-        key = spaced, ignore_case
-        if key not in self._letters:
-            spellings = self.folded_bytes if ignore_case else self.token_bytes
-            texts = {i: _decode(spellings[i]) for i in self.exact.ids.tolist()}
-            ids = [i for i, text in texts.items() if text and text.startswith(" ") == spaced]
-            self._letters[key] = LetterTable(ids, [texts[i][spaced:] for i in ids])
-        return self._letters[key]
 
     def transitions(self, word_state: WordState) -> TokenTransitions:
         """Return the transitions of all tokens from a word state."""

@@ -26,6 +26,7 @@ from rapidfuzz.distance import OSA
 from rapidfuzz.process import cdist
 
 from models.calls import Steps
+from models.completion.corrections import share_of
 from models.word_list import WordList
 from models.words import MAX_WORD_RUN, matching_form, visible_form, word_pattern
 
@@ -401,6 +402,18 @@ class NextWordModel:
             return found, 0.0
         exact, others = yield from self._begun_with([prefix], limit, ignore_case=ignore_case)
         return found | dict.fromkeys(exact, 0), others
+
+    def words_meant(self, meant: Sequence[Mapping[str, float]], *, ignore_case: bool) -> Steps[list[str]]:
+        """Return the words that typed letters may mean, of each list among the heaviest.
+
+        `meant` has the probability of each letter meant by each typed one, case-folded if `ignore_case`.
+        """
+        found: list[str] = []
+        for model in self._models:
+            for some in _divide(model.corrected if isinstance(model, WordList) else model.words):
+                found += (one for one in some if share_of(one.casefold() if ignore_case else one, meant))
+                yield
+        return [*dict.fromkeys(found)]
 
     def _may_match(self, typed: str, edits: int) -> Iterator[list[str]]:
         """Iterate over words that may begin with edited letters, in lists of bounded length; a word may recur."""

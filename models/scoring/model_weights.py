@@ -19,7 +19,7 @@ from models.checking.checker import Checker
 from models.checking.sentences import Word
 from models.completion.prefix import PrefixSplit
 from models.completion.token_trie import NO_TOKENS
-from models.prefix_cache import Evidence, NextTokenEntry
+from models.prefix_cache import Evidence, NextTokenEntry, context_key
 from models.scoring.sequences import score_sequence_list
 from models.text_model import EncodedText, TextModel
 
@@ -131,6 +131,7 @@ def weights_after(
     splits: Sequence[PrefixSplit],
     entries: Sequence[NextTokenEntry],
     text: str,
+    before: str = "",
 ) -> Work[Any, Float64s]:
     """Return weights after a typed text without the beginning of its last word [M].
 
@@ -142,6 +143,7 @@ def weights_after(
         splits: text as split for each.
         entries: cached results of each for its part of the text; the evidence is added to them.
         text: the text.
+        before: lines before it that the entries have read.
     """
     prior = normalised_weights(models)
     start = min(split.start for split in splits)
@@ -157,7 +159,9 @@ def weights_after(
         if evidence is None or evidence.start != start:
             window = text[first + starts[0] : len(split.context)]
             evidence = Evidence(start, (yield from _log_probs(model.loaded, window, bounds)))
-            model.loaded.next_token_cache.put(split.context, entry._replace(evidence=evidence))
+            model.loaded.next_token_cache.put(
+                context_key(split.context, before), entry._replace(evidence=evidence)
+            )
         log_probs.append(evidence.log_probs)
     scores = np.array(log_probs)
     weights: Float64s = (yield from weights_before(prior, scores[:, :-1]))[-1]

@@ -23,6 +23,7 @@ from models.calls import (
     join_states,
     map_in_steps,
     materialize,
+    view,
 )
 from models.errors import InputError
 from models.language_model import (
@@ -37,7 +38,7 @@ from models.language_model import (
     pad_sequences,
     supports,
 )
-from models.prefix_cache import NextTokenEntry, PrefixCache, Readings
+from models.prefix_cache import NextTokenEntry, PrefixCache, Readings, context_key
 from models.scoring.candidate_texts import RaggedTexts
 from models.scoring.constants import (
     LEVEL_COST,
@@ -51,6 +52,9 @@ from models.scoring.constants import (
     PREFIX_COST,
 )
 from models.text_model import ContextEncoder, EncodedText, Limits, TextModel, TextOrIds, TextState, encode
+
+_AFTER_LINES = "\n"
+"""Context of the state after earlier lines, before any text."""
 
 
 def prefill(loaded: TextModel, contexts: Sequence[TokenIds], *, bos: bool) -> Work[Any, Any]:
@@ -143,20 +147,50 @@ def chunks_by_length(lengths: Int64s) -> Iterator[Int64s]:
         yield order[run]
 
 
-def predict_next(loaded: TextModel, context: str, limits: Limits, *, param: str) -> Work[Any, NextTokenEntry]:
+def predict_next(
+    loaded: TextModel, context: str, limits: Limits, *, param: str, before: str = ""
+) -> Work[Any, NextTokenEntry]:
     """Compute or find the state and distribution after a context; cached for a word's keystrokes.
 
-    Too long a context is also cached, to avoid tokenising it at every keystroke.
+    Too long a context is also cached, to avoid tokenising it at every keystroke. `before` are earlier lines.
     """
-    entry = loaded.next_token_cache.find(context)
+    key = context_key(context, before)
+    entry = loaded.next_token_cache.find(key)
     if entry is None:
         ids = encode(loaded, context, param=param)
-        entry = NextTokenEntry(len(ids))
-        if len(ids) <= limits.max_tokens_per_sequence:
-            state = yield from prefill(loaded, [ids], bos=True)
+        first = (yield from _read_lines(loaded, before, limits)) if before else NextTokenEntry(0)
+        entry = NextTokenEntry(first.num_tokens + len(ids))
+        if entry.num_tokens <= limits.max_tokens_per_sequence:
+            if first.num_tokens == 0:
+                state = yield from prefill(loaded, [ids], bos=True)
+            elif len(ids):
+                rest = np.array([ids], np.int64)
+                state = (
+                    yield from Read(loaded.model, view(first.state), rest, np.array([len(ids)]), STATE)
+                ).state
+            else:
+                state = view(first.state)
             log_probs = yield from Predict(loaded.model, state)
-            entry = NextTokenEntry(len(ids), materialize(state), np.array(log_probs), longer=Readings())
-        loaded.next_token_cache.put(context, entry)
+            entry = NextTokenEntry(
+                entry.num_tokens, materialize(state), np.array(log_probs), longer=Readings()
+            )
+        loaded.next_token_cache.put(key, entry)
+    return entry
+
+
+def _read_lines(loaded: TextModel, before: str, limits: Limits) -> Work[Any, NextTokenEntry]:
+    """Read lines, each as a sentence, and the `<s>` after them; states of models of running text go on."""
+    key = before, _AFTER_LINES
+    entry = loaded.next_token_cache.find(key)
+    if entry is None:
+        lines = [line for line in before.splitlines() if line.strip()]
+        encoded = yield from map_in_steps(lines, lambda line: encode(loaded, line, param="before"), size=len)
+        ids = np.array([token for line in encoded for token in (*line, EOS, BOS)], np.int64)
+        entry = NextTokenEntry(len(ids))
+        if 0 < len(ids) <= limits.max_tokens_per_sequence:
+            state = yield from prefill(loaded, [ids], bos=True)
+            entry = NextTokenEntry(len(ids), materialize(state))
+        loaded.next_token_cache.put(key, entry)
     return entry
 
 

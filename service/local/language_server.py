@@ -42,6 +42,7 @@ NAME = "gramophone"
 ADD_TO_DICTIONARY = "gramophone.addToDictionary"
 _MAX_CONTEXT_CHARS = 2000
 _MAX_WORDS = 1000
+_MAX_CHARS_AFTER = 200
 _MAX_WORD_CHARS = 200
 """Maximum characters of the rest of a word that a completion replaces."""
 _TIMEOUT_S = 10.0
@@ -430,7 +431,10 @@ class ProseServer(LanguageServer):
         if any(begin < end <= stop for begin, stop in document.hidden):
             return []
         line = document.prose[max(0, end - _MAX_CONTEXT_CHARS) : end].rpartition("\n")[2]
-        body = {"text": line, "dictionary": self._dictionary(_MAX_WORDS), **options}
+        start = end - len(line)
+        first = max(start // _MAX_CONTEXT_CHARS - 1, 0) * _MAX_CONTEXT_CHARS  # seldom changes
+        around = {"before": document.prose[first:start], "text_after": text[end : end + _MAX_CHARS_AFTER]}
+        body = {"text": line, **around, "dictionary": self._dictionary(_MAX_WORDS), **options}
         reply = await self.ask("/v1/autocomplete", body)
         found = reply["completions"] if reply is not None and document.version == version else []
         after = len([*takewhile(is_word_character, text[end : end + _MAX_WORD_CHARS])])

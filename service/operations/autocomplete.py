@@ -3,24 +3,30 @@
 Users' words come from accepted completions, texts to learn from and imported exports.
 """
 
+import importlib
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from operator import attrgetter, itemgetter
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import Field, StringConstraints
 from typing_extensions import override
 
 from models.calls import Work
-from models.completion.prefix import MAX_EDITS, join_words, needs_space, split_prefix
-from models.completion.ranking import RankingSettings, rank_completions
+from models.completion.corrections import MAX_EDITS, KeyLetters, SortedLetters
+from models.completion.following import NUM_WEIGHED
+from models.completion.keys import letters_of_touch
+from models.completion.prefix import join_words, needs_space, split_prefix
+from models.completion.ranking import NO_EVIDENCE, RankingSettings, TypingEvidence, rank_completions
 from models.completion.user_model import UserModel, UserModelLimits, user_model_from_counts
-from models.errors import InputError, UserStoreError
+from models.errors import DomainError, InputError, UserStoreError
 from models.language_model import is_lookup
-from models.prefix_cache import NextTokenEntry
+from models.prefix_cache import NextTokenEntry, context_key
 from models.scoring.model_weights import WeightedModel, shares
 from models.text_model import Limits
 from models.word_list import WordList
+from service.hosting.loaded_model import LoadedModel
 from service.operations.operation import Call, Cost, ModelsOperation, ModelsRequest
 from service.schemas import with_examples
 from service.schemas.suggestions import AutocompleteReply, CompletionCandidate
@@ -48,11 +54,23 @@ _ROWS_FOR_CORRECTIONS = 32
 _COMPLETIONS_PER_ROW = 16
 """Completions that are looked up and ranked in the time of one row."""
 
+MAX_KEYS, MAX_KEY_LETTERS = 256, 64
+"""Maximum characters with keys, and letters of a key."""
+
+_MAX_SHARES = 1 + 1e-6
+"""Maximum sum of the probabilities of a key's letters, with rounding errors."""
+
+Letter = Annotated[str, StringConstraints(min_length=1, max_length=1)]
+Coordinate = Annotated[float, Field(ge=-10, le=30, allow_inf_nan=False)]
+
 MAX_LIST = 10_000
 """Maximum entries of a dictionary or a blocklist."""
 
 _TOKENS_PER_ROW = 6
 """Work of a search's row: a keystroke reads hundreds without being bulk, as a user waits."""
+
+_ERRORS = "probabilities of typing errors"
+"""Name of what is derived of a model's table of spelling errors."""
 
 _CACHED_BODY_BYTES = 4096
 """Maximum body size in bytes for which cached predictions are looked up."""
@@ -137,6 +155,15 @@ def _unique_counts(items: Iterable[tuple[K, float]], *, param: str) -> dict[K, f
     return counts
 
 
+_Key: TypeAlias = (
+    Annotated[str, Field(min_length=1, max_length=MAX_KEY_LETTERS)]
+    | Annotated[
+        dict[Letter, Annotated[float, Field(gt=0, le=1)]], Field(min_length=1, max_length=MAX_KEY_LETTERS)
+    ]
+    | tuple[Coordinate, Coordinate]
+)
+
+
 class AutocompleteRequest(ModelsRequest):
     """Complete the word being typed, or predict the next one."""
 
@@ -155,6 +182,12 @@ class AutocompleteRequest(ModelsRequest):
 
     text: str
     """Text before the cursor; empty for the start of a sentence."""
+    before: str = ""
+    """Lines of the document before that of the cursor. Models with a cache and networks read them; n-gram models do
+    not, as they begin each line anew."""
+    text_after: str = ""
+    """Text after the cursor. Completions are weighed by its next words on the line, and not offered if it begins with
+    them."""
     limit: int = Field(10, ge=1, le=100)
     """Maximum number of completions."""
     max_words: int = Field(1, ge=1, le=8)
@@ -166,7 +199,15 @@ class AutocompleteRequest(ModelsRequest):
     casing: Literal["exact", "ignore"] = "exact"
     """`ignore` matches the typed prefix in any case; models of lower-cased text always do."""
     fuzzy: int = Field(0, ge=0, le=MAX_EDITS)
-    """Maximum typing errors in the prefix to correct; also limited to one per two letters of the prefix."""
+    """Maximum typing errors in the prefix to correct; also limited to one per two letters of the prefix. A table of
+    `gramophone fit-errors` for the model tells which errors are frequent; without one, all are equally so."""
+    keys: Annotated[list[_Key], Field(min_length=1, max_length=MAX_KEYS)] | None = None
+    """What is known of each character of the word being typed, as many as `prefix` of the reply has: the probability of
+    each letter that may be meant; or the letters of a key as a string, equally probable; or the place of a touch, its x
+    and y in key widths and heights from the upper left corner of `layout`. Letters are compared in the case of the
+    typed character. With keys, `fuzzy` corrects errors that no letter of a key explains."""
+    layout: Literal["qwerty", "qwertz", "azerty"] = "qwerty"
+    """Keyboard of the touches in `keys`."""
     dictionary: list[DictionaryEntry] = Field(default_factory=list, max_length=MAX_LIST)
     """Additional words and phrases to offer, known to the model or not; an object with `wordlist` stands for the
     entries of a stored list."""
@@ -183,6 +224,28 @@ class AutocompleteRequest(ModelsRequest):
     """Maximum model evaluations for the search; more leave less probability unexplored."""
     open_vocabulary: bool = False
     """Also offer words outside the training text, if tokens are pieces or characters."""
+
+
+def letters_of_keys(keys: Sequence[_Key], layout: str) -> list[KeyLetters]:
+    """Return the probability of each letter meant by each key.
+
+    Raises:
+        InputError: letters of a key are not distinct, or their probabilities are more than 1 together.
+    """
+    found = list[KeyLetters]()
+    for number, key in enumerate(keys):
+        if isinstance(key, tuple):
+            found.append(letters_of_touch(*key, layout))
+            continue
+        letters = dict.fromkeys(key, 1 / len(key)) if isinstance(key, str) else key
+        if len(letters) < len(key):
+            raise InputError.of(f"keys[{number}]", f"is {key!r}, whose letters are not distinct")
+        if (total := math.fsum(letters.values())) > _MAX_SHARES:
+            raise InputError.of(
+                f"keys[{number}]", f"has probabilities whose sum is {total:g}; at most 1 is accepted"
+            )
+        found.append(letters)
+    return found
 
 
 _SETTINGS = shared_names(AutocompleteRequest, RankingSettings)
@@ -203,6 +266,7 @@ def autocomplete(
     user: UserModel | None = None,
     dictionary: Sequence[Any] | None = None,
     blocklist: Sequence[Any] | None = None,
+    evidence: TypingEvidence = NO_EVIDENCE,
     cached: NextTokenEntry | None = None,
 ) -> Work[Any, AutocompleteReply]:
     """Complete a text; see `rank_completions` for arguments and errors.
@@ -226,6 +290,7 @@ def autocomplete(
             for one in entries
         ],
         blocklist=blocked,
+        evidence=evidence,
         cached=cached,
     )
     typed, weights = ranking.typed, ranking.weights
@@ -268,6 +333,7 @@ class Autocomplete(ModelsOperation[AutocompleteReply]):
         self.session = given.session
         self._dictionary = call.word_lists(given.dictionary, "dictionary")
         self._blocklist = call.word_lists(given.blocklist, "blocklist")
+        self._keys = letters_of_keys(given.keys, given.layout) if given.keys else []
         self._user: UserModel | None = None
         self._cached: NextTokenEntry | None = None
         if given.user is not None:
@@ -287,9 +353,34 @@ class Autocomplete(ModelsOperation[AutocompleteReply]):
             yield lambda: [loaded.token_trie for loaded in self.models]
         if len(self.models) > 1 and not all("checker" in vars(loaded) for loaded in self.models):
             yield lambda: [loaded.checker for loaded in self.models]  # the first use builds it
-        lists = [one for one in self._dictionary if isinstance(one, WordList)] if self.given.fuzzy else []
+        corrects = bool(self.given.fuzzy or self._keys)
+        if corrects and not all(map(self._is_prepared, self.models)):
+            yield self._prepare_corrections
+        lists = [one for one in self._dictionary if isinstance(one, WordList)] if corrects else []
         if any("corrected" not in vars(one) for one in lists):
             yield lambda: [one.corrected for one in lists]
+
+    def _ignores_case(self, loaded: LoadedModel) -> bool:
+        return self.given.casing == "ignore" or loaded.tokenizer.normaliser.changes_case
+
+    def _is_prepared(self, loaded: LoadedModel) -> bool:
+        tokens = loaded.token_trie
+        return _ERRORS in tokens.derived and SortedLetters.are_known(
+            tokens, ignore_case=self._ignores_case(loaded)
+        )
+
+    def _prepare_corrections(self) -> None:
+        """Sort the letters of the models' words, and read tables of spelling errors, once for each model."""
+        importlib.import_module("models.completion.beginnings")  # compiled
+        for loaded in self.models:
+            SortedLetters.of(loaded.token_trie, spaced=True, ignore_case=self._ignores_case(loaded))
+            if _ERRORS not in loaded.token_trie.derived:
+                try:
+                    table = self.call.resources.errors.read(loaded.address)
+                except DomainError as error:  # typing goes on
+                    self.call.report_unusable("corrected without the table of errors", error)
+                    table = None
+                loaded.token_trie.derived[_ERRORS] = table and table.rates.gains
 
     @override
     def cost(self) -> Cost:
@@ -298,7 +389,11 @@ class Autocomplete(ModelsOperation[AutocompleteReply]):
         each = given.max_steps * (3 + given.max_words) // 4 + found
         # none for single words of a word tokenizer without corrections
         searched = sum(given.max_words > 1 or not one.token_trie.whole_words for one in self.models)
-        rows = searched * each + (_ROWS_FOR_CORRECTIONS * count if given.fuzzy else 0)
+        rows = (
+            searched * each
+            + (NUM_WEIGHED if given.text_after else 0)
+            + (_ROWS_FOR_CORRECTIONS * count if given.fuzzy or self._keys else 0)
+        )
         return Cost(self.call.num_tokens, reread=_TOKENS_PER_ROW * rows, predicted=rows, sequences=1)
 
     @override
@@ -311,11 +406,12 @@ class Autocomplete(ModelsOperation[AutocompleteReply]):
             return cost.is_little
         if self.call.num_bytes <= _CACHED_BODY_BYTES:
             context = split_prefix(loaded.tokenizer, self.given.text).context
-            self._cached = loaded.next_token_cache.find(context)
+            self._cached = loaded.next_token_cache.find(context_key(context, self.given.before))
         return self._cached is not None or (cost.is_little and is_lookup(loaded.model))
 
     @override
     def run(self) -> Work[Any, AutocompleteReply]:
+        gains = {one.address: one.token_trie.derived.get(_ERRORS) for one in self.models}
         return autocomplete(
             self.weighted,
             self.given,
@@ -323,5 +419,11 @@ class Autocomplete(ModelsOperation[AutocompleteReply]):
             user=self._user,
             dictionary=self._dictionary,
             blocklist=self._blocklist,
+            evidence=TypingEvidence(
+                self.given.before,
+                self.given.text_after,
+                self._keys,
+                {name: one for name, one in gains.items() if one},
+            ),
             cached=self._cached,
         )

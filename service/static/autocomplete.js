@@ -54,7 +54,8 @@ export function attachAutocomplete(field, options = {}) {
     if (signal.aborted) return;
     const asked = placeOf(field);
     if (!asked || !field.matches(":focus")) return close();
-    const body = { text: asked.line, session: id, limit: 5, model, user, ...options.fields };
+    const { line: text, before, rest } = asked;
+    const body = { text, before, text_after: rest.slice(0, 200), session: id, limit: 5, model, user, ...options.fields };
     try {
       const { completions } = await post("", body, signal);
       if (signal.aborted) return;
@@ -208,11 +209,13 @@ export function attachAutocomplete(field, options = {}) {
   return Object.assign(detach, { refresh });
 }
 
-/** Return the line up to the caret, and the text after it; null with a selection, or with the caret inside a word. */
+/** Return the line up to the caret and the text around it; null with a selection, or with the caret inside a word. */
 function placeOf({ value, selectionStart: caret, selectionEnd }) {
   const rest = value.slice(caret);
   if (caret !== selectionEnd || /^[\p{L}\p{N}\p{M}_]/u.test(rest)) return null;
-  return { line: value.slice(value.lastIndexOf("\n", caret - 1) + 1, caret), rest, caret };
+  const start = value.lastIndexOf("\n", caret - 1) + 1;
+  const first = Math.max(Math.floor(start / 1000) - 1, 0) * 1000; // seldom changes: what begins alike is read once
+  return { line: value.slice(start, caret), before: value.slice(first, start), rest, caret };
 }
 
 const element = (name, properties) => Object.assign(document.createElement(`lm-${name}`), properties);

@@ -15,8 +15,9 @@ import numpy as np
 from preparation import data_folder, novels_or_documentation, read_lines
 
 from models.calls import materialize, view
+from models.completion.corrections import corrected_prefixes
 from models.completion.pieces import PieceSearch
-from models.completion.prefix import corrected_prefixes, split_prefix
+from models.completion.prefix import split_prefix
 from models.completion.search import CompletionSearch, CompletionSettings, Reading
 from models.completion.token_trie import TokenTrie
 from models.completion.words import NextWords

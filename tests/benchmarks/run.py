@@ -85,6 +85,7 @@ PLANS = {
     "bench_states": Plan("--requests 40", models="novels", headline="advance 32 states, scored only"),
     "bench_training": Plan("--share 0.1"),
     "bench_tuning": Plan(headline="KenLM"),
+    "bench_typing": Plan("--words 60", headline="intended word first, keys"),
     "bench_word_lists": Plan("--entries 100000 --requests 100", headline="keystroke, dictionary "),
     "bench_workers": Plan("--seconds 0.5", models="quickstart"),
 }

@@ -585,6 +585,10 @@ class ContinuationOptions(TypedDict):
 class AutocompleteOptions(_ModelOptions, total=False):
     """Options of POST /v1/autocomplete."""
 
+    before: str
+    text_after: str
+    keys: Sequence[str | Mapping[str, float] | Sequence[float]]
+    layout: Literal["qwerty", "qwertz", "azerty"]
     limit: int
     max_words: int
     min_probability: float

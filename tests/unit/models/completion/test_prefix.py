@@ -2,25 +2,19 @@
 
 import time
 
-import numpy as np
 import pytest
-from rapidfuzz.distance import OSA
 
 from models.completion.prefix import (
-    EDIT_PENALTY,
-    FIRST_LETTER_PENALTY,
     MAX_TAKEN_BYTES,
-    corrected_prefixes,
     join_words,
     needs_space,
     split_prefix,
     take_back,
 )
-from models.completion.token_trie import LetterTable, TokenTrie
+from models.completion.token_trie import TokenTrie
 from models.language_model import Vocabulary
 from models.tokenizers import CharacterTokenizer, WordTokenizer
-from tests.reference.decoding import Pieces
-from tests.support.text_models import learnt_pieces, spelled_pieces
+from tests.support.text_models import learnt_pieces
 
 WORDS = Vocabulary(["the", "cat"])
 PATTERN = r"\w+|[^\w\s]"
@@ -266,119 +260,6 @@ def test_pieces_of_a_beginning_are_composed(kind):
 
 def test_a_tokenizer_that_normalises_is_heeded():
     assert split_prefix(learnt_pieces("unigram", normalization="nmt_nfkc_cf"), "ﬁT").spelled == b" fit"
-
-
-NEAR_WORDS = ["hello", "help", "Helsinki", "world", "would", "the", "then", "happy", "un\ud7ffi"]
-TOKENS = TokenTrie(WordTokenizer(Vocabulary(NEAR_WORDS)))
-EVEN = np.full(len(TOKENS.token_bytes), np.log(0.05), np.float32)
-
-
-def near(typed, edits, **options):
-    return {
-        p.spelled.decode()[1:]: p
-        for p in corrected_prefixes(TOKENS, f" {typed}".encode(), EVEN, edits, **options)
-    }
-
-
-@pytest.mark.parametrize(
-    ("typed", "meant"),
-    [("hlelo", "hello"), ("helo", "help"), ("wrold", "world"), ("hte", "the"), ("hapy", "happ")],
-)
-def test_one_mistake_is_seen(typed, meant):
-    assert near(typed, 1)[meant].edits == 1
-
-
-def test_two_mistakes_are_seen_if_asked_for():
-    assert "world" not in near("wrlod", 1)
-    assert near("wrlod", 2)["world"].edits == 2
-
-
-def test_the_prefix_typed_is_no_mistake():
-    assert "hel" not in near("hel", 1)
-    assert "hello" not in near("hello", 2)
-
-
-def test_short_prefixes_have_no_mistakes():
-    assert not near("h", 2)
-    assert all(prefix.edits == 1 for prefix in near("hte", 2).values())
-
-
-def test_edits_and_another_first_letter_are_penalised():
-    prefix = near("jello", 1)["hello"]
-    assert prefix.penalty == pytest.approx(EDIT_PENALTY * FIRST_LETTER_PENALTY)
-    assert prefix.weight == pytest.approx(0.05 * prefix.penalty, rel=1e-5)
-
-
-def test_an_edit_makes_a_prefix_a_hundred_times_less_probable():
-    assert near("helo", 1)["help"].penalty == pytest.approx(1e-2)
-    assert near("wrlod", 2)["world"].penalty == pytest.approx(1e-4)
-    assert near("jello", 1)["hello"].penalty == pytest.approx(1e-3)  # another first letter: ten times less
-
-
-def test_the_likeliest_come_first():
-    rows = EVEN.copy()
-    rows[TOKENS.exact.equal_to(b" would")[0]] = np.log(0.5)
-    best = corrected_prefixes(TOKENS, b" wolld", rows, 2, limit=2)
-    assert [prefix.spelled for prefix in best] == [b" would", b" world"]
-
-
-def test_any_case_may_be_meant():
-    assert "hels" not in near("hesl", 1)
-    assert near("hesl", 1, ignore_case=True)["hels"].edits == 1
-
-
-def test_words_of_many_letters_are_left_alone():
-    assert not near("h" * 40, 2)
-
-
-@pytest.mark.parametrize(("letters", "edits", "found"), [(30, 2, 1), (31, 2, 0), (31, 1, 1), (32, 1, 0)])
-def test_a_correction_of_a_long_word_has_at_most_as_many_letters_as_are_compared(letters, edits, found):
-    word = "abcdefghijklmnopqrstuvwxyz" * 2
-    tokens = TokenTrie(WordTokenizer(Vocabulary([word])))
-    typed = f" {word[:9]}-{word[10:letters]}".encode()
-    assert len(corrected_prefixes(tokens, typed, np.zeros(4, np.float32), edits)) == found
-
-
-def test_of_beginnings_with_as_many_edits_the_longer_is_meant():
-    """Two letters were left out, or the word was abandoned: "aaab" is two edits from "ab" and from "abcaab"."""
-    tokens = TokenTrie(WordTokenizer(Vocabulary(["abcaab"])))
-    (one,) = corrected_prefixes(tokens, b" aaab", np.zeros(4, np.float32), 2)
-    assert (one.text, one.edits) == ("abcaab", 2)
-
-
-@pytest.mark.parametrize(("the", "they"), [(0.5, 0.01), (0.01, 0.5), (0.5, 0.1), (0.3, 0.3)])
-def test_of_ways_to_spell_a_correction_the_most_probable_counts(the, they):
-    """Each letter that is left as typed has a tenth."""
-    tokens = TokenTrie(Pieces([b" the", b" they"]))
-    row = np.log(np.array([1e-9, 1e-9, 1e-9, the, they], np.float32))
-    (found,) = (p for p in corrected_prefixes(tokens, b" tehyz", row, 1) if p.text == "theyz")
-    assert found.weight == pytest.approx(0.01 * max(the * 0.1**2, they * 0.1), rel=1e-4)
-
-
-def test_pieces_may_spell_a_part_and_the_rest_is_as_typed():
-    tokens = spelled_pieces("bpe")
-    rows = np.full(len(learnt_pieces("bpe").vocabulary), -5.0, np.float32)
-    found = {p.spelled.decode(): p for p in corrected_prefixes(tokens, b" tehy", rows, 1, limit=50)}
-    assert " they" in found, "the, and the y typed"
-    assert found[" they"].weight == pytest.approx(0.01 * np.exp(-5) * 0.1), "a letter has a tenth"
-
-
-def test_a_correction_is_the_beginning_of_one_word():
-    tokens = TokenTrie(Pieces([b" the", b" t,e"]))
-    found = corrected_prefixes(tokens, b" tehy", np.full(5, -1.0, np.float32), 1)
-    assert [prefix.text for prefix in found] == ["they"]  # not "t,ehy"
-
-
-def test_distances_are_those_of_optimal_string_alignment():
-    random = np.random.default_rng(0)
-    texts = ["".join(random.choice(list("ab"), random.integers(1, 8))) for _ in range(60)]
-    table = LetterTable(range(60), texts)
-    for word in texts[:20]:
-        distances = table.distances(word, 2)
-        for i, j, token in np.ndindex(*distances.shape):
-            expected = min(OSA.distance(word[:i], texts[token][:j]), 3)
-            if j <= len(texts[token]):
-                assert distances[i, j, token] == expected
 
 
 @pytest.mark.parametrize(
