@@ -20,6 +20,9 @@ _MAX_SHARE = 1 / 8
 _MULTIPLIER = 0x9E3779B97F4A7C15
 
 
+ContextKey: TypeAlias = str | tuple[str, str]
+"""Text before the caret, after the lines before it if any are read."""
+
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -159,10 +162,6 @@ class NextTokenEntry(NamedTuple):
     log_probs: FloatArray = np.zeros((1, 0), np.float32)
     evidence: Evidence | None = None
     longer: Readings | None = None
-
-
-ContextKey: TypeAlias = str | tuple[str, str]
-"""Text before the caret, after the lines before it if any are read."""
 
 
 def context_key(context: str, before: str) -> ContextKey:

@@ -86,8 +86,12 @@ _MIN_PROBABILITY = 1e-12
 """Probability below which completions are never returned."""
 
 
+_PrefixSearch: TypeAlias = tuple[CorrectedPrefix, Search]
+"""A possibly intended prefix, and the search for words that begin with it."""
+
+
 class TypingEvidence(NamedTuple):
-    """What is known besides the text before the caret on its line.
+    """Knowledge of a keystroke besides the text before the caret on its line.
 
     Attributes:
         before: lines before it; empty if unknown.
@@ -108,9 +112,6 @@ class TypingEvidence(NamedTuple):
 
 NO_EVIDENCE = TypingEvidence()
 """The line up to the caret is all that is known."""
-
-_PrefixSearch: TypeAlias = tuple[CorrectedPrefix, Search]
-"""A possibly intended prefix, and the search for words that begin with it."""
 
 
 @dataclass(frozen=True, slots=True)

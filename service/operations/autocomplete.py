@@ -75,6 +75,15 @@ _ERRORS = "probabilities of typing errors"
 _CACHED_BODY_BYTES = 4096
 """Maximum body size in bytes for which cached predictions are looked up."""
 
+_Key: TypeAlias = (
+    Annotated[str, Field(min_length=1, max_length=MAX_KEY_LETTERS)]
+    | Annotated[
+        dict[Letter, Annotated[float, Field(gt=0, le=1)]], Field(min_length=1, max_length=MAX_KEY_LETTERS)
+    ]
+    | tuple[Coordinate, Coordinate]
+)
+"""What is known of a typed character."""
+
 
 class AcceptedRequest(WireModel):
     """Learn words and word pairs from a text that a user has accepted or written."""
@@ -153,15 +162,6 @@ def _unique_counts(items: Iterable[tuple[K, float]], *, param: str) -> dict[K, f
             raise InputError.of(f"{param}[{index}]", f"is {item!r}, which occurs twice")
         counts[item] = count
     return counts
-
-
-_Key: TypeAlias = (
-    Annotated[str, Field(min_length=1, max_length=MAX_KEY_LETTERS)]
-    | Annotated[
-        dict[Letter, Annotated[float, Field(gt=0, le=1)]], Field(min_length=1, max_length=MAX_KEY_LETTERS)
-    ]
-    | tuple[Coordinate, Coordinate]
-)
 
 
 class AutocompleteRequest(ModelsRequest):

@@ -67,6 +67,8 @@ LEFT_OUT = {
     "/v1/autocomplete": {
         "dictionary[].weight": "a word a line is enough",
         "models": "the page has one model",
+        "keys": "a page does not know where keys were touched",
+        "layout": "likewise",
     },
     "/v1/check": {
         "candidates": "a caller's own error model is for programs",
