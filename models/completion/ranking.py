@@ -33,6 +33,7 @@ from models.completion.prefix import (
 )
 from models.completion.search import CompletionSettings, Reading
 from models.completion.searches import Search, run_searches, start_search
+from models.completion.shown import ShownCompletions
 from models.completion.token_trie import as_one_word, fold_case
 from models.completion.user_model import (
     NextWordModels,
@@ -292,6 +293,8 @@ def _is_blocked(text: str, blocked: "_Blocked", phrases: PhraseAutomaton[str] | 
     """Return whether a completion has a control token, or a blocked word or phrase, with or without punctuation."""
     if not blocked and text.isascii() and "<" not in text:
         return False
+    if text in blocked.shown:
+        return True
     folded = _folded(text)
     words = folded.split()
     return (
@@ -309,14 +312,15 @@ def _folded(text: str) -> str:
 
 
 class _Blocked(NamedTuple):
-    """Words and phrases, folded, and lists of them, that completions must not have."""
+    """Words and phrases, folded, and lists of them, that completions must not have; texts that they must not be."""
 
     phrases: Sequence[tuple[str, ...]] = ()
     lists: Sequence[WordList] = ()
+    shown: Collection[str] = ()
 
     def __bool__(self) -> bool:
         """Return whether anything is blocked."""
-        return bool(self.phrases or self.lists)
+        return bool(self.phrases or self.lists or self.shown)
 
     def num_with_prefix(self, prefix: str) -> int:
         """Return the number of those that begin with a prefix, also in another case unless a list compares it."""
@@ -386,7 +390,7 @@ class _OfModel:
         """
         typed, given = self._typed, self._given
         tokenizer = self._loaded.tokenizer
-        num_blocked = min(blocked.num_with_prefix(typed.prefix), _MAX_SPARE_COMPLETIONS)
+        num_blocked = min(blocked.num_with_prefix(typed.prefix), _MAX_SPARE_COMPLETIONS) + len(blocked.shown)
         limit = given.limit * (2 if given.ignore_case else 1) + 1 + num_blocked
         splits, plain = [typed], plain_form(typed.prefix)
         if plain != typed.prefix:
@@ -552,6 +556,7 @@ def rank_completions(
     dictionary: Sequence[tuple[str, float] | WordList] = (),
     blocklist: Sequence[str | WordList] = (),
     cached: NextTokenEntry | None = None,
+    shown: ShownCompletions | None = None,
 ) -> Work[Any, Ranking]:
     """Rank the completions of the word at the end of a text.
 
@@ -564,6 +569,7 @@ def rank_completions(
         dictionary: further words and phrases to offer, with weights, and lists of them.
         blocklist: words and phrases that completions must not have, and lists of them.
         cached: state and distribution after the context, if any; only for one model.
+        shown: completions to leave out, which were shown earlier in the word; others take their places.
 
     Raises:
         ContextLengthError: the text is too long.
@@ -573,12 +579,14 @@ def rank_completions(
     limits.check_characters(text, param="text")
     blocked = (yield from _blocked_by(blocklist)) if blocklist else _NOT_BLOCKED
     splits, entries = yield from _read_contexts(models, text, settings, limits, cached)
-    if user is None and not (dictionary or blocked) and _keeps_order(models, settings, splits[0]):
-        return (yield from _rank_found(models[0].loaded, settings, splits[0], entries[0]))
+    typed = min(splits, key=lambda one: one.start)
+    if shown is not None:
+        blocked = blocked._replace(shown=frozenset(shown.before(text, typed.start)))
+    if user is None and not (dictionary or blocklist) and _keeps_order(models, settings, typed):
+        return (yield from _rank_found(models[0].loaded, settings, typed, entries[0], blocked))
     weights = [1.0]
     if len(models) > 1:
         weights = (yield from weights_after(models, splits, entries, text)).tolist()
-    typed = min(splits, key=lambda one: one.start)
     compose = models[0].loaded.tokenizer.normaliser.compose
     personal: list[UserModel | WordList] = [] if user is None else [user]
     if dictionary:
@@ -628,10 +636,14 @@ def _keeps_order(models: Sequence[WeightedModel], settings: RankingSettings, typ
 
 
 def _rank_found(
-    loaded: TextModel, settings: RankingSettings, typed: PrefixSplit, entry: NextTokenEntry
+    loaded: TextModel,
+    settings: RankingSettings,
+    typed: PrefixSplit,
+    entry: NextTokenEntry,
+    blocked: _Blocked,
 ) -> Work[Any, Ranking]:
     """Return what a search finds; most keystrokes ask for no more."""
-    limited = _limited(settings, settings.limit + 1, settings.max_steps)
+    limited = _limited(settings, settings.limit + 1 + len(blocked.shown), settings.max_steps)
     search = start_search(loaded, Reading.after(entry), typed.spelled, limited)
     yield from run_searches(loaded, [search], typed.context, entry)
     found, live, unexplored = search.result()
@@ -643,7 +655,7 @@ def _rank_found(
     best = [
         RankedCompletion(one.text, one.num_words, 0, one.is_complete, one.mass / live)
         for one in sorted(found, key=lambda one: (not one.is_complete, -one.mass, one.text))
-        if one.mass / live >= least and not _is_blocked(one.text, _NOT_BLOCKED, None)
+        if one.mass / live >= least and not _is_blocked(one.text, blocked, None)
     ]
     return Ranking(typed, best[: settings.limit], max(0.0, live - covered) / live, [1.0])
 

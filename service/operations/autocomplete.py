@@ -14,6 +14,7 @@ from typing_extensions import override
 from models.calls import Work
 from models.completion.prefix import MAX_EDITS, join_words, needs_space, split_prefix
 from models.completion.ranking import RankingSettings, rank_completions
+from models.completion.shown import ShownCompletions
 from models.completion.user_model import UserModel, UserModelLimits, user_model_from_counts
 from models.errors import InputError, UserStoreError
 from models.language_model import is_lookup
@@ -179,6 +180,9 @@ class AutocompleteRequest(ModelsRequest):
     """Weight of the user's words and the dictionary in the probabilities, if any of these words match."""
     session: UserName | None = None
     """Session id. A newer request of the same session cancels older ones, which get 409 `superseded`."""
+    no_repeats: bool = False
+    """Leave out what replies of the session have shown while the word was typed so far, without a deletion; other
+    completions take their places. Requires `session`."""
     max_steps: int = Field(128, ge=1, le=4096)
     """Maximum model evaluations for the search; more leave less probability unexplored."""
     open_vocabulary: bool = False
@@ -204,10 +208,12 @@ def autocomplete(
     dictionary: Sequence[Any] | None = None,
     blocklist: Sequence[Any] | None = None,
     cached: NextTokenEntry | None = None,
+    shown: ShownCompletions | None = None,
 ) -> Work[Any, AutocompleteReply]:
     """Complete a text; see `rank_completions` for arguments and errors.
 
     The dictionary and the blocklist are the request's, if they are not given with word lists for references to them.
+    The completions are added to `shown`.
     """
     entries: Sequence[Any] = request.dictionary if dictionary is None else dictionary
     blocked: Sequence[Any] = request.blocklist if blocklist is None else blocklist
@@ -227,8 +233,11 @@ def autocomplete(
         ],
         blocklist=blocked,
         cached=cached,
+        shown=shown,
     )
     typed, weights = ranking.typed, ranking.weights
+    if shown is not None:
+        shown.add(request.text, typed.start, [one.text for one in ranking.completions])
     given_prefix = request.text[typed.start :]
     # with a pattern, punctuation marks are words
     joins = request.max_words > 1 and any(getattr(loaded.tokenizer, "pattern", None) for loaded, _ in models)
@@ -266,6 +275,9 @@ class Autocomplete(ModelsOperation[AutocompleteReply]):
     def __init__(self, call: Call, given: AutocompleteRequest) -> None:
         super().__init__(call, given)
         self.session = given.session
+        if given.no_repeats and given.session is None:
+            raise InputError.of("no_repeats", "is true, which requires session")
+        self._shown: ShownCompletions | None = None
         self._dictionary = call.word_lists(given.dictionary, "dictionary")
         self._blocklist = call.word_lists(given.blocklist, "blocklist")
         self._user: UserModel | None = None
@@ -315,7 +327,14 @@ class Autocomplete(ModelsOperation[AutocompleteReply]):
         return self._cached is not None or (cost.is_little and is_lookup(loaded.model))
 
     @override
+    def keep_shown(self) -> None:
+        if self._shown is not None and self.session is not None:
+            self.call.resources.shown.keep(self.call.owner, self.session, self._shown)
+
+    @override
     def run(self) -> Work[Any, AutocompleteReply]:
+        if self.given.no_repeats and self.session is not None:
+            self._shown = self.call.resources.shown.find(self.call.owner, self.session)
         return autocomplete(
             self.weighted,
             self.given,
@@ -324,4 +343,5 @@ class Autocomplete(ModelsOperation[AutocompleteReply]):
             dictionary=self._dictionary,
             blocklist=self._blocklist,
             cached=self._cached,
+            shown=self._shown,
         )

@@ -33,6 +33,7 @@ from models.word_list import WordList
 from models.words import fold_words
 from service.engine.job import RequestOptions
 from service.hosting.loaded_model import LoadedModel
+from service.hosting.shown_store import ShownStore
 from service.hosting.state_store import OwnedStateStore, StateStore
 from service.hosting.user_store import UserStore
 from service.hosting.word_list_store import WordListStore
@@ -232,6 +233,7 @@ class Resources:
         errors: tables of spelling errors.
         states: stored model states.
         users: accepted words of autocomplete users.
+        shown: completions that sessions of autocomplete have shown.
         word_lists: stored word lists.
         languages: models of LanguageTool's languages.
         dictionaries: Hunspell dictionaries by name.
@@ -246,6 +248,7 @@ class Resources:
     word_lists: WordListStore
     languages: Mapping[str, str | None] = field(default_factory=dict)
     dictionaries: Dictionaries = field(default_factory=dict)
+    shown: ShownStore = field(default_factory=ShownStore)
 
 
 def _stored_phrases(words: WordList, class_name: str, most: int) -> PhraseList:
@@ -460,6 +463,9 @@ class Operation(ABC, Generic[R]):
     def reply(self, result: R) -> bytes | Iterator[bytes]:
         """Return the reply in JSON, at once or in parts, with other requests between."""
         return to_json(result)
+
+    def keep_shown(self) -> None:
+        """Remember what the reply shows, just before it is sent; nothing by default."""
 
     def prepare(self) -> Iterable[Callable[[], Any]]:
         """Yield steps before the work that may take long, for a thread; what is between them is not."""

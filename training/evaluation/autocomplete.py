@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice, zip_longest
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,8 @@ from models.calls import run_together
 from models.checkpoint.load import Checkpoint
 from models.checkpoint.manifest import version_address
 from models.completion.prefix import split_prefix
-from models.completion.ranking import Ranking, RankingSettings, rank_completions
+from models.completion.ranking import RankedCompletion, Ranking, RankingSettings, rank_completions
+from models.completion.shown import ShownCompletions
 from models.completion.user_model import UserModel, UserModelLimits, split_word_sequences
 from models.errors import InputError
 from models.language_model import BOS, EOS, UNK, LanguageModel, pad_sequences, prefill_sequences
@@ -41,6 +43,7 @@ from training.evaluation.autocomplete_metrics import (
     acceptance,
     bootstrap_counts,
     bootstrap_interval,
+    list_names,
     ratios,
     recall_by_letters,
 )
@@ -76,6 +79,9 @@ class TypingContexts:
         model: model of any family.
         start: initial state of each text, one row.
         batch: number of texts.
+
+    Attributes:
+        shown: of each text, what the lists of each of `LIST_LENGTHS` have shown.
     """
 
     def __init__(self, model: LanguageModel[Any], start: Any, batch: int) -> None:
@@ -84,6 +90,7 @@ class TypingContexts:
         self._ids: list[Sequence[int] | None] = [None] * batch
         self._state: Any = start.select(np.zeros(batch, np.int64))
         self._log_probs: list[FloatArray] = [np.zeros((1, 0), np.float32)] * batch
+        self.shown = [[ShownCompletions() for _ in LIST_LENGTHS] for _ in range(batch)]
 
     def read(self, wanted: Mapping[int, Sequence[int]]) -> None:
         """Advance texts, by index, to the given ids; only new ids are computed.
@@ -173,6 +180,7 @@ class Typist:
         carries_state: continue each line from the state after the previous one, like
             `stream` in `training.evaluation.evaluate`; else start from the initial state.
         learns: offer the words of earlier lines as a user's words; recent ones weigh more.
+        no_repeats: also rank what each list shows if it does not show a completion again within a word.
     """
 
     def __init__(
@@ -182,10 +190,11 @@ class Typist:
         *,
         carries_state: bool = False,
         learns: bool = False,
+        no_repeats: bool = False,
     ) -> None:
         self._loaded, self._settings = loaded, settings
         self._model, self._tokenizer = loaded.model, loaded.tokenizer
-        self._carries_state = carries_state
+        self._carries_state, self._no_repeats = carries_state, no_repeats
         self._user = UserModel() if learns else None
         self._types_together = not (carries_state or learns)
 
@@ -243,7 +252,35 @@ class Typist:
         read = {n: split_prefix(self._tokenizer, text).context for n, text in texts.items()}
         ids = {n: self._tokenizer.encode(context) for n, context in read.items()}
         contexts.read(ids)
-        rankings = run_together(
+        rankings = self._rankings(contexts, texts, ids)
+        ranks = {
+            n: _completion_rank(ranking, self._tokenizer.normaliser, *place)
+            for ranking, (n, place) in zip(rankings, places.items(), strict=True)
+        }
+        for index, length in enumerate(LIST_LENGTHS if self._no_repeats else ()):
+            shown = {n: contexts.shown[n][index] for n in texts}
+            for ranking, (n, place) in zip(
+                self._rankings(contexts, texts, ids, shown), places.items(), strict=True
+            ):
+                offered = _complete(ranking)[:length]
+                shown[n].add(texts[n], ranking.typed.start, [c.text for c in offered])
+                end = (
+                    0
+                    if ranking.typed.space
+                    else max(_right_ends(offered, ranking.typed.start, *place), default=0)
+                )
+                ranks[n] = ranks[n]._replace(ends=(*ranks[n].ends, end))
+        return ranks
+
+    def _rankings(
+        self,
+        contexts: TypingContexts,
+        texts: Mapping[int, str],
+        ids: Mapping[int, Sequence[int]],
+        shown: Mapping[int, ShownCompletions] = MappingProxyType({}),
+    ) -> list[Ranking]:
+        """Rank completions of texts, by index, without those shown."""
+        return run_together(
             [
                 rank_completions(
                     [WeightedModel(self._loaded)],
@@ -252,14 +289,15 @@ class Typist:
                     _NO_LIMITS,
                     user=self._user,
                     cached=NextTokenEntry(len(ids[n]), contexts.state(n), contexts.log_probs(n)),
+                    shown=shown.get(n),
                 )
                 for n, text in texts.items()
             ]
         )
-        return {
-            n: _completion_rank(ranking, self._tokenizer.normaliser, *place)
-            for ranking, (n, place) in zip(rankings, places.items(), strict=True)
-        }
+
+
+def _complete(ranking: Ranking) -> list[RankedCompletion]:
+    return [c for c in ranking.completions if c.is_complete]
 
 
 def _completion_rank(
@@ -269,7 +307,7 @@ def _completion_rank(
 
     `read` gives a text in the model's form.
     """
-    shown = [c for c in ranking.completions if c.is_complete]
+    shown = _complete(ranking)
     probability = shown[0].probability if shown else 0.0
     start = ranking.typed.start
     if ranking.typed.space:
@@ -277,13 +315,18 @@ def _completion_rank(
     number = bisect_right(line.words, offset, key=attrgetter("begin")) - 1
     wanted = line.spelled[start : line.words[number].end] if number >= 0 else ""
     rank = next((rank for rank, c in enumerate(shown, start=1) if wanted in {c.text, read(c.text)}), 0)
+    ends = _right_ends(shown, start, line, offset)
+    return CompletionRank(rank, probability, tuple(max(ends[:n], default=0) for n in LIST_LENGTHS))
+
+
+def _right_ends(shown: Sequence[RankedCompletion], start: int, line: TypingLine, offset: int) -> list[int]:
+    """Return the offsets to which right completions spell a line; 0 for wrong ones."""
     begins = [offset - len(c.begun) if c.begun else start for c in shown]
     ends = [
         begin + len(c.text) if line.text.startswith(c.text, begin) else 0
         for begin, c in zip(begins, shown, strict=True)
     ]
-    ends = [0 if is_word_character(line.text[end : end + 1] or " ") else end for end in ends]
-    return CompletionRank(rank, probability, tuple(max(ends[:n], default=0) for n in LIST_LENGTHS))
+    return [0 if is_word_character(line.text[end : end + 1] or " ") else end for end in ends]
 
 
 def autocomplete_figures(
@@ -294,6 +337,7 @@ def autocomplete_figures(
     words: int,
     context: Context,
     learns: bool,
+    no_repeats: bool = False,
     progress: Progress,
 ) -> dict[str, Any]:
     """Measure keystroke savings and other metrics of completions on held-out lines, by name.
@@ -305,6 +349,7 @@ def autocomplete_figures(
         words: minimum words to type; fewer if the text has fewer.
         context: `sentence` types random lines, each from its start; `stream`, the first lines as one text.
         learns: offer the words of earlier lines as a user's words.
+        no_repeats: also measure lists that do not show a completion again within a word.
         progress: counts words.
 
     Raises:
@@ -323,11 +368,9 @@ def autocomplete_figures(
     carries_state = context == "stream"
     sampled_lines = sample_lines(texts, words, consecutive=carries_state)
     draws = bootstrap_counts(len(sampled_lines))
+    options = {"carries_state": carries_state, "learns": learns, "no_repeats": no_repeats}
     (facts, own), *others = [
-        _model_figures(
-            model, sampled_lines, draws, progress, settings, carries_state=carries_state, learns=learns
-        )
-        for model in models
+        _model_figures(model, sampled_lines, draws, progress, settings, **options) for model in models
     ]
     casing = "ignore" if settings.ignore_case else "exact"
     ranked = {"casing": casing, "fuzzy": settings.fuzzy, "learn": learns}
@@ -352,8 +395,8 @@ def _model_figures(
     if not spelled:
         raise InputError("the text has no word to type", param="corpus")
     loaded = TextModel(version_address(checkpoint.path), checkpoint.model, checkpoint.tokenizer)
-    typist = Typist(loaded, settings, **options)
-    typed = typist.type_lines(lines, progress=progress)
+    typed = Typist(loaded, settings, **options).type_lines(lines, progress=progress)
+    timed = {**options, "no_repeats": False}
     figures = ratios(ranks := Ranks.of(typed))
     keys, *pressed = map(int, ranks.keys.sum(axis=0))
     facts = {
@@ -363,13 +406,13 @@ def _model_figures(
         "words": len(spelled),
         "unknown_words": sum(UNK in ids for ids in checkpoint.tokenizer.encode_all(spelled)),
         "keys": keys,
-        "keys_pressed": {f"top_{n}": count for n, count in zip(LIST_LENGTHS, pressed, strict=True)},
+        "keys_pressed": dict(zip(list_names(pressed), pressed, strict=True)),
         "recall_by_letters": recall_by_letters(ranks),
         "acceptance": {
             "next_word": acceptance(typed, first_only=True),
             "any_letter": acceptance(typed, first_only=False),
         },
-        "keystroke_ms": _keystroke_ms(typist, lines, progress),
+        "keystroke_ms": _keystroke_ms(Typist(loaded, settings, **timed), lines, progress),
         "figures": {name: bootstrap_interval(ratio, draws) for name, ratio in figures.items()},
     }
     return facts, figures
