@@ -37,8 +37,8 @@ _PHRASES = "phrase_match_"
 _NAMES = {
     "keystroke_savings_top_1": "keystroke savings, one completion shown",
     "keystroke_savings_top_3": "keystroke savings, three shown",
-    "keystroke_savings_top_1_no_repeats": "keystroke savings, one shown, each once within a word",
-    "keystroke_savings_top_3_no_repeats": "keystroke savings, three shown, each once within a word",
+    "keystroke_savings_top_1_no_repeats": "keystroke savings, one shown, each once",
+    "keystroke_savings_top_3_no_repeats": "keystroke savings, three shown, each once",
     "word_savings_top_1": "word savings, one shown",
     "word_savings_top_3": "word savings, three shown",
     "next_word_recall_top_1": "next word is the first completion",

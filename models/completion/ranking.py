@@ -22,6 +22,7 @@ from unicodedata import normalize
 import numpy as np
 
 from models.calls import Read, Steps, Work, map_in_steps, view
+from models.completion.history import CompletionHistory
 from models.completion.prefix import (
     EDIT_PENALTY,
     FIRST_LETTER_PENALTY,
@@ -33,7 +34,6 @@ from models.completion.prefix import (
 )
 from models.completion.search import CompletionSettings, Reading
 from models.completion.searches import Search, run_searches, start_search
-from models.completion.shown import ShownCompletions
 from models.completion.token_trie import as_one_word, fold_case
 from models.completion.user_model import (
     NextWordModels,
@@ -556,7 +556,7 @@ def rank_completions(
     dictionary: Sequence[tuple[str, float] | WordList] = (),
     blocklist: Sequence[str | WordList] = (),
     cached: NextTokenEntry | None = None,
-    shown: ShownCompletions | None = None,
+    shown: CompletionHistory | None = None,
 ) -> Work[Any, Ranking]:
     """Rank the completions of the word at the end of a text.
 
@@ -636,11 +636,7 @@ def _keeps_order(models: Sequence[WeightedModel], settings: RankingSettings, typ
 
 
 def _rank_found(
-    loaded: TextModel,
-    settings: RankingSettings,
-    typed: PrefixSplit,
-    entry: NextTokenEntry,
-    blocked: _Blocked,
+    loaded: TextModel, settings: RankingSettings, typed: PrefixSplit, entry: NextTokenEntry, blocked: _Blocked
 ) -> Work[Any, Ranking]:
     """Return what a search finds; most keystrokes ask for no more."""
     limited = _limited(settings, settings.limit + 1 + len(blocked.shown), settings.max_steps)

@@ -20,18 +20,8 @@ from service.cli.options import (
 evaluate_app = typer.Typer()
 _TASK_OPTIONS = {
     "perplexity": {"unit", "context", "window", "detail", "against", "sample", "overlap", "dynamic", "slots"},
-    "autocomplete": {
-        "unit",
-        "context",
-        "against",
-        "sample",
-        "casing",
-        "fuzzy",
-        "learn",
-        "no_repeats",
-        "report",
-        "slots",
-    },
+    "autocomplete": {"unit", "context", "against", "sample", "slots", "report"}
+    | {"casing", "fuzzy", "learn", "no_repeats"},
     "check": {"sample", "kinds", "misspellings", "save_calibration"},
 }
 

@@ -12,9 +12,9 @@ from pydantic import Field, StringConstraints
 from typing_extensions import override
 
 from models.calls import Work
+from models.completion.history import CompletionHistory
 from models.completion.prefix import MAX_EDITS, join_words, needs_space, split_prefix
 from models.completion.ranking import RankingSettings, rank_completions
-from models.completion.shown import ShownCompletions
 from models.completion.user_model import UserModel, UserModelLimits, user_model_from_counts
 from models.errors import InputError, UserStoreError
 from models.language_model import is_lookup
@@ -181,8 +181,7 @@ class AutocompleteRequest(ModelsRequest):
     session: UserName | None = None
     """Session id. A newer request of the same session cancels older ones, which get 409 `superseded`."""
     no_repeats: bool = False
-    """Leave out what replies of the session have shown while the word was typed so far, without a deletion; other
-    completions take their places. Requires `session`."""
+    """Leave out what the session was shown while the word was typed so far; others take the places. Requires `session`."""
     max_steps: int = Field(128, ge=1, le=4096)
     """Maximum model evaluations for the search; more leave less probability unexplored."""
     open_vocabulary: bool = False
@@ -208,7 +207,7 @@ def autocomplete(
     dictionary: Sequence[Any] | None = None,
     blocklist: Sequence[Any] | None = None,
     cached: NextTokenEntry | None = None,
-    shown: ShownCompletions | None = None,
+    shown: CompletionHistory | None = None,
 ) -> Work[Any, AutocompleteReply]:
     """Complete a text; see `rank_completions` for arguments and errors.
 
@@ -277,7 +276,7 @@ class Autocomplete(ModelsOperation[AutocompleteReply]):
         self.session = given.session
         if given.no_repeats and given.session is None:
             raise InputError.of("no_repeats", "is true, which requires session")
-        self._shown: ShownCompletions | None = None
+        self._shown: CompletionHistory | None = None
         self._dictionary = call.word_lists(given.dictionary, "dictionary")
         self._blocklist = call.word_lists(given.blocklist, "blocklist")
         self._user: UserModel | None = None
@@ -329,12 +328,12 @@ class Autocomplete(ModelsOperation[AutocompleteReply]):
     @override
     def keep_shown(self) -> None:
         if self._shown is not None and self.session is not None:
-            self.call.resources.shown.keep(self.call.owner, self.session, self._shown)
+            self.call.resources.histories.keep(self.call.owner, self.session, self._shown)
 
     @override
     def run(self) -> Work[Any, AutocompleteReply]:
         if self.given.no_repeats and self.session is not None:
-            self._shown = self.call.resources.shown.find(self.call.owner, self.session)
+            self._shown = self.call.resources.histories.get(self.call.owner, self.session)
         return autocomplete(
             self.weighted,
             self.given,

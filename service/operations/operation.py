@@ -22,6 +22,7 @@ from models.arrays import FloatArray
 from models.calls import Work
 from models.checking.error_model import CalibrationStore, ErrorTableStore
 from models.checking.lexicon import HunspellDictionary
+from models.completion.history import HistoryStore
 from models.errors import DomainError, FormatError, InputError, StatesFullError
 from models.language_model import is_lookup
 from models.phrases import MAX_PHRASE_WEIGHT, MAX_PHRASES, Phrase, PhraseList
@@ -33,7 +34,6 @@ from models.word_list import WordList
 from models.words import fold_words
 from service.engine.job import RequestOptions
 from service.hosting.loaded_model import LoadedModel
-from service.hosting.shown_store import ShownStore
 from service.hosting.state_store import OwnedStateStore, StateStore
 from service.hosting.user_store import UserStore
 from service.hosting.word_list_store import WordListStore
@@ -233,7 +233,7 @@ class Resources:
         errors: tables of spelling errors.
         states: stored model states.
         users: accepted words of autocomplete users.
-        shown: completions that sessions of autocomplete have shown.
+        histories: completions that sessions of autocomplete have shown.
         word_lists: stored word lists.
         languages: models of LanguageTool's languages.
         dictionaries: Hunspell dictionaries by name.
@@ -248,7 +248,7 @@ class Resources:
     word_lists: WordListStore
     languages: Mapping[str, str | None] = field(default_factory=dict)
     dictionaries: Dictionaries = field(default_factory=dict)
-    shown: ShownStore = field(default_factory=ShownStore)
+    histories: HistoryStore = field(default_factory=HistoryStore)
 
 
 def _stored_phrases(words: WordList, class_name: str, most: int) -> PhraseList:

@@ -54,8 +54,7 @@ export function attachAutocomplete(field, options = {}) {
     if (signal.aborted) return;
     const asked = placeOf(field);
     if (!asked || !field.matches(":focus")) return close();
-    const ask = { session: id, limit: 5, model, user, no_repeats: noRepeats };
-    const body = { text: asked.line, ...ask, ...options.fields };
+    const body = { text: asked.line, session: id, limit: 5, model, user, no_repeats: noRepeats, ...options.fields };
     try {
       const { completions } = await post("", body, signal);
       if (signal.aborted) return;

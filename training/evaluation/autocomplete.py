@@ -12,7 +12,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice, zip_longest
 from operator import attrgetter
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,9 +20,9 @@ from models.arrays import Float64s, FloatArray, to_numpy
 from models.calls import run_together
 from models.checkpoint.load import Checkpoint
 from models.checkpoint.manifest import version_address
+from models.completion.history import CompletionHistory
 from models.completion.prefix import split_prefix
 from models.completion.ranking import RankedCompletion, Ranking, RankingSettings, rank_completions
-from models.completion.shown import ShownCompletions
 from models.completion.user_model import UserModel, UserModelLimits, split_word_sequences
 from models.errors import InputError
 from models.language_model import BOS, EOS, UNK, LanguageModel, pad_sequences, prefill_sequences
@@ -90,7 +89,7 @@ class TypingContexts:
         self._ids: list[Sequence[int] | None] = [None] * batch
         self._state: Any = start.select(np.zeros(batch, np.int64))
         self._log_probs: list[FloatArray] = [np.zeros((1, 0), np.float32)] * batch
-        self.shown = [[ShownCompletions() for _ in LIST_LENGTHS] for _ in range(batch)]
+        self.shown = [[CompletionHistory() for _ in LIST_LENGTHS] for _ in range(batch)]
 
     def read(self, wanted: Mapping[int, Sequence[int]]) -> None:
         """Advance texts, by index, to the given ids; only new ids are computed.
@@ -180,7 +179,7 @@ class Typist:
         carries_state: continue each line from the state after the previous one, like
             `stream` in `training.evaluation.evaluate`; else start from the initial state.
         learns: offer the words of earlier lines as a user's words; recent ones weigh more.
-        no_repeats: also rank what each list shows if it does not show a completion again within a word.
+        no_repeats: also rank lists that show a completion once within a word.
     """
 
     def __init__(
@@ -252,35 +251,9 @@ class Typist:
         read = {n: split_prefix(self._tokenizer, text).context for n, text in texts.items()}
         ids = {n: self._tokenizer.encode(context) for n, context in read.items()}
         contexts.read(ids)
-        rankings = self._rankings(contexts, texts, ids)
-        ranks = {
-            n: _completion_rank(ranking, self._tokenizer.normaliser, *place)
-            for ranking, (n, place) in zip(rankings, places.items(), strict=True)
-        }
-        for index, length in enumerate(LIST_LENGTHS if self._no_repeats else ()):
-            shown = {n: contexts.shown[n][index] for n in texts}
-            for ranking, (n, place) in zip(
-                self._rankings(contexts, texts, ids, shown), places.items(), strict=True
-            ):
-                offered = _complete(ranking)[:length]
-                shown[n].add(texts[n], ranking.typed.start, [c.text for c in offered])
-                end = (
-                    0
-                    if ranking.typed.space
-                    else max(_right_ends(offered, ranking.typed.start, *place), default=0)
-                )
-                ranks[n] = ranks[n]._replace(ends=(*ranks[n].ends, end))
-        return ranks
-
-    def _rankings(
-        self,
-        contexts: TypingContexts,
-        texts: Mapping[int, str],
-        ids: Mapping[int, Sequence[int]],
-        shown: Mapping[int, ShownCompletions] = MappingProxyType({}),
-    ) -> list[Ranking]:
-        """Rank completions of texts, by index, without those shown."""
-        return run_together(
+        none: Sequence[CompletionHistory] = ()
+        histories = {n: contexts.shown[n] if self._no_repeats else none for n in texts}
+        rankings = run_together(
             [
                 rank_completions(
                     [WeightedModel(self._loaded)],
@@ -289,11 +262,20 @@ class Typist:
                     _NO_LIMITS,
                     user=self._user,
                     cached=NextTokenEntry(len(ids[n]), contexts.state(n), contexts.log_probs(n)),
-                    shown=shown.get(n),
+                    shown=shown,
                 )
                 for n, text in texts.items()
+                for shown in (None, *histories[n])
             ]
         )
+        ranks, remaining = {}, iter(rankings)
+        for n, (line, offset) in places.items():
+            ranking = next(remaining)
+            once = list(islice(remaining, len(histories[n])))
+            ranks[n] = _completion_rank(ranking, once, self._tokenizer.normaliser, line, offset)
+            for history, other, length in zip(histories[n], once, LIST_LENGTHS, strict=False):
+                history.add(texts[n], other.typed.start, [c.text for c in _complete(other)[:length]])
+        return ranks
 
 
 def _complete(ranking: Ranking) -> list[RankedCompletion]:
@@ -301,22 +283,23 @@ def _complete(ranking: Ranking) -> list[RankedCompletion]:
 
 
 def _completion_rank(
-    ranking: Ranking, read: Callable[[str], str], line: TypingLine, offset: int
+    ranking: Ranking, once: Sequence[Ranking], read: Callable[[str], str], line: TypingLine, offset: int
 ) -> CompletionRank:
     """Rank the model's own word, and find right completions; none if all begin with an unwanted space.
 
-    `read` gives a text in the model's form.
+    `once` has a ranking without repeats for each list, if any; `read` gives a text in the model's form.
     """
     shown = _complete(ranking)
     probability = shown[0].probability if shown else 0.0
     start = ranking.typed.start
     if ranking.typed.space:
-        return CompletionRank(0, probability)
+        return CompletionRank(0, probability, (0,) * (len(LIST_LENGTHS) + len(once)))
     number = bisect_right(line.words, offset, key=attrgetter("begin")) - 1
     wanted = line.spelled[start : line.words[number].end] if number >= 0 else ""
     rank = next((rank for rank, c in enumerate(shown, start=1) if wanted in {c.text, read(c.text)}), 0)
-    ends = _right_ends(shown, start, line, offset)
-    return CompletionRank(rank, probability, tuple(max(ends[:n], default=0) for n in LIST_LENGTHS))
+    ends = [_right_ends(_complete(one), one.typed.start, line, offset) for one in (ranking, *once)]
+    lists = [*((ends[0], n) for n in LIST_LENGTHS), *zip(ends[1:], LIST_LENGTHS, strict=False)]
+    return CompletionRank(rank, probability, tuple(max(own[:n], default=0) for own, n in lists))
 
 
 def _right_ends(shown: Sequence[RankedCompletion], start: int, line: TypingLine, offset: int) -> list[int]:
@@ -349,7 +332,7 @@ def autocomplete_figures(
         words: minimum words to type; fewer if the text has fewer.
         context: `sentence` types random lines, each from its start; `stream`, the first lines as one text.
         learns: offer the words of earlier lines as a user's words.
-        no_repeats: also measure lists that do not show a completion again within a word.
+        no_repeats: also measure lists that show a completion once within a word.
         progress: counts words.
 
     Raises:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from models.calls import run_to_completion
+from models.completion.history import CompletionHistory
 from models.completion.ranking import RankingSettings
-from models.completion.shown import ShownCompletions
 from models.completion.user_model import UserModel
 from models.errors import InputError
 from models.language_model import BOS, EOS, UNK, Vocabulary
@@ -172,7 +172,7 @@ def test_lists_without_repeats_are_those_of_a_session(kind):
     lines = [typing_line(tokenizer, text) for text in TEXT]
     ends = {}
     for typed in Typist(loaded, no_repeats=True).type_lines(lines, progress=SILENT):
-        text, sessions = typed.line.text, {length: ShownCompletions() for length in LIST_LENGTHS}
+        text, sessions = typed.line.text, {length: CompletionHistory() for length in LIST_LENGTHS}
         for offset, rank in typed.ranks.items():
             for length, end in zip(LIST_LENGTHS, rank.ends[2:], strict=True):
                 request = AutocompleteRequest(text=text[:offset], limit=length)
@@ -497,7 +497,7 @@ def test_savings_without_repeats_stand_beside_the_others(folder, capsys):
     assert value(result["against"], f"{top_1}_no_repeats") >= value(result["against"], top_1)
     show_autocomplete_evaluation(result)
     assert "keystroke savings top 3 no repeats" in capsys.readouterr().out
-    page = "three shown, each once within a word"
+    page = "three shown, each once"
     assert page in (folder / "once.html").read_text()
     evaluate(folder, report=folder / "page.html")
     assert page not in (folder / "page.html").read_text()

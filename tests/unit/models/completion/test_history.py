@@ -1,10 +1,10 @@
-"""What was shown while a word was typed, and rankings without it."""
+"""What was shown while a word was typed, rankings without it, and the store by owner and session."""
 
 import pytest
 
 from models.calls import run_to_completion
+from models.completion.history import MAX_SHOWN, CompletionHistory, HistoryStore
 from models.completion.ranking import RankingSettings, rank_completions
-from models.completion.shown import MAX_SHOWN, ShownCompletions
 from models.completion.user_model import UserModel
 from models.language_model import Vocabulary
 from models.scoring.model_weights import WeightedModel
@@ -18,7 +18,7 @@ WORDS = ["the", "then", "they", "them", "there", "these", "theme", "cat", "car",
 
 def typed(*lists):
     """What was shown after the first letters of "the", of a word that begins at 4."""
-    shown = ShownCompletions()
+    shown = CompletionHistory()
     for length, texts in enumerate(lists):
         shown.add("say " + "the"[:length], 4, texts)
     return shown
@@ -107,7 +107,7 @@ USER = UserModel({"theory": 2.0, "then": 1.0}, {"": {"theory": 1.0}})
 def test_others_take_their_places_with_the_probabilities_that_they_had(names, settings, user):
     """Oracle: the complete ranking, without what earlier lists had."""
     loaded, options = [models()[name] for name in names], {"max_steps": 500, **settings}
-    shown, hidden = ShownCompletions(), set()
+    shown, hidden = CompletionHistory(), set()
     for length in range(4):
         text = "cat " + "them"[:length]
         whole = rank(loaded, text, user=user, limit=100, **options)
@@ -122,6 +122,51 @@ def test_others_take_their_places_with_the_probabilities_that_they_had(names, se
 
 
 def test_a_ranking_alone_remembers_nothing():
-    shown = ShownCompletions()
+    shown = CompletionHistory()
     first, second = (listed(rank([models()["words"]], text, shown)) for text in ("the", "the"))
     assert first == second
+
+
+def history(*texts):
+    one = CompletionHistory()
+    one.add("", 0, texts)
+    return one
+
+
+def after(store, owner="key", session="s"):
+    return store.get(owner, session).before("a", 0)
+
+
+def test_what_is_kept_is_found_by_its_owner_and_session_only():
+    store = HistoryStore()
+    store.keep("key", "s", history("one"))
+    assert after(store) == ("one",)
+    assert after(store, owner="other") == after(store, session="t") == ()
+
+
+def test_a_request_that_is_not_answered_changes_nothing():
+    store = HistoryStore()
+    store.keep("key", "s", history("one"))
+    store.get("key", "s").add("a", 0, ["two"])
+    assert after(store) == ("one",)
+
+
+def test_what_was_shown_long_ago_is_offered_again():
+    now = [0.0]
+    store = HistoryStore(clock=lambda: now[0])
+    store.keep("key", "s", history("one"))
+    now[0] = 599
+    assert after(store) == ("one",)
+    now[0] = 601
+    assert after(store) == ()
+
+
+def test_the_sessions_used_longest_ago_are_forgotten_first():
+    store = HistoryStore(max_bytes=5000)
+    for number in range(50):
+        store.keep("key", f"s{number}", history("one"))
+        store.get("key", "s0")
+    assert len(store) == 4
+    assert [after(store, session=f"s{number}") for number in (0, 1, 49)] == [("one",), (), ("one",)]
+    store.keep("key", "s48", history("x" * 500))  # takes the place of two
+    assert [after(store, session=f"s{number}") for number in (0, 47, 49)] == [(), (), ("one",)]
