@@ -181,7 +181,7 @@ class AutocompleteRequest(ModelsRequest):
     session: UserName | None = None
     """Session id. A newer request of the same session cancels older ones, which get 409 `superseded`."""
     no_repeats: bool = False
-    """Leave out what the session was shown while the word was typed so far; others take the places. Requires `session`."""
+    """Leave out what the session was shown while the word was typed so far; others take the places. Needs `session`."""
     max_steps: int = Field(128, ge=1, le=4096)
     """Maximum model evaluations for the search; more leave less probability unexplored."""
     open_vocabulary: bool = False
