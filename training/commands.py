@@ -439,6 +439,7 @@ def run_evaluate_autocomplete(
     casing: str = "exact",
     fuzzy: int = 0,
     learn: bool = False,
+    no_repeats: bool = False,
     report: Path | None = None,
     slots: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> dict[str, Any]:
@@ -460,7 +461,14 @@ def run_evaluate_autocomplete(
     texts = _held_out_texts(corpus, "sentence", unit, progress)
     settings = RankingSettings(ignore_case=casing == "ignore", fuzzy=fuzzy)
     result = autocomplete_figures(
-        models, texts, settings, words=sample, context=context, learns=learn, progress=progress
+        models,
+        texts,
+        settings,
+        words=sample,
+        context=context,
+        learns=learn,
+        no_repeats=no_repeats,
+        progress=progress,
     )
     if report is not None:
         from training.report import autocomplete_page

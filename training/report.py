@@ -37,6 +37,8 @@ _PHRASES = "phrase_match_"
 _NAMES = {
     "keystroke_savings_top_1": "keystroke savings, one completion shown",
     "keystroke_savings_top_3": "keystroke savings, three shown",
+    "keystroke_savings_top_1_no_repeats": "keystroke savings, one shown, each once",
+    "keystroke_savings_top_3_no_repeats": "keystroke savings, three shown, each once",
     "word_savings_top_1": "word savings, one shown",
     "word_savings_top_3": "word savings, three shown",
     "next_word_recall_top_1": "next word is the first completion",
@@ -258,6 +260,8 @@ def _autocomplete_figures(result: Mapping[str, Any]) -> Table:
     phrases = {f"{_PHRASES}{words}": f"the next {words} words are right" for words in lengths if words > 1}
     rows = []
     for name, label in {**_NAMES, **phrases}.items():
+        if name not in result["figures"]:
+            continue
         row = [label, *_with_interval(name, result["figures"][name])]
         if against:
             row.append(_with_interval(name, against["figures"][name])[0])

@@ -35,6 +35,7 @@ from models.completion.corrections import (
     share_of,
 )
 from models.completion.following import NUM_WEIGHED, following_words, is_repeated, log_probs_of_following
+from models.completion.history import CompletionHistory
 from models.completion.prefix import PrefixSplit, split_prefix
 from models.completion.search import CompletionSettings, Reading
 from models.completion.searches import Search, next_words, run_searches, start_search
@@ -350,6 +351,8 @@ def _is_blocked(text: str, blocked: "_Blocked", phrases: PhraseAutomaton[str] | 
     """Return whether a completion has a control token, or a blocked word or phrase, with or without punctuation."""
     if not blocked and text.isascii() and "<" not in text:
         return False
+    if text in blocked.shown:
+        return True
     folded = _folded(text)
     words = folded.split()
     return (
@@ -367,14 +370,15 @@ def _folded(text: str) -> str:
 
 
 class _Blocked(NamedTuple):
-    """Words and phrases, folded, and lists of them, that completions must not have."""
+    """Words and phrases, folded, and lists of them, that completions must not have; texts that they must not be."""
 
     phrases: Sequence[tuple[str, ...]] = ()
     lists: Sequence[WordList] = ()
+    shown: Collection[str] = ()
 
     def __bool__(self) -> bool:
         """Return whether anything is blocked."""
-        return bool(self.phrases or self.lists)
+        return bool(self.phrases or self.lists or self.shown)
 
     def num_with_prefix(self, prefix: str) -> int:
         """Return the number of those that begin with a prefix, also in another case unless a list compares it."""
@@ -449,7 +453,7 @@ class _OfModel:
         """
         typed, given = self._typed, self._given
         tokenizer = self._loaded.tokenizer
-        num_blocked = min(blocked.num_with_prefix(typed.prefix), _MAX_SPARE_COMPLETIONS)
+        num_blocked = min(blocked.num_with_prefix(typed.prefix), _MAX_SPARE_COMPLETIONS) + len(blocked.shown)
         limit = given.limit * (2 if given.ignore_case else 1) + 1 + num_blocked
         splits, plain = [typed], plain_form(typed.prefix)
         if plain != typed.prefix:
@@ -627,6 +631,7 @@ def rank_completions(
     blocklist: Sequence[str | WordList] = (),
     evidence: TypingEvidence = NO_EVIDENCE,
     cached: NextTokenEntry | None = None,
+    shown: CompletionHistory | None = None,
 ) -> Work[Any, Ranking]:
     """Rank the completions of the word at the end of a text.
 
@@ -640,6 +645,7 @@ def rank_completions(
         blocklist: words and phrases that completions must not have, and lists of them.
         evidence: what else is known; keys are those of the characters of the typed prefix.
         cached: state and distribution after the context, if any; only for one model.
+        shown: completions to leave out, which were shown earlier in the word; others take their places.
 
     Raises:
         ContextLengthError: the text is too long.
@@ -657,6 +663,8 @@ def rank_completions(
             f"has {len(evidence.keys)} entries; the word being typed, {typed.prefix[:80]!r}, has "
             f"{len(typed.prefix)} characters",
         )
+    if shown is not None:
+        blocked = blocked._replace(shown=frozenset(shown.before(text, typed.start)))
     found = splits, entries
     if not evidence.after:
         return (
@@ -706,6 +714,8 @@ def _weigh_by_following(
         return kept
     own = [one.text[len(lead) :] for one in weighed]
     scores = yield from log_probs_of_following(loaded, split, entry, own, following)
+    if np.isneginf(scores.max()):
+        return kept
     masses = np.array([one.probability for one in weighed])
     posterior = np.exp(scores - scores.max()) * masses
     for one, factor in zip(weighed, posterior / posterior.sum() * masses.sum() / masses, strict=True):
@@ -728,12 +738,10 @@ def _rank_before(
     """Rank completions by the text before the caret; see `rank_completions`."""
     splits, entries = contexts
     typed = min(splits, key=lambda one: one.start)
-    if (
-        user is None
-        and not (dictionary or blocked or evidence.keys)
-        and _keeps_order(models, settings, splits[0])
-    ):
-        return (yield from _rank_found(models[0].loaded, settings, splits[0], entries[0], evidence))
+    loaded, of_user = models[0].loaded, user is not None or dictionary
+    is_plain = not (of_user or evidence.keys or blocked.phrases or blocked.lists)
+    if is_plain and _keeps_order(models, settings, typed):
+        return (yield from _rank_found(loaded, settings, typed, entries[0], blocked, evidence))
     weights = [1.0]
     if len(models) > 1:
         weights = (yield from weights_after(models, splits, entries, text, evidence.before)).tolist()
@@ -790,10 +798,11 @@ def _rank_found(
     settings: RankingSettings,
     typed: PrefixSplit,
     entry: NextTokenEntry,
+    blocked: _Blocked,
     evidence: TypingEvidence,
 ) -> Work[Any, Ranking]:
     """Return what a search finds; most keystrokes ask for no more."""
-    limited = _limited(settings, settings.limit + 1, settings.max_steps)
+    limited = _limited(settings, settings.limit + 1 + len(blocked.shown), settings.max_steps)
     search = start_search(loaded, Reading.after(entry), typed.spelled, limited)
     yield from run_searches(loaded, [search], context_key(typed.context, evidence.lines_read(loaded)), entry)
     found, live, unexplored = search.result()
@@ -805,7 +814,7 @@ def _rank_found(
     best = [
         RankedCompletion(one.text, one.num_words, 0, one.is_complete, one.mass / live)
         for one in sorted(found, key=lambda one: (not one.is_complete, -one.mass, one.text))
-        if one.mass / live >= least and not _is_blocked(one.text, _NOT_BLOCKED, None)
+        if one.mass / live >= least and not _is_blocked(one.text, blocked, None)
     ]
     return Ranking(typed, best[: settings.limit], max(0.0, live - covered) / live, [1.0])
 

@@ -20,7 +20,8 @@ from service.cli.options import (
 evaluate_app = typer.Typer()
 _TASK_OPTIONS = {
     "perplexity": {"unit", "context", "window", "detail", "against", "sample", "overlap", "dynamic", "slots"},
-    "autocomplete": {"unit", "context", "against", "sample", "casing", "fuzzy", "learn", "report", "slots"},
+    "autocomplete": {"unit", "context", "against", "sample", "slots", "report"}
+    | {"casing", "fuzzy", "learn", "no_repeats"},
     "check": {"sample", "kinds", "misspellings", "save_calibration"},
 }
 
@@ -78,6 +79,12 @@ class _EvaluateOptions(NamedTuple):
     learn: Annotated[
         bool,
         typer.Option("--learn", help="Autocomplete: offer the words of earlier lines, as those of a user."),
+    ] = False
+    no_repeats: Annotated[
+        bool,
+        typer.Option(
+            "--no-repeats", help="Autocomplete: also measure lists that show a completion once within a word."
+        ),
     ] = False
     report: Annotated[
         Path | None, typer.Option(metavar="FILE.html", help="Autocomplete: HTML report to write.")

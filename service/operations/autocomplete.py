@@ -16,6 +16,7 @@ from typing_extensions import override
 from models.calls import Work
 from models.completion.corrections import MAX_EDITS, KeyLetters, SortedLetters
 from models.completion.following import NUM_WEIGHED
+from models.completion.history import CompletionHistory
 from models.completion.keys import letters_of_touch
 from models.completion.prefix import join_words, needs_space, split_prefix
 from models.completion.ranking import NO_EVIDENCE, RankingSettings, TypingEvidence, rank_completions
@@ -220,6 +221,8 @@ class AutocompleteRequest(ModelsRequest):
     """Weight of the user's words and the dictionary in the probabilities, if any of these words match."""
     session: UserName | None = None
     """Session id. A newer request of the same session cancels older ones, which get 409 `superseded`."""
+    no_repeats: bool = False
+    """Leave out what the session was shown while the word was typed so far; others take the places. Needs `session`."""
     max_steps: int = Field(128, ge=1, le=4096)
     """Maximum model evaluations for the search; more leave less probability unexplored."""
     open_vocabulary: bool = False
@@ -268,10 +271,12 @@ def autocomplete(
     blocklist: Sequence[Any] | None = None,
     evidence: TypingEvidence = NO_EVIDENCE,
     cached: NextTokenEntry | None = None,
+    shown: CompletionHistory | None = None,
 ) -> Work[Any, AutocompleteReply]:
     """Complete a text; see `rank_completions` for arguments and errors.
 
     The dictionary and the blocklist are the request's, if they are not given with word lists for references to them.
+    The completions are added to `shown`.
     """
     entries: Sequence[Any] = request.dictionary if dictionary is None else dictionary
     blocked: Sequence[Any] = request.blocklist if blocklist is None else blocklist
@@ -292,8 +297,11 @@ def autocomplete(
         blocklist=blocked,
         evidence=evidence,
         cached=cached,
+        shown=shown,
     )
     typed, weights = ranking.typed, ranking.weights
+    if shown is not None:
+        shown.add(request.text, typed.start, [one.text for one in ranking.completions])
     given_prefix = request.text[typed.start :]
     # with a pattern, punctuation marks are words
     joins = request.max_words > 1 and any(getattr(loaded.tokenizer, "pattern", None) for loaded, _ in models)
@@ -331,6 +339,9 @@ class Autocomplete(ModelsOperation[AutocompleteReply]):
     def __init__(self, call: Call, given: AutocompleteRequest) -> None:
         super().__init__(call, given)
         self.session = given.session
+        if given.no_repeats and given.session is None:
+            raise InputError.of("no_repeats", "is true, which requires session")
+        self._shown: CompletionHistory | None = None
         self._dictionary = call.word_lists(given.dictionary, "dictionary")
         self._blocklist = call.word_lists(given.blocklist, "blocklist")
         self._keys = letters_of_keys(given.keys, given.layout) if given.keys else []
@@ -410,8 +421,15 @@ class Autocomplete(ModelsOperation[AutocompleteReply]):
         return self._cached is not None or (cost.is_little and is_lookup(loaded.model))
 
     @override
+    def keep_shown(self) -> None:
+        if self._shown is not None and self.session is not None:
+            self.call.resources.histories.keep(self.call.owner, self.session, self._shown)
+
+    @override
     def run(self) -> Work[Any, AutocompleteReply]:
         gains = {one.address: one.token_trie.derived.get(_ERRORS) for one in self.models}
+        if self.given.no_repeats and self.session is not None:
+            self._shown = self.call.resources.histories.get(self.call.owner, self.session)
         return autocomplete(
             self.weighted,
             self.given,
@@ -426,4 +444,5 @@ class Autocomplete(ModelsOperation[AutocompleteReply]):
                 {name: one for name, one in gains.items() if one},
             ),
             cached=self._cached,
+            shown=self._shown,
         )

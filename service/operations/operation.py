@@ -22,6 +22,7 @@ from models.arrays import FloatArray
 from models.calls import Work
 from models.checking.error_model import CalibrationStore, ErrorTableStore
 from models.checking.lexicon import HunspellDictionary
+from models.completion.history import HistoryStore
 from models.errors import DomainError, FormatError, InputError, StatesFullError
 from models.language_model import is_lookup
 from models.phrases import MAX_PHRASE_WEIGHT, MAX_PHRASES, Phrase, PhraseList
@@ -232,6 +233,7 @@ class Resources:
         errors: tables of spelling errors.
         states: stored model states.
         users: accepted words of autocomplete users.
+        histories: completions that sessions of autocomplete have shown.
         word_lists: stored word lists.
         languages: models of LanguageTool's languages.
         dictionaries: Hunspell dictionaries by name.
@@ -246,6 +248,7 @@ class Resources:
     word_lists: WordListStore
     languages: Mapping[str, str | None] = field(default_factory=dict)
     dictionaries: Dictionaries = field(default_factory=dict)
+    histories: HistoryStore = field(default_factory=HistoryStore)
 
 
 def _stored_phrases(words: WordList, class_name: str, most: int) -> PhraseList:
@@ -460,6 +463,9 @@ class Operation(ABC, Generic[R]):
     def reply(self, result: R) -> bytes | Iterator[bytes]:
         """Return the reply in JSON, at once or in parts, with other requests between."""
         return to_json(result)
+
+    def keep_shown(self) -> None:
+        """Remember what the reply shows, just before it is sent; nothing by default."""
 
     def prepare(self) -> Iterable[Callable[[], Any]]:
         """Yield steps before the work that may take long, for a thread; what is between them is not."""

@@ -269,7 +269,9 @@ async def answer(endpoint: Endpoint, services: Services, request: GuardedRequest
     elif BINARY_TYPE in request.header(b"accept") and isinstance(operation, RowsOperation):
         reply = await float32_response(request, services.engine, operation, terms)
     else:
-        await request.reply(await _result(request, services, operation, cost, terms))
+        whole = await _result(request, services, operation, cost, terms)
+        operation.keep_shown()  # not if a newer request has cancelled this one
+        await request.reply(whole)
         return
     await reply(request.scope, request.receive, request.send)
 

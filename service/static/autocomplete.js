@@ -15,7 +15,7 @@ const COPIED = /^(color$|direction|font|letter|line-height|padding|tab|text-[ait
 
 /** Complete what is typed into a field; return a function that removes everything, with a function `refresh`. */
 export function attachAutocomplete(field, options = {}) {
-  const { model, user, key, eager, delay = 30, label = "Completions", onError = console.warn } = options;
+  const { model, user, key, eager, noRepeats, delay = 30, label = "Completions", onError = console.warn } = options;
   if (typeof field?.selectionStart !== "number")
     throw new TypeError(`field is ${field?.type}: it must be a textarea or text input`);
   const service = `${options.url ?? new URL("..", import.meta.url)}`.replace(/\/*$/, "/v1/autocomplete");
@@ -55,13 +55,14 @@ export function attachAutocomplete(field, options = {}) {
     const asked = placeOf(field);
     if (!asked || !field.matches(":focus")) return close();
     const { line: text, before, rest } = asked;
-    const body = { text, before, text_after: rest.slice(0, 200), session: id, limit: 5, model, user, ...options.fields };
+    const around = { text, before, text_after: rest.slice(0, 200), session: id, no_repeats: noRepeats };
+    const body = { ...around, limit: 5, model, user, ...options.fields };
     try {
       const { completions } = await post("", body, signal);
       if (signal.aborted) return;
       const found = completions.filter((item) => item.suffix !== "");
       request.abort();
-      show(found, asked);
+      show(noRepeats && !found.length ? items : found, asked);
       if (hurried === request && items.length) accept(0);
     } catch (error) {
       if (signal.aborted) return;

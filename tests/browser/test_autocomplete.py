@@ -401,6 +401,22 @@ def test_accepted_words_are_reported_for_a_user_only(open_form):
     assert len(taught) == 1
 
 
+def test_completions_are_shown_once_where_asked_and_kept_if_there_are_no_others(open_form):
+    form = open_form("{ noRepeats: true, fields: { limit: 1 } }")
+    write(form, "return the ")
+    expect(options_of(form)).to_have_text(["name"])
+    form.keyboard.type("n")
+    expect(options_of(form)).to_have_text(["number"])
+    with form.expect_response("**/v1/autocomplete") as reply:
+        form.keyboard.type("u")
+    assert reply.value.request.post_data_json["no_repeats"] is True
+    assert reply.value.json()["completions"] == []
+    form.wait_for_timeout(50)
+    expect(options_of(form)).to_have_text(["number"])
+    form.keyboard.press("Tab")
+    expect(note(form)).to_have_value("return the number ")
+
+
 def test_a_correction_replaces_the_typed_letters(open_form):
     form = open_form("{ fields: { fuzzy: 2, limit: 1 } }")
     write(form, "🎺 return the nubmer")

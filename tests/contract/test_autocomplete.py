@@ -11,7 +11,10 @@ import pytest
 
 from gramophone_client import AsyncClient, SupersededError
 from models.language_model import BOS
+from service.api_keys import KeyScope, create_key
+from service.settings import Settings
 from tests.support.fake_models import WORDS, FakeModel, fake_vocabulary
+from tests.support.services import running
 
 MODEL = FakeModel(fake_vocabulary())
 IDS = MODEL.vocabulary.ids
@@ -377,3 +380,92 @@ def test_only_a_request_for_much_more_than_a_keystroke_is_bulk(http, server, mon
     monkeypatch.setattr(engine, "run", lambda work, given: [options.append(given), run(work, given)][1])
     ask(http, "a", **({} if "models" in body else {"model": "chars"}), **body)
     assert [one.bulk for one in options] == [bulk]
+
+
+def offered(http, text, session, **options):
+    options = {"limit": 1, "no_repeats": True, "session": session, **options}
+    return [one["text"] for one in ask(http, text, **options)["completions"]]
+
+
+def ranked(last, prefix):
+    mass = probabilities(last, prefix)
+    return sorted(mass, key=mass.get, reverse=True)
+
+
+def test_what_is_offered_once_is_not_offered_again_within_a_word(http):
+    of_o = probabilities(IDS["the"], "o")
+    first, second = sorted(of_o, key=of_o.get, reverse=True)
+    assert offered(http, "the o", "r1") == [first]
+    assert offered(http, "the o", "r1") == [first]  # the same text gets the same reply
+    assert offered(http, f"the {first}", "r1") == []
+    assert offered(http, "the ", "r2", limit=1) == ranked(IDS["the"], "")[:1]
+    for text, word in (("the ", ranked(IDS["the"], "")[0]), ("the o", first)):
+        assert offered(http, text, "r2") == [word]
+    reply = ask(http, f"the {second[:2]}", limit=1, no_repeats=True, session="r2")
+    assert told(reply) == pytest.approx({second: 1.0}, rel=1e-5)
+
+
+def test_others_take_their_places_with_their_probabilities(http):
+    best = ranked(IDS["the"], "")
+    assert offered(http, "the", "r8", limit=1) == ["the"]
+    assert offered(http, "the ", "r8", limit=2) == best[:2]
+    of_m = probabilities(IDS["the"], "o")
+    reply = ask(http, "the o", limit=1, no_repeats=True, session="r8")
+    left = [word for word in ranked(IDS["the"], "o") if word not in best[:2]]
+    assert told(reply) == pytest.approx({left[0]: of_m[left[0]]}, rel=1e-5)
+    assert reply["unexplored_mass"] == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("text", "last", "prefix"), [("the ", "the", ""), ("the cat c", "cat", "c"), ("a c", "a", "c")]
+)
+def test_a_deletion_or_another_word_begins_anew(http, text, last, prefix):
+    session = f"anew-{last}-{prefix}"
+    assert offered(http, "the ", session, limit=10) == ranked(IDS["the"], "")
+    assert offered(http, "the c", session) == []  # all were shown
+    assert offered(http, text, session) == ranked(IDS[last], prefix)[:1]
+
+
+def test_other_sessions_and_those_who_do_not_ask_are_offered_all(http):
+    assert offered(http, "the c", "r6") == ["cat"]
+    assert offered(http, "the ca", "r7") == offered(http, "the ca", "r6", no_repeats=False) == ["cat"]
+    assert offered(http, "the ca", "r6") == []
+
+
+def test_replies_that_do_not_ask_are_not_remembered(http):
+    assert offered(http, "the c", "r3", no_repeats=False) == ["cat"]
+    assert offered(http, "the ca", "r3") == ["cat"]
+    assert offered(http, "the cat", "r3") == []
+
+
+def test_no_repeats_requires_a_session(http):
+    error = refused(http, text="the ", no_repeats=True)
+    assert error["param"] == "no_repeats"
+    assert error["message"] == "no_repeats is true, which requires session"
+
+
+def test_a_superseded_request_has_shown_nothing(server, http):
+    session = {"session": "r4", "no_repeats": True, "max_words": 1}
+    with taking(server, 0.3):
+        (old, _), (new, _) = in_order(server, [{"text": "a", **session}, {"text": "a d", **session}])
+    assert (old.status_code, new.status_code) == (409, 200)
+    with taking(server, 0.3):
+        (old, _), (new, _) = in_order(server, [{"text": "dog c", **session}, {"text": "dog ca", **session}])
+    assert (old.status_code, new.status_code) == (409, 200)
+    assert [one["text"] for one in new.json()["completions"]] == ["cat"]
+
+
+def test_a_session_is_that_of_its_api_key(registry):
+    keys = [create_key(name, [KeyScope.INFER]) for name in ("one", "other")]
+    settings = Settings(
+        registry=registry.root, models=("mixture",), api_keys=tuple(key.key.line for key in keys)
+    )
+    with running(settings) as server:
+        one, other = (
+            httpx.Client(base_url=server.url, headers={"authorization": f"Bearer {key.secret}"})
+            for key in keys
+        )
+        with one, other:
+            assert offered(one, "the c", "r5") == ["cat"]
+            assert offered(other, "the ca", "r5") == ["cat"]
+            assert offered(one, "the ca", "r5") == []

@@ -69,6 +69,17 @@ def test_a_newer_request_of_a_session_takes_the_place_of_an_older_at_the_other_w
     assert answers[0].json()["error"]["code"] == "superseded"
 
 
+def test_a_session_shows_a_completion_once_whichever_worker_is_asked(clients):
+    for session in USERS:  # of different workers
+        asked = {"model": "mixture", "limit": 1, "session": session, "no_repeats": True}
+        shown = [
+            [one["text"] for one in reply.json()["completions"]]
+            for client, text in zip(clients, ("the c", "the ca"), strict=True)
+            for reply in [client.post("/v1/autocomplete", json={"text": text, **asked})]
+        ]
+        assert shown == [["cat"], []]
+
+
 def test_states_are_found_by_both_workers_and_may_stand_together(clients):
     states = [
         clients[number].post("/v1/states", json={"context": ["the cat"]}).json()["states"][0]["state"]

@@ -20,8 +20,9 @@ from models.arrays import Float64s, FloatArray, to_numpy
 from models.calls import run_together
 from models.checkpoint.load import Checkpoint
 from models.checkpoint.manifest import version_address
+from models.completion.history import CompletionHistory
 from models.completion.prefix import split_prefix
-from models.completion.ranking import Ranking, RankingSettings, rank_completions
+from models.completion.ranking import RankedCompletion, Ranking, RankingSettings, rank_completions
 from models.completion.user_model import UserModel, UserModelLimits, split_word_sequences
 from models.errors import InputError
 from models.language_model import BOS, EOS, UNK, LanguageModel, pad_sequences, prefill_sequences
@@ -41,6 +42,7 @@ from training.evaluation.autocomplete_metrics import (
     acceptance,
     bootstrap_counts,
     bootstrap_interval,
+    list_names,
     ratios,
     recall_by_letters,
 )
@@ -76,6 +78,9 @@ class TypingContexts:
         model: model of any family.
         start: initial state of each text, one row.
         batch: number of texts.
+
+    Attributes:
+        shown: of each text, what the lists of each of `LIST_LENGTHS` have shown.
     """
 
     def __init__(self, model: LanguageModel[Any], start: Any, batch: int) -> None:
@@ -84,6 +89,7 @@ class TypingContexts:
         self._ids: list[Sequence[int] | None] = [None] * batch
         self._state: Any = start.select(np.zeros(batch, np.int64))
         self._log_probs: list[FloatArray] = [np.zeros((1, 0), np.float32)] * batch
+        self.shown = [[CompletionHistory() for _ in LIST_LENGTHS] for _ in range(batch)]
 
     def read(self, wanted: Mapping[int, Sequence[int]]) -> None:
         """Advance texts, by index, to the given ids; only new ids are computed.
@@ -173,6 +179,7 @@ class Typist:
         carries_state: continue each line from the state after the previous one, like
             `stream` in `training.evaluation.evaluate`; else start from the initial state.
         learns: offer the words of earlier lines as a user's words; recent ones weigh more.
+        no_repeats: also rank lists that show a completion once within a word.
     """
 
     def __init__(
@@ -182,10 +189,11 @@ class Typist:
         *,
         carries_state: bool = False,
         learns: bool = False,
+        no_repeats: bool = False,
     ) -> None:
         self._loaded, self._settings = loaded, settings
         self._model, self._tokenizer = loaded.model, loaded.tokenizer
-        self._carries_state = carries_state
+        self._carries_state, self._no_repeats = carries_state, no_repeats
         self._user = UserModel() if learns else None
         self._types_together = not (carries_state or learns)
 
@@ -243,6 +251,8 @@ class Typist:
         read = {n: split_prefix(self._tokenizer, text).context for n, text in texts.items()}
         ids = {n: self._tokenizer.encode(context) for n, context in read.items()}
         contexts.read(ids)
+        none: Sequence[CompletionHistory] = ()
+        histories = {n: contexts.shown[n] if self._no_repeats else none for n in texts}
         rankings = run_together(
             [
                 rank_completions(
@@ -252,38 +262,54 @@ class Typist:
                     _NO_LIMITS,
                     user=self._user,
                     cached=NextTokenEntry(len(ids[n]), contexts.state(n), contexts.log_probs(n)),
+                    shown=shown,
                 )
                 for n, text in texts.items()
+                for shown in (None, *histories[n])
             ]
         )
-        return {
-            n: _completion_rank(ranking, self._tokenizer.normaliser, *place)
-            for ranking, (n, place) in zip(rankings, places.items(), strict=True)
-        }
+        ranks, remaining = {}, iter(rankings)
+        for n, (line, offset) in places.items():
+            ranking = next(remaining)
+            once = list(islice(remaining, len(histories[n])))
+            ranks[n] = _completion_rank(ranking, once, self._tokenizer.normaliser, line, offset)
+            for history, other, length in zip(histories[n], once, LIST_LENGTHS, strict=False):
+                history.add(texts[n], other.typed.start, [c.text for c in _complete(other)[:length]])
+        return ranks
+
+
+def _complete(ranking: Ranking) -> list[RankedCompletion]:
+    return [c for c in ranking.completions if c.is_complete]
 
 
 def _completion_rank(
-    ranking: Ranking, read: Callable[[str], str], line: TypingLine, offset: int
+    ranking: Ranking, once: Sequence[Ranking], read: Callable[[str], str], line: TypingLine, offset: int
 ) -> CompletionRank:
     """Rank the model's own word, and find right completions; none if all begin with an unwanted space.
 
-    `read` gives a text in the model's form.
+    `once` has a ranking without repeats for each list, if any; `read` gives a text in the model's form.
     """
-    shown = [c for c in ranking.completions if c.is_complete]
+    shown = _complete(ranking)
     probability = shown[0].probability if shown else 0.0
     start = ranking.typed.start
     if ranking.typed.space:
-        return CompletionRank(0, probability)
+        return CompletionRank(0, probability, (0,) * (len(LIST_LENGTHS) + len(once)))
     number = bisect_right(line.words, offset, key=attrgetter("begin")) - 1
     wanted = line.spelled[start : line.words[number].end] if number >= 0 else ""
     rank = next((rank for rank, c in enumerate(shown, start=1) if wanted in {c.text, read(c.text)}), 0)
+    ends = [_right_ends(_complete(one), one.typed.start, line, offset) for one in (ranking, *once)]
+    lists = [*((ends[0], n) for n in LIST_LENGTHS), *zip(ends[1:], LIST_LENGTHS, strict=False)]
+    return CompletionRank(rank, probability, tuple(max(own[:n], default=0) for own, n in lists))
+
+
+def _right_ends(shown: Sequence[RankedCompletion], start: int, line: TypingLine, offset: int) -> list[int]:
+    """Return the offsets to which right completions spell a line; 0 for wrong ones."""
     begins = [offset - len(c.begun) if c.begun else start for c in shown]
     ends = [
         begin + len(c.text) if line.text.startswith(c.text, begin) else 0
         for begin, c in zip(begins, shown, strict=True)
     ]
-    ends = [0 if is_word_character(line.text[end : end + 1] or " ") else end for end in ends]
-    return CompletionRank(rank, probability, tuple(max(ends[:n], default=0) for n in LIST_LENGTHS))
+    return [0 if is_word_character(line.text[end : end + 1] or " ") else end for end in ends]
 
 
 def autocomplete_figures(
@@ -294,6 +320,7 @@ def autocomplete_figures(
     words: int,
     context: Context,
     learns: bool,
+    no_repeats: bool = False,
     progress: Progress,
 ) -> dict[str, Any]:
     """Measure keystroke savings and other metrics of completions on held-out lines, by name.
@@ -305,6 +332,7 @@ def autocomplete_figures(
         words: minimum words to type; fewer if the text has fewer.
         context: `sentence` types random lines, each from its start; `stream`, the first lines as one text.
         learns: offer the words of earlier lines as a user's words.
+        no_repeats: also measure lists that show a completion once within a word.
         progress: counts words.
 
     Raises:
@@ -323,11 +351,9 @@ def autocomplete_figures(
     carries_state = context == "stream"
     sampled_lines = sample_lines(texts, words, consecutive=carries_state)
     draws = bootstrap_counts(len(sampled_lines))
+    options = {"carries_state": carries_state, "learns": learns, "no_repeats": no_repeats}
     (facts, own), *others = [
-        _model_figures(
-            model, sampled_lines, draws, progress, settings, carries_state=carries_state, learns=learns
-        )
-        for model in models
+        _model_figures(model, sampled_lines, draws, progress, settings, **options) for model in models
     ]
     casing = "ignore" if settings.ignore_case else "exact"
     ranked = {"casing": casing, "fuzzy": settings.fuzzy, "learn": learns}
@@ -352,8 +378,8 @@ def _model_figures(
     if not spelled:
         raise InputError("the text has no word to type", param="corpus")
     loaded = TextModel(version_address(checkpoint.path), checkpoint.model, checkpoint.tokenizer)
-    typist = Typist(loaded, settings, **options)
-    typed = typist.type_lines(lines, progress=progress)
+    typed = Typist(loaded, settings, **options).type_lines(lines, progress=progress)
+    timed = {**options, "no_repeats": False}
     figures = ratios(ranks := Ranks.of(typed))
     keys, *pressed = map(int, ranks.keys.sum(axis=0))
     facts = {
@@ -363,13 +389,13 @@ def _model_figures(
         "words": len(spelled),
         "unknown_words": sum(UNK in ids for ids in checkpoint.tokenizer.encode_all(spelled)),
         "keys": keys,
-        "keys_pressed": {f"top_{n}": count for n, count in zip(LIST_LENGTHS, pressed, strict=True)},
+        "keys_pressed": dict(zip(list_names(pressed), pressed, strict=True)),
         "recall_by_letters": recall_by_letters(ranks),
         "acceptance": {
             "next_word": acceptance(typed, first_only=True),
             "any_letter": acceptance(typed, first_only=False),
         },
-        "keystroke_ms": _keystroke_ms(typist, lines, progress),
+        "keystroke_ms": _keystroke_ms(Typist(loaded, settings, **timed), lines, progress),
         "figures": {name: bootstrap_interval(ratio, draws) for name, ratio in figures.items()},
     }
     return facts, figures

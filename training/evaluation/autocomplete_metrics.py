@@ -144,8 +144,8 @@ class CompletionRank(NamedTuple):
     Attributes:
         rank: rank of the model's own word in the list, from 1; 0 if not listed.
         probability: probability of the first completion; 0 without completions.
-        ends: for each of `LIST_LENGTHS`, the furthest offset in the line
-            to which a right completion spells it; 0 if none is right.
+        ends: for each of `LIST_LENGTHS`, and perhaps again for lists without repeats, the furthest
+            offset in the line to which a right completion spells it; 0 if none is right.
     """
 
     rank: int
@@ -171,7 +171,7 @@ class TypedLine(NamedTuple):
         return [[self.ranks.get(offset, CompletionRank(0, 0.0)) for offset in span] for span in spans]
 
     def keys_pressed(self, number: int) -> int:
-        """Count the keys for line and end, with a list of `LIST_LENGTHS[number]` completions."""
+        """Count the keys for line and end, with the list of a number in `CompletionRank.ends`."""
         text, keys, offset = self.line.text, 1, 0
         while offset < len(text):
             end = self.ranks[offset].ends[number] if offset in self.ranks else 0
@@ -192,7 +192,7 @@ class Ranks(NamedTuple):
         joined: True if a single space separates the word from the line's previous one [N].
         lines: line index of each word [N].
         num_keys: `TypingLine.num_keys` of each line [L].
-        keys: keys for each line without completions and with each of `LIST_LENGTHS` [L, 3].
+        keys: keys for each line without completions and with each list of `list_names` [L, 3 or 5].
     """
 
     table: Int64s
@@ -206,7 +206,7 @@ class Ranks(NamedTuple):
     @classmethod
     def of(cls, typed: list[TypedLine]) -> "Ranks":
         """Collect the words of all lines."""
-        numbers = range(len(LIST_LENGTHS))
+        numbers = range(max((len(rank.ends) for line in typed for rank in line.ranks.values()), default=2))
         words = np.array([word for line in typed for word in line.line.words], np.int64).reshape(-1, 4)
         begins, ends, spaced, joined = words.T
         letters = ends - begins
@@ -235,16 +235,25 @@ class Ranks(NamedTuple):
         return (self.table > 0) & (self.table <= length)
 
 
+def list_names(lists: Sequence[Any]) -> list[str]:
+    """Return the names of the first lists: of each length, and again without repeats."""
+    names = [f"top_{n}" for n in LIST_LENGTHS]
+    return [*names, *(f"{name}_no_repeats" for name in names)][: len(lists)]
+
+
 def ratios(ranks: Ranks) -> dict[str, Ratio]:
     """Return all figures with an interval, by name."""
     words = ranks.by_line(np.ones(len(ranks.letters)))
     first = ranks.table[:, 0]
     keys, *pressed = ranks.keys.T
-    lists = dict(zip(LIST_LENGTHS, pressed, strict=True))
+    lists = LIST_LENGTHS
     reciprocal = _reciprocal_ranks(ranks.table).sum(axis=1)
     by_line = ranks.by_line
     figures = {
-        **{f"keystroke_savings_top_{n}": Ratio(keys - with_list, keys) for n, with_list in lists.items()},
+        **{
+            f"keystroke_savings_{name}": Ratio(keys - with_list, keys)
+            for name, with_list in zip(list_names(pressed), pressed, strict=True)
+        },
         **{f"word_savings_top_{n}": Ratio(by_line(saved_keys(ranks, n)), ranks.num_keys) for n in lists},
         **{f"next_word_recall_top_{n}": Ratio(by_line((first > 0) & (first <= n)), words) for n in lists},
         "next_word_mrr": Ratio(by_line(_reciprocal_ranks(first)), words),

@@ -600,6 +600,7 @@ class AutocompleteOptions(_ModelOptions, total=False):
     user: str
     user_weight: float
     session: str
+    no_repeats: bool
     max_steps: int
     open_vocabulary: bool
     timeout_ms: int

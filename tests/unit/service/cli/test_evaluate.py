@@ -127,6 +127,7 @@ def test_options_that_dynamic_evaluation_lacks_are_refused(folder, options, said
     ("options", "said"),
     [
         (["--report", "a.html"], "--report requires --task autocomplete; the task is perplexity"),
+        (["--no-repeats"], "--no-repeats requires --task autocomplete; the task is perplexity"),
         (["--save-calibration"], "--save-calibration requires --task check; the task is perplexity"),
         (["--task", "check", "--against", "order1"], "--against requires --task perplexity or autocomplete"),
         (["--task", "check", "--context", "stream"], "--context requires"),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from models.calls import run_to_completion
+from models.completion.history import CompletionHistory
 from models.completion.ranking import RankingSettings
 from models.completion.user_model import UserModel
 from models.errors import InputError
@@ -18,7 +19,7 @@ from service.operations.autocomplete import AutocompleteRequest, autocomplete
 from tests.support.fake_models import FakeModel, RememberingModel, fake_vocabulary
 from training.commands import run_evaluate_autocomplete, run_train
 from training.evaluation.autocomplete import TypingContexts, Typist, sample_lines, typing_line
-from training.evaluation.autocomplete_metrics import Ranks, ratios
+from training.evaluation.autocomplete_metrics import LIST_LENGTHS, Ranks, ratios
 from training.progress import SILENT
 from training.tokenizer import TokenizerSettings, learn_tokenizer
 
@@ -142,6 +143,47 @@ def test_lines_typed_side_by_side_are_as_typed_alone(kind):
         assert [look.rank for look in together] == [look.rank for look in alone]
         assert [look.ends for look in together] == [look.ends for look in alone]
         assert [look.probability for look in together] == pytest.approx([look.probability for look in alone])
+
+
+def test_savings_without_repeats_worked_out_by_hand():
+    """13 keys; with 1 shown: th-they 3, c-cat 2, car + end 4; with 3 shown: t-they 2, cat 1, c-car 2, end 1."""
+    model, tokenizer = steady(SHARES)
+    typist = Typist(TextModel("m@1", model, tokenizer), no_repeats=True)
+    (typed,) = typist.type_lines([typing_line(tokenizer, "they cat car")], progress=SILENT)
+    assert [typed.keys_pressed(number) for number in range(4)] == [11, 6, 9, 6]
+    told = ratios(Ranks.of([typed]))
+    savings = {
+        name: ratio.numerator.sum() / ratio.denominator.sum()
+        for name, ratio in told.items()
+        if "no_repeats" in name
+    }
+    assert savings == {
+        "keystroke_savings_top_1_no_repeats": pytest.approx(4 / 13),
+        "keystroke_savings_top_3_no_repeats": pytest.approx(7 / 13),
+    }
+
+
+@pytest.mark.parametrize("kind", ["words", "characters", "pieces"])
+def test_lists_without_repeats_are_those_of_a_session(kind):
+    """Lists of one and of three differ: what the longer one has shown may be new in the shorter one."""
+    tokenizer = tokenizers()[kind]
+    loaded = TextModel("m@1", FakeModel(tokenizer.vocabulary, seed=7), tokenizer)
+    limits = Limits(max_texts=1, max_tokens_per_sequence=1000, max_new_tokens=1)
+    lines = [typing_line(tokenizer, text) for text in TEXT]
+    ends = {}
+    for typed in Typist(loaded, no_repeats=True).type_lines(lines, progress=SILENT):
+        text, sessions = typed.line.text, {length: CompletionHistory() for length in LIST_LENGTHS}
+        for offset, rank in typed.ranks.items():
+            for length, end in zip(LIST_LENGTHS, rank.ends[2:], strict=True):
+                request = AutocompleteRequest(text=text[:offset], limit=length)
+                work = autocomplete([WeightedModel(loaded)], request, limits, shown=sessions[length])
+                shown = [one for one in run_to_completion(work).completions if one.is_complete_word]
+                right = [one for one in shown if f"{text} ".startswith(f"{text[: one.start]}{one.text} ")]
+                expected = max((one.start + len(one.text) for one in right), default=0)
+                if text[end : end + 1] in {"", " "}:
+                    assert end == expected
+                ends[length, end] = True
+    assert {length for length, end in ends if end} == {1, 3}
 
 
 def test_ranks_equal_those_by_going_through_all_words():
@@ -439,6 +481,26 @@ def test_two_models_are_compared_line_by_line(folder):
 
 def test_only_so_many_words_are_typed(folder):
     assert evaluate(folder, sample=17)["lines"] == 3
+
+
+def test_savings_without_repeats_stand_beside_the_others(folder, capsys):
+    result = evaluate(folder, no_repeats=True, against="unigram", report=folder / "once.html")
+    alone = evaluate(folder)
+    figures = result["figures"]
+    assert {name: figures[name] for name in alone["figures"]} == alone["figures"]
+    for length in LIST_LENGTHS:
+        name = f"top_{length}_no_repeats"
+        saved = 1 - result["keys_pressed"][name] / result["keys"]
+        assert value(result, f"keystroke_savings_{name}") == pytest.approx(saved)
+        assert f"keystroke_savings_{name}" in result["against"]["difference"]
+    top_1 = "keystroke_savings_top_1"
+    assert value(result["against"], f"{top_1}_no_repeats") >= value(result["against"], top_1)
+    show_autocomplete_evaluation(result)
+    assert "keystroke savings top 3 no repeats" in capsys.readouterr().out
+    page = "three shown, each once"
+    assert page in (folder / "once.html").read_text()
+    evaluate(folder, report=folder / "page.html")
+    assert page not in (folder / "page.html").read_text()
 
 
 def test_a_stream_is_the_first_lines_as_one_text(folder):
