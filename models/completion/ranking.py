@@ -738,8 +738,8 @@ def _rank_before(
     """Rank completions by the text before the caret; see `rank_completions`."""
     splits, entries = contexts
     typed = min(splits, key=lambda one: one.start)
-    loaded, of_user = models[0].loaded, user is not None or dictionary
-    is_plain = not (of_user or evidence.keys or blocked.phrases or blocked.lists)
+    loaded, has_own = models[0].loaded, user is not None or bool(dictionary)
+    is_plain = not (has_own or evidence.keys or blocked.phrases or blocked.lists)
     if is_plain and _keeps_order(models, settings, typed):
         return (yield from _rank_found(loaded, settings, typed, entries[0], blocked, evidence))
     weights = [1.0]
