@@ -4,8 +4,8 @@ P(W) = ((1-λ) · P_model(W) + λ · P_user(W)) / ((1-λ) · P_model(prefix) + �
 each probability is joint with the typed text, and λ is 0 if no word of the user matches.
 
 With spelling errors in the prefix, a word's mass is multiplied by the probability of the errors of
-the first `CorrectedPrefix` that it starts with. Words take the typed prefix's case unless
-they have capitals of their own.
+the first `CorrectedPrefix` that it starts with, or of the spelling if the user has corrected it before (see
+`corrected_words`). Words take the typed prefix's case unless they have capitals of their own.
 """
 
 import math
@@ -37,6 +37,7 @@ from models.completion.token_trie import as_one_word, fold_case
 from models.completion.user_model import (
     NextWordModels,
     UserModel,
+    corrected_words,
     extend_phrases,
     next_word_models,
     phrase_probability,
@@ -147,16 +148,23 @@ def _add_user_completions(
     if not after:
         return 0.0
     yield None
-    edits, any_case = dict[str, int](), settings.ignore_case
+    forms, any_case = (typed.prefix, plain_form(typed.prefix)), settings.ignore_case
+    begins_word = not all(one.edits for one in completions.values())
+    edits, meant = yield from corrected_words(models, forms, ignore_case=any_case, begins_word=begins_word)
+
+    def penalty(word: str) -> float:
+        return meant.get(word) or _penalty(word, edits.get(word, 0), typed)
+
     if settings.fuzzy:
-        edits, others = yield from after.fuzzy_matches(
+        matches, others = yield from after.fuzzy_matches(
             typed.prefix, settings.fuzzy, ignore_case=any_case, limit=limit
         )
-        mass, likeliest = yield from after.rate(edits, limit, lambda word: _penalty(word, edits[word], typed))
+        edits |= matches
+        mass, likeliest = yield from after.rate(edits, limit, penalty)
         mass += others
     else:
         mass, likeliest = yield from after.words_with_prefix(
-            typed.prefix, plain_form(typed.prefix), ignore_case=any_case, limit=limit
+            *forms, ignore_case=any_case, limit=limit, also=meant
         )
     longer = yield from extend_phrases(words, likeliest, settings.max_words, limit)
 
@@ -165,15 +173,14 @@ def _add_user_completions(
             yield None
         found = completions.get(text)
         if found is None or not found.is_complete:
-            num_edits = edits.get(text.partition(" ")[0], 0)
-            completions[text] = RankedCompletion(text, text.count(" ") + 1, num_edits, of_model=mass_of(text))
+            corrected = edits.get(text.partition(" ")[0], 0)
+            completions[text] = RankedCompletion(text, text.count(" ") + 1, corrected, of_model=mass_of(text))
     for number, (text, one) in enumerate(completions.items(), start=1):
         if not number % _COMPLETIONS_PER_STEP:
             yield None
         parts = text.split()
         if one.is_complete and parts and (not settings.fuzzy or parts[0] in edits):
-            penalty = _penalty(parts[0], edits.get(parts[0], 0), typed)
-            one.of_user = penalty * phrase_probability(words, previous, parts)
+            one.of_user = penalty(parts[0]) * phrase_probability(words, previous, parts)
     begun = yield from _begun_words(given, settings, typed, words, limit)
     completions.update((one.text, one) for one in begun)
     return mass + math.fsum(one.of_user for one in begun)
@@ -580,7 +587,7 @@ def rank_completions(
         weights = (yield from weights_after(models, splits, entries, text)).tolist()
     typed = min(splits, key=lambda one: one.start)
     compose = models[0].loaded.tokenizer.normaliser.compose
-    personal: list[UserModel | WordList] = [] if user is None else [user]
+    personal: list[UserModel | WordList] = [] if user is None else [user.offered]
     if dictionary:
         personal += yield from _dictionary_models(dictionary, compose)
     parts, limit = [], 0

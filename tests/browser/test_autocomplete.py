@@ -401,6 +401,21 @@ def test_accepted_words_are_reported_for_a_user_only(open_form):
     assert len(taught) == 1
 
 
+def test_a_correction_is_reported_with_what_was_typed_and_repeated_without_fuzzy(open_form):
+    form, taught = open_form("{ user: 'bea', fields: { fuzzy: 1, limit: 1 } }"), []
+    form.on("request", lambda one: one.url.endswith("/accepted") and taught.append(one.post_data_json))
+    for number in range(2):
+        write(form, "🎺 return the nubmer")
+        expect(options_of(form)).to_have_text(["number"])
+        with form.expect_response("**/accepted"):
+            form.keyboard.press("Tab")
+        assert taught[number].pop("context").endswith("🎺 return the ")
+        assert taught[number] == {"text": "number", "typed": "nubmer"}
+    form = open_form("{ user: 'bea' }")
+    write(form, "return the nubmer")
+    expect(options_of(form)).to_have_text(["number"])
+
+
 def test_a_correction_replaces_the_typed_letters(open_form):
     form = open_form("{ fields: { fuzzy: 2, limit: 1 } }")
     write(form, "🎺 return the nubmer")
