@@ -108,6 +108,12 @@ class UnknownUserError(InputError):
     code = "unknown_user"
 
 
+class UnknownWordError(InputError):
+    """A user's words do not include the word: it was not accepted, was dropped as the rarest, or deleted."""
+
+    code = "unknown_word"
+
+
 class UserStoreError(DomainError):
     """The file of users' words is locked, damaged or full."""
 

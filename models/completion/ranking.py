@@ -4,8 +4,8 @@ P(W) = ((1-λ) · P_model(W) + λ · P_user(W)) / ((1-λ) · P_model(prefix) + �
 each probability is joint with the typed text, and λ is 0 if no word of the user matches.
 
 With spelling errors in the prefix, a word's mass is multiplied by the probability of the errors of
-the first `CorrectedPrefix` that it starts with. Words take the typed prefix's case unless
-they have capitals of their own.
+the first `CorrectedPrefix` that it starts with, or of the spelling if the user has corrected it before (see
+`corrected_words`). Words take the typed prefix's case unless they have capitals of their own.
 """
 
 import math
@@ -45,6 +45,7 @@ from models.completion.user_model import (
     NextWordModels,
     ScoredPhrase,
     UserModel,
+    corrected_words,
     extend_phrases,
     next_word_models,
     phrase_probability,
@@ -181,7 +182,9 @@ def _add_user_completions(
     if not after:
         return 0.0
     yield None
-    mass, likeliest, edits, penalty_of = yield from _likely_user_words(after, settings, typed, keys, limit)
+    mass, likeliest, edits, penalty_of = yield from _likely_user_words(
+        after, models, completions.values(), settings, typed, keys, limit
+    )
     longer = yield from extend_phrases(words, likeliest, settings.max_words, limit)
 
     for number, (text, _) in enumerate((*likeliest, *longer), start=1):
@@ -189,8 +192,8 @@ def _add_user_completions(
             yield None
         found = completions.get(text)
         if found is None or not found.is_complete:
-            num_edits = edits.get(text.partition(" ")[0], 0)
-            completions[text] = RankedCompletion(text, text.count(" ") + 1, num_edits, of_model=mass_of(text))
+            corrected = edits.get(text.partition(" ")[0], 0)
+            completions[text] = RankedCompletion(text, text.count(" ") + 1, corrected, of_model=mass_of(text))
     for number, (text, one) in enumerate(completions.items(), start=1):
         if not number % _COMPLETIONS_PER_STEP:
             yield None
@@ -204,11 +207,13 @@ def _add_user_completions(
 
 def _likely_user_words(
     after: NextWordModel,
+    models: Sequence[UserModel | WordList],
+    found: Collection[RankedCompletion],
     settings: RankingSettings,
     typed: PrefixSplit,
     keys: Sequence[KeyLetters],
     limit: int,
-) -> Steps[tuple[float, list[ScoredPhrase], dict[str, int], Callable[[str], float]]]:
+) -> Work[Any, tuple[float, list[ScoredPhrase], dict[str, int], Callable[[str], float]]]:
     """Return the mass of the user's words that the typed prefix may begin, and the likeliest of them.
 
     Also returns the edits of those that are corrected, and the assumed probability of the typed letters by word.
@@ -216,26 +221,28 @@ def _likely_user_words(
     any_case = settings.ignore_case
     if keys:
         meant = letters_meant(typed.prefix, keys, ignore_case=any_case)
-        found = yield from after.words_meant(meant, ignore_case=any_case)
+        words = yield from after.words_meant(meant, ignore_case=any_case)
 
         def share(word: str) -> float:
             return share_of(word.casefold() if any_case else word, meant)
 
-        return (*(yield from after.rate(found, limit, share)), {}, share)
-    if settings.fuzzy:
-        edits, others = yield from after.fuzzy_matches(
-            typed.prefix, settings.fuzzy, ignore_case=any_case, limit=limit
-        )
-
-        def penalty(word: str) -> float:
-            return _penalty(word, edits[word], typed) if word in edits else 0.0
-
-        mass, likeliest = yield from after.rate(edits, limit, penalty)
-        return mass + others, likeliest, edits, penalty
-    begun = yield from after.words_with_prefix(
-        typed.prefix, plain_form(typed.prefix), ignore_case=any_case, limit=limit
+        return (*(yield from after.rate(words, limit, share)), {}, share)
+    forms = typed.prefix, plain_form(typed.prefix)
+    begins_word = not all(one.edits for one in found)
+    edits, learnt = yield from corrected_words(models, forms, ignore_case=any_case, begins_word=begins_word)
+    if not settings.fuzzy:
+        begun = yield from after.words_with_prefix(*forms, ignore_case=any_case, limit=limit, also=learnt)
+        return (*begun, edits, lambda word: learnt.get(word, 1.0))
+    matches, others = yield from after.fuzzy_matches(
+        typed.prefix, settings.fuzzy, ignore_case=any_case, limit=limit
     )
-    return (*begun, {}, lambda _: 1.0)
+    edits |= matches
+
+    def penalty(word: str) -> float:
+        return learnt.get(word) or (_penalty(word, edits[word], typed) if word in edits else 0.0)
+
+    mass, likeliest = yield from after.rate(edits, limit, penalty)
+    return mass + others, likeliest, edits, penalty
 
 
 def _begun_words(
@@ -746,7 +753,7 @@ def _rank_before(
     if len(models) > 1:
         weights = (yield from weights_after(models, splits, entries, text, evidence.before)).tolist()
     compose = models[0].loaded.tokenizer.normaliser.compose
-    personal: list[UserModel | WordList] = [] if user is None else [user]
+    personal: list[UserModel | WordList] = [] if user is None else [user.offered]
     if dictionary:
         personal += yield from _dictionary_models(dictionary, compose)
     parts, limit = [], 0

@@ -1,4 +1,4 @@
-"""User model of autocompletion: decaying counts of accepted words and word pairs.
+"""User model of autocompletion: decaying counts of accepted words, word pairs and corrected spellings.
 
     P(w | h) = (c(h, w) + T(h) · P(w)) / (c(h) + T(h)),    P(w) = c(w) / Σ c
 
@@ -14,7 +14,7 @@ import heapq
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from itertools import chain, islice, pairwise
@@ -26,9 +26,9 @@ from rapidfuzz.distance import OSA
 from rapidfuzz.process import cdist
 
 from models.calls import Steps
-from models.completion.corrections import share_of
+from models.completion.corrections import EDIT_PENALTY, MAX_EDITS, share_of
 from models.word_list import WordList
-from models.words import MAX_WORD_RUN, matching_form, visible_form, word_pattern
+from models.words import MAX_WORD_RUN, dictionary_key, matching_form, visible_form, word_pattern
 
 SENTENCE_START = ""
 """Previous word of the first word of a sentence."""
@@ -47,8 +47,14 @@ _LOOKBACK_CHARS = 256
 _MAX_SHARED = 1000
 """Maximum words after another one that are looked up in word lists for pairs that both have."""
 
+_LETTERS_OF_SPELLING = 3
+"""Minimum letters of the beginning of a corrected spelling by which it is found."""
+
 _WORDS_PER_STEP = 1024
 """Words compared or rated per step, about a millisecond."""
+
+_Table: TypeAlias = Mapping[str, Mapping[str, float]]
+_Triples: TypeAlias = list[tuple[str, str, float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +63,8 @@ class UserModelLimits:
 
     Attributes:
         max_words: maximum distinct words; above it an eighth is removed, by lowest decayed count.
-        pairs_per_word: maximum word pairs per word of `max_words`, on average; removed likewise.
+        pairs_per_word: maximum word pairs per word of `max_words`, on average, and maximum corrections;
+            removed likewise.
         max_word_characters: longer words are not learnt.
         half_life_words: number of further words after which a word's count is halved.
     """
@@ -69,7 +76,7 @@ class UserModelLimits:
 
     @property
     def max_pairs(self) -> int:
-        """Maximum word pairs."""
+        """Maximum word pairs, and maximum corrections."""
         return self.max_words * self.pairs_per_word
 
 
@@ -86,23 +93,30 @@ class WordSequence(NamedTuple):
 
 
 class UserModel:
-    """Words and word pairs with their counts.
+    """Words, word pairs and corrections with their counts.
 
     Args:
-        words: count of each word, in units; also an attribute.
+        words: count of each word, in units; also an attribute, as are `unit` and `corrections`.
         followers: counts of words after each word and `SENTENCE_START`, in units.
         unit: current weight of an occurrence. It grows with each word learnt, so older counts decay.
+        corrections: counts of words by the spelling that each replaced, in units.
     """
 
     def __init__(
         self,
         words: Mapping[str, float] | None = None,
-        followers: Mapping[str, Mapping[str, float]] | None = None,
+        followers: _Table | None = None,
         unit: float = 1.0,
+        corrections: _Table | None = None,
     ) -> None:
         self.words = words or {}
         self._followers = followers or {}
-        self._unit = unit
+        self.unit = unit
+        self.corrections = corrections or {}
+
+    @property
+    def _tables(self) -> tuple[_Table, _Table]:
+        return self._followers, self.corrections
 
     def __len__(self) -> int:
         """Number of distinct words."""
@@ -114,17 +128,28 @@ class UserModel:
         return sum(map(len, self._followers.values()))
 
     @cached_property
+    def offered(self) -> "UserModel":
+        """The model without the words that are misspelt: corrected more often than kept as they are."""
+        misspelt = {
+            spelling
+            for spelling, meant in self.corrections.items()
+            if 0 < self.words.get(spelling, 0.0) < sum(meant.values())
+        }
+        others = self.without(misspelt) if misspelt else self
+        return UserModel(others.words, others._followers, self.unit, self.corrections)  # noqa: SLF001 - same class
+
+    @cached_property
     def total(self) -> float:
         """Sum of the counts of all words."""
-        return sum(self.words.values()) / self._unit
+        return sum(self.words.values()) / self.unit
 
     def count(self, word: str) -> float:
         """Return the count of a word; 0 if it was never written."""
-        return self.words.get(word, 0.0) / self._unit
+        return self.words.get(word, 0.0) / self.unit
 
     def followers(self, previous: str) -> dict[str, float]:
         """Return the counts of words after another word, or at the start of a sentence."""
-        return {word: count / self._unit for word, count in self._followers.get(previous, {}).items()}
+        return {word: count / self.unit for word, count in self._followers.get(previous, {}).items()}
 
     def likeliest(self, limit: int) -> list[str]:
         """Return the words with the highest counts."""
@@ -149,15 +174,27 @@ class UserModel:
         return 0.0, found
 
     def includes(self, other: "UserModel") -> bool:
-        """True if another model's words and pairs are in this one."""
+        """True if another model's words, pairs and corrections are in this one."""
         return other.words.keys() <= self.words.keys() and all(
-            after.keys() <= self._followers.get(previous, {}).keys()
-            for previous, after in other._followers.items()  # noqa: SLF001 - of the same class
+            later.keys() <= mine.get(first, {}).keys()
+            for mine, theirs in zip(self._tables, other._tables, strict=True)  # noqa: SLF001 - of the same class
+            for first, later in theirs.items()
         )
 
-    def updated(self, sentences: Iterable[WordSequence], bounds: UserModelLimits) -> "UserModel":
-        """Return the model after learning sentences."""
-        words, unit = dict(self.words), self._unit
+    def without(self, words: Collection[str]) -> "UserModel":
+        """Return the model without some words, their pairs, and corrections of and to them."""
+        kept = {word: count for word, count in self.words.items() if word not in words}
+        followers, corrections = (
+            _group_pairs(one for one in _flatten_pairs(table) if one[0] not in words and one[1] not in words)
+            for table in self._tables
+        )
+        return UserModel(kept, followers, self.unit, corrections)
+
+    def updated(
+        self, sentences: Sequence[WordSequence], bounds: UserModelLimits, typed: str | None = None
+    ) -> "UserModel":
+        """Return the model after learning sentences, and the spelling that the first word replaced."""
+        words, unit = dict(self.words), self.unit
         changed: dict[str, dict[str, float]] = {}  # copies of followers
         growth = 2.0 ** (1 / bounds.half_life_words)
         for sentence in sentences:
@@ -174,47 +211,60 @@ class UserModel:
                         after = changed[last] = dict(self._followers.get(last, {}))
                     after[word] = after.get(word, 0.0) + unit
                 last = word
-        return UserModel(words, {**self._followers, **changed}, unit).limited_to(bounds)
+        corrections = self.corrections
+        first = next(chain.from_iterable(sentence.words for sentence in sentences), "")
+        if typed and first in words and not dictionary_key(first).startswith(dictionary_key(typed)):
+            meant = corrections.get(spelling := visible_form(typed), {})
+            count = meant.get(first, 0.0) + self.unit * growth
+            corrections = {**corrections, spelling: {**meant, first: count}}
+        return UserModel(words, {**self._followers, **changed}, unit, corrections).limited_to(bounds)
 
-    def export(self) -> tuple[list[tuple[str, float]], list[tuple[str, str, float]]]:
-        """Return words and pairs with counts, without those decayed to almost 0.
+    def export(self) -> tuple[list[tuple[str, float]], _Triples, _Triples]:
+        """Return words, pairs and corrections with counts, without those decayed to almost 0.
 
         See `user_model_from_counts`; a pair's first word is empty at the start of a sentence.
         """
-        least = _MIN_COUNT * self._unit
-        words = {word: count / self._unit for word, count in self.words.items() if count >= least}
-        pairs = [
-            (previous, word, count / self._unit)
-            for previous, word, count in _flatten_pairs(self._followers)
-            if count >= least and word in words
-        ]
-        return list(words.items()), pairs
+        least = _MIN_COUNT * self.unit
+        words = {word: count / self.unit for word, count in self.words.items() if count >= least}
+        pairs, corrections = (
+            [
+                (first, word, count / self.unit)
+                for first, word, count in _flatten_pairs(table)
+                if count >= least and word in words
+            ]
+            for table in self._tables
+        )
+        return list(words.items()), pairs, corrections
 
     def limited_to(self, bounds: UserModelLimits) -> "UserModel":
         """Return the model pruned to the limits, its unit rescaled if very large."""
-        words, after = self.words, self._followers
+        words = self.words
         # pruned to so few that pruning stays rare
         max_words, max_pairs = (most - most // 8 for most in (bounds.max_words, bounds.max_pairs))
         if len(words) > bounds.max_words:
             words = dict(heapq.nlargest(max_words, words.items(), key=itemgetter(1)))
-            after = _group_pairs(pair for pair in _flatten_pairs(after) if pair[1] in words)
-        if sum(map(len, after.values())) > bounds.max_pairs:
-            after = _group_pairs(heapq.nlargest(max_pairs, _flatten_pairs(after), key=itemgetter(2)))
-        if self._unit > _LARGEST_UNIT:
-            words = {word: count / self._unit for word, count in words.items()}
-            flat = ((previous, word, n / self._unit) for previous, word, n in _flatten_pairs(after))
-            return UserModel(words, _group_pairs(flat))
-        return UserModel(words, after, self._unit)
+
+        def limited(table: _Table) -> _Table:
+            if words is not self.words:
+                table = _group_pairs(one for one in _flatten_pairs(table) if one[1] in words)
+            if sum(map(len, table.values())) > bounds.max_pairs:
+                table = _group_pairs(heapq.nlargest(max_pairs, _flatten_pairs(table), key=itemgetter(2)))
+            return table
+
+        model = UserModel(words, limited(self._followers), self.unit, limited(self.corrections))
+        return user_model_from_counts(*model.export()) if self.unit > _LARGEST_UNIT else model
 
 
 def user_model_from_counts(
-    words: Iterable[tuple[str, float]], pairs: Iterable[tuple[str, str, float]] = ()
+    words: Iterable[tuple[str, float]],
+    pairs: Iterable[tuple[str, str, float]] = (),
+    corrections: Iterable[tuple[str, str, float]] = (),
 ) -> UserModel:
-    """Create a model from counts of distinct words and distinct pairs of them."""
-    return UserModel(dict(words), _group_pairs(pairs))
+    """Create a model from counts of distinct words, distinct pairs and distinct corrections of them."""
+    return UserModel(dict(words), _group_pairs(pairs), corrections=_group_pairs(corrections))
 
 
-def _flatten_pairs(followers: Mapping[str, Mapping[str, float]]) -> Iterable[tuple[str, str, float]]:
+def _flatten_pairs(followers: _Table) -> Iterable[tuple[str, str, float]]:
     return ((previous, word, count) for previous, after in followers.items() for word, count in after.items())
 
 
@@ -321,11 +371,15 @@ class NextWordModel:
         return (after + self._novelty * alone) / (self._num_after + self._novelty)
 
     def words_with_prefix(
-        self, *prefixes: str, ignore_case: bool, limit: int
+        self, *prefixes: str, ignore_case: bool, limit: int, also: Mapping[str, float] | None = None
     ) -> Steps[tuple[float, list[ScoredPhrase]]]:
-        """Return the mass of words with a prefix, itself included, and the likeliest; "" matches all."""
+        """Return the mass of words with a prefix, itself included, and the likeliest; "" matches all.
+
+        Words of `also` are among them, times their penalties.
+        """
+        also = also or {}
         words, others = yield from self._begun_with(prefixes, limit, ignore_case=ignore_case)
-        mass, likeliest = yield from self.rate(words, limit)
+        mass, likeliest = yield from self.rate(words.union(also), limit, lambda word: also.get(word, 1.0))
         return float(bool(self)) if "" in prefixes else mass + others, likeliest
 
     def _begun_with(
@@ -426,6 +480,33 @@ class NextWordModel:
                 ),
             ]
         )
+
+
+def corrected_words(
+    models: Iterable[UserModel | WordList], prefixes: Sequence[str], *, ignore_case: bool, begins_word: bool
+) -> Steps[tuple[dict[str, int], dict[str, float]]]:
+    """Return the edits and the probability of a spelling, by words that replaced it more than once.
+
+    The probability is the share of a word's count that was so spelled, at least that of the edits.
+    `prefixes` are forms of the spelling; if it begins no word, it may be the beginning of longer ones.
+    """
+    fold = partial(matching_form, ignore_case=ignore_case)
+    forms = tuple(map(fold, prefixes))
+    begun = forms if len(prefixes[0]) >= _LETTERS_OF_SPELLING and not begins_word else ()
+    lengths = range(max(1, len(forms[0]) - MAX_EDITS), len(forms[0]) + MAX_EDITS + 1)
+    edits, probabilities = dict[str, int](), dict[str, float]()
+    for model in (one for one in models if isinstance(one, UserModel)):
+        meant = Counter[str]()
+        for some in _divide(model.corrections):
+            for spelling, folded in zip(some, map(fold, some), strict=True):
+                if folded in forms or folded.startswith(begun):
+                    meant.update(model.corrections[spelling])
+            yield
+        for word, count in meant.items():
+            if model.count(word) and count > model.unit and not fold(word).startswith(forms):
+                edits[word] = min(OSA.distance(forms[0], fold(word)[:length]) for length in lengths)
+                probabilities[word] = min(1.0, max(count / model.words[word], EDIT_PENALTY ** edits[word]))
+    return edits, probabilities
 
 
 def _cases(prefixes: Iterable[str]) -> set[str]:

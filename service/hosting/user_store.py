@@ -22,7 +22,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field, ValidationError
 
 from models.completion.user_model import UserModel, UserModelLimits, WordSequence, user_model_from_counts
-from models.errors import UnknownUserError, UserStoreError
+from models.errors import UnknownUserError, UnknownWordError, UserStoreError
 from models.prefix_cache import LimitedCache
 
 _SCHEMA = """
@@ -68,6 +68,7 @@ class _StoredWords(BaseModel, strict=True):
 
     words: list[tuple[str, _Count]]
     pairs: list[tuple[str, str, _Count]]
+    corrections: list[tuple[str, str, _Count]] = []
 
 
 class UserStore:
@@ -143,15 +144,19 @@ class UserStore:
             )
         return model
 
-    def learn(self, owner: str, user: str, sentences: Sequence[WordSequence]) -> UserModel:
+    def learn(
+        self, owner: str, user: str, sentences: Sequence[WordSequence], typed: str | None = None
+    ) -> UserModel:
         """Add sentences of a user to the personal model; return the new model.
+
+        `typed` is the spelling that the first word replaced, if any.
 
         Raises:
             UserStoreError: the file cannot be written, or the user's words are damaged.
         """
         with self._transaction(owner) as writer:
             before = self._model(writer, owner, user) or _EMPTY_MODEL
-            model = self._put(writer, owner, user, before.updated(sentences, self.bounds))
+            model = self._put(writer, owner, user, before.updated(sentences, self.bounds, typed))
             self._log_has_deleted |= not model.includes(before)
             return model
 
@@ -179,6 +184,24 @@ class UserStore:
         finally:
             self._cache.insert(key, _UNKNOWN, 1)
 
+    def forget_word(self, owner: str, user: str, word: str) -> UserModel:
+        """Delete a word of a user, its pairs, and corrections of and to it; return the new model.
+
+        Raises:
+            UnknownUserError: the user is unknown.
+            UnknownWordError: nothing of the user has the word.
+            UserStoreError: the file cannot be written, the words are damaged, or another program reads
+                the log, so the word is still in it; call again.
+        """
+        with self._transaction(owner, deletes=True) as writer:
+            before = self._model(writer, owner, user) or _EMPTY_MODEL
+            model = before.without({word})
+            if not model.includes(before):
+                return self._put(writer, owner, user, model)
+        # the log is cut now, which may still have a word deleted before
+        self.find(owner, user)
+        raise UnknownWordError(f"the user {user!r} has no word {word!r}", param="word")
+
     def close(self) -> None:
         """Close the file."""
         with self._writing:
@@ -201,7 +224,7 @@ class UserStore:
                 raise UserStoreError(
                     f"the words of {user!r} are damaged: {fault}; replace or delete them"
                 ) from None
-            model = user_model_from_counts(stored.words, stored.pairs)
+            model = user_model_from_counts(stored.words, stored.pairs, stored.corrections)
             self._cache.insert(key, (version, model), 1)
         if used is None or used < now - _TOUCH_S:  # None: the time is damaged
             with contextlib.suppress(sqlite3.OperationalError):  # busy or full; noted at the next use
@@ -209,11 +232,10 @@ class UserStore:
         return model
 
     def _put(self, writer: sqlite3.Connection, owner: str, user: str, model: UserModel) -> UserModel:
-        words, pairs = model.export()
-        # some have decayed to almost 0
-        if (len(words), len(pairs)) < (len(model), model.num_pairs):
-            model = user_model_from_counts(words, pairs)
-        content = json.dumps({"words": words, "pairs": pairs}, ensure_ascii=False, separators=(",", ":"))
+        words, pairs, corrections = model.export()
+        model = user_model_from_counts(words, pairs, corrections)  # without those decayed to almost 0
+        stored = {"words": words, "pairs": pairs, "corrections": corrections}
+        content = json.dumps(stored, ensure_ascii=False, separators=(",", ":"))
         version = 1 + secrets.randbits(62)
         row = (owner, user, version, self._now(writer), content)
         writer.execute("INSERT OR REPLACE INTO users VALUES (?, ?, ?, ?, ?)", row)

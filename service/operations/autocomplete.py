@@ -96,6 +96,8 @@ class AcceptedRequest(WireModel):
     context: Annotated[str, Field(max_length=MAX_ACCEPTED_CHARS)] | None = None
     """Preceding text, or the end of it; empty at the start of a text. If null, the first word's predecessor is unknown
     and no pair is learnt for it."""
+    typed: WordText | None = None
+    """What the user had typed in place of the first word or its beginning, such as a misspelling."""
 
 
 class WordIn(WireModel):
@@ -116,14 +118,28 @@ class PairIn(WireModel):
     count: AcceptedCount
 
 
+class CorrectionIn(WireModel):
+    """A spelling and the word that replaced it, and how often it did."""
+
+    typed: WordText
+    """The spelling."""
+    text: WordText
+    """The word; must be in `words`."""
+    count: AcceptedCount
+
+
 class ImportRequest(WireModel):
-    """Replace all words and pairs stored for a user; the format is that of the export."""
+    """Replace all words, pairs and corrections stored for a user; the format is that of the export."""
 
     model_config = with_examples(
         {
+            "words": [{"text": "refund", "count": 3}],
+            "corrections": [{"typed": "refudn", "text": "refund", "count": 2}],
+        },
+        {
             "words": [{"text": "Gramophone", "count": 3}, {"text": "records", "count": 1}],
             "pairs": [{"previous": "Gramophone", "text": "records", "count": 1}],
-        }
+        },
     )
 
     user: str | None = None
@@ -132,27 +148,34 @@ class ImportRequest(WireModel):
     """Words and counts; each word once."""
     pairs: list[PairIn] = Field(default_factory=list)
     """Word pairs and counts; each pair once."""
+    corrections: list[CorrectionIn] = Field(default_factory=list)
+    """Corrected spellings and counts; each spelling and word once."""
 
     def personal(self, bounds: UserModelLimits) -> UserModel:
         """Return the user model of these counts.
 
         Raises:
-            InputError: there are too many words or pairs, one occurs twice, or a pair's word
-                is not among the words.
+            InputError: there are too many words, pairs or corrections, one occurs twice, or the word
+                of a pair or correction is not among the words.
         """
-        given = ("words", self.words, bounds.max_words), ("pairs", self.pairs, bounds.max_pairs)
-        for name, entries, most in given:
-            if len(entries) > most:
+        rows: dict[str, list[tuple[Any, float]]] = {
+            "words": [(one.text, one.count) for one in self.words],
+            "pairs": [((one.previous, one.text), one.count) for one in self.pairs],
+            "corrections": [((one.typed, one.text), one.count) for one in self.corrections],
+        }
+        counts = dict[str, dict[Any, float]]()
+        for name, entries in rows.items():
+            if len(entries) > (most := bounds.max_words if name == "words" else bounds.max_pairs):
                 raise InputError.of(name, f"has {len(entries)} entries; at most {most} are stored per user")
-        words = _unique_counts([(word.text, word.count) for word in self.words], param="words")
-        pairs = _unique_counts(
-            [((pair.previous, pair.text), pair.count) for pair in self.pairs], param="pairs"
-        )
-        for index, pair in enumerate(self.pairs):
-            if pair.text not in words:
-                param = f"pairs[{index}].text"
-                raise InputError.of(param, f"is {pair.text!r}, which is not among the words")
-        return user_model_from_counts(words.items(), ((*pair, n) for pair, n in pairs.items()))
+            counts[name] = _unique_counts(entries, param=name)
+        words = counts.pop("words")
+        for name, table in counts.items():
+            for index, (_, text) in enumerate(table):
+                if text not in words:
+                    param = f"{name}[{index}].text"
+                    raise InputError.of(param, f"is {text!r}, which is not among the words")
+        tables = [[(*key, count) for key, count in table.items()] for table in counts.values()]
+        return user_model_from_counts(words.items(), *tables)
 
 
 def _unique_counts(items: Iterable[tuple[K, float]], *, param: str) -> dict[K, float]:

@@ -76,6 +76,7 @@ from service.schemas.suggestions import (
     ForgottenReply,
     LanguageToolLanguage,
     LanguageToolReply,
+    UserCorrection,
     UserPair,
     UserReply,
     UserWord,
@@ -175,25 +176,42 @@ async def accept(request: Request, user: _User) -> Response:
     wire = await read_json(request, AcceptedRequest)
     learnt = split_word_sequences(wire.text, wire.context)
     users, owner = services_of(request).users, owner_of(request)
-    model = await asyncio.to_thread(users.learn, owner, _check_user(user), learnt)
+    model = await asyncio.to_thread(users.learn, owner, _check_user(user), learnt, wire.typed)
     return json_response(UserReply(user, len(model), model.num_pairs))
 
 
 @router.endpoint("GET", "/v1/autocomplete/users/{user}", tag="Complete", reply=UserWords)
 async def export(request: Request, user: _User) -> Response:
-    """Export a user's stored words and word pairs."""
-    words, pairs = services_of(request).users.find(owner_of(request), user).export()
+    """Export a user's stored words, word pairs and corrections."""
+    words, pairs, corrections = services_of(request).users.find(owner_of(request), user).export()
     return json_response(
-        UserWords(user, [UserWord(*word) for word in words], [UserPair(*pair) for pair in pairs])
+        UserWords(
+            user,
+            [UserWord(*word) for word in words],
+            [UserPair(*pair) for pair in pairs],
+            [UserCorrection(*correction) for correction in corrections],
+        )
     )
 
 
 @router.endpoint("PUT", "/v1/autocomplete/users/{user}", tag="Complete", body=ImportRequest, reply=UserReply)
 async def restore(request: Request, user: _User) -> Response:
-    """Replace a user's stored words and word pairs, for example by an export."""
+    """Replace a user's stored words, word pairs and corrections, for example by an export."""
     users = services_of(request).users
     model = (await read_json(request, ImportRequest)).personal(users.bounds)
     model = await asyncio.to_thread(users.put, owner_of(request), _check_user(user), model)
+    return json_response(UserReply(user, len(model), model.num_pairs))
+
+
+@router.endpoint("DELETE", "/v1/autocomplete/users/{user}/words/{word:path}", tag="Complete", reply=UserReply)
+async def forget_word(
+    request: Request,
+    user: _User,
+    word: Annotated[str, Path(description="The word, as it is exported.", examples=["records"])],
+) -> Response:
+    """Delete one word of a user, its pairs, and corrections of and to it."""
+    users, owner = services_of(request).users, owner_of(request)
+    model = await asyncio.to_thread(users.forget_word, owner, _check_user(user), word)
     return json_response(UserReply(user, len(model), model.num_pairs))
 
 

@@ -4,7 +4,7 @@ See `replies` for the conventions of all replies. Those of LanguageTool's API ha
 positions count UTF-16 code units of the text with its markup, as in Java.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from service.schemas.replies import IfGiven, ModelReply
@@ -97,8 +97,20 @@ class UserPair:
 
 
 @dataclass(slots=True)
+class UserCorrection:
+    """A spelling that a word replaced."""
+
+    typed: str
+    """the spelling."""
+    text: str
+    """the word."""
+    count: float
+    """number of corrections, which decays as words are accepted."""
+
+
+@dataclass(slots=True)
 class UserWords:
-    """Words and word pairs stored for a user."""
+    """Words, word pairs and corrections stored for a user."""
 
     user: str
     """name of the user."""
@@ -106,6 +118,8 @@ class UserWords:
     """stored words."""
     pairs: list[UserPair]
     """stored word pairs."""
+    corrections: IfGiven[list[UserCorrection]] = field(default_factory=list)
+    """stored corrections; omitted if there are none."""
 
 
 @dataclass(slots=True)

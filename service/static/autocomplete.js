@@ -149,13 +149,15 @@ export function attachAutocomplete(field, options = {}) {
 
   function accept(index) {
     const [{ start, suffix, text, is_complete_word: isWord }, { line, rest, caret }] = [items[index], place];
-    const { length } = [...line].slice(start).join(""); // `start` counts code points
+    const typed = [...line].slice(start).join(""); // `start` counts code points
+    const { length } = typed;
     const space = isWord && !/^\s/.test(rest) ? " " : "";
     close();
     field.setSelectionRange(suffix === null ? caret - length : caret, caret);
     document.execCommand("insertText", false, (suffix ?? text) + space); // the only way to preserve undo
     spaced = space ? field.selectionStart : -1;
     const accepted = { text, context: line.slice(0, line.length - length) };
+    if (suffix === null && /^\S{1,64}$/u.test(typed)) accepted.typed = typed;
     if (user && isWord) post(`/users/${encodeURIComponent(user)}/accepted`, accepted).catch(onError);
   }
 

@@ -147,9 +147,13 @@ function learn(event) {
   if (line && form.values().user) ask(userPath("/accepted"), { text: line }).then(completions.refresh, tell);
 }
 
-async function forget() {
-  if (form.values().user) await ask(userPath(), undefined, { method: "DELETE" }).catch(tell);
-  completions.refresh();
+function forget(path) {
+  if (form.values().user) ask(path, undefined, { method: "DELETE" }).then(completions.refresh, tell);
+}
+
+function forgetSelected() {
+  const { value, selectionStart, selectionEnd } = editor.area;
+  forget(userPath(`/words/${encodeURIComponent(value.slice(selectionStart, selectionEnd).trim())}`));
 }
 
 function refresh() {
@@ -169,7 +173,10 @@ export function start(panel) {
     }),
   );
   const told = ["Tab", " accepts · ", "↑", " ", "↓", " choose · ", "Esc", " hides the list, then Tab moves on"];
-  const forgetting = button("Delete this user's words", forget, { class: "quiet" });
+  const forgetting = [
+    button("Delete the selected word", forgetSelected, { class: "quiet" }),
+    button("Delete this user's words", () => forget(userPath()), { class: "quiet" }),
+  ];
   const settings = details("settings", "Options", form.element, forgetting);
   const writing = h(
     "div",

@@ -417,6 +417,21 @@ def test_completions_are_shown_once_where_asked_and_kept_if_there_are_no_others(
     expect(note(form)).to_have_value("return the number ")
 
 
+def test_a_correction_is_reported_with_what_was_typed_and_repeated_without_fuzzy(open_form):
+    form, taught = open_form("{ user: 'bea', fields: { fuzzy: 1, limit: 1 } }"), []
+    form.on("request", lambda one: one.url.endswith("/accepted") and taught.append(one.post_data_json))
+    for number in range(2):
+        write(form, "🎺 return the nubmer")
+        expect(options_of(form)).to_have_text(["number"])
+        with form.expect_response("**/accepted"):
+            form.keyboard.press("Tab")
+        assert taught[number].pop("context").endswith("🎺 return the ")
+        assert taught[number] == {"text": "number", "typed": "nubmer"}
+    form = open_form("{ user: 'bea' }")
+    write(form, "return the nubmer")
+    expect(options_of(form)).to_have_text(["number"])
+
+
 def test_a_correction_replaces_the_typed_letters(open_form):
     form = open_form("{ fields: { fuzzy: 2, limit: 1 } }")
     write(form, "🎺 return the nubmer")

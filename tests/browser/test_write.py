@@ -223,6 +223,22 @@ def test_words_of_the_user_are_completed(page):
     expect(completions(page).locator(".note")).to_have_text(["yours"])
 
 
+def test_the_selected_word_of_the_user_is_deleted(page):
+    page.locator("summary", has_text="Options").first.click()
+    page.get_by_text("Your own words").click()
+    page.get_by_label("user", exact=True).fill("nell")
+    with page.expect_response("**/accepted"):
+        write(page, "the gramophone\n")
+    page.keyboard.type("the gram")
+    expect(words(page)).to_have_text(["gramophone"])
+    editor(page).evaluate("area => area.setSelectionRange(4, 15)")  # with the line's end
+    with page.expect_response("**/users/nell/words/gramophone") as deleted:
+        page.get_by_role("button", name="Delete the selected word").click()
+    assert deleted.value.json()["num_words"] == 1
+    write(page, "the gram")
+    expect(words(page)).to_have_count(0)
+
+
 def test_a_line_that_is_learnt_late_is_completed(page):
     held_route = hold_requests(page, "**/accepted")
     page.locator("summary", has_text="Options").first.click()

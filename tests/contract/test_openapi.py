@@ -288,7 +288,7 @@ UNBOUNDED = {
     ),
     **dict.fromkeys(["model", "against", "address", "restore"], ADDRESS),
     **dict.fromkeys(["id", "metric", "signature", "created", "name", "user"], FREE),
-    **dict.fromkeys(["words", "pairs"], USERS),
+    **dict.fromkeys(["words", "pairs", "corrections"], USERS),
     "next_token_ids": "of a reply, 131,072 in all",
     "logprob_token_ids": "of tokens, the vocabulary",
     "features": "from -10^12 to 10^12 where they have a weight",

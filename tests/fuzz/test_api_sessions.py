@@ -99,6 +99,15 @@ class Sessions(RuleBasedStateMachine):
         words = self.ask(f"/v1/autocomplete/users/{user}", method="GET")["words"]
         assert {one["text"] for one in words} == self.accepted[user]
 
+    @rule(user=USERS, word=st.sampled_from(["cat", "hats", "never"]))
+    def forget_word(self, user, word):
+        known = word in self.accepted.get(user, ())
+        path = f"/v1/autocomplete/users/{user}/words/{word}"
+        reply = self.ask(path, 200 if known else 404, method="DELETE")
+        if known:
+            self.accepted[user].remove(word)
+            assert reply["num_words"] == len(self.accepted[user])
+
     @rule(user=USERS)
     def forget(self, user):
         known = self.accepted.pop(user, None) is not None

@@ -210,6 +210,7 @@ WITHOUT_A_MODEL = {
     "GET /v1/autocomplete/users/{user}": "words of a user; what models make of them is asked with /v1/autocomplete",
     "PUT /v1/autocomplete/users/{user}": "the same",
     "DELETE /v1/autocomplete/users/{user}": "the same",
+    "DELETE /v1/autocomplete/users/{user}/words/{word:path}": "the same",
     "PUT /v1/wordlists/{name}": "words without a model; requests that name a list have the same entries",
     "GET /v1/wordlists": "the same",
     "GET /v1/wordlists/{name}": "the same",

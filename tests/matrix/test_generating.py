@@ -238,6 +238,15 @@ def test_accepted_words_are_completed_with_any_model(model):
     assert offered["catamaran"] == "user"
 
 
+@row("POST /v1/autocomplete", "POST /v1/autocomplete/users/{user}/accepted")
+def test_a_misspelling_is_corrected_with_any_model_once_its_user_did_so_twice(model):
+    for _ in range(2):
+        model.post(ACCEPTED, {"text": "catamaran", "typed": "cxatamar"}, user="bob")
+    reply = model.ask(AUTOCOMPLETE, text="The cxatamar", limit=20, user="bob", user_weight=0.9)
+    offered = {one["text"]: (one["source"], one["suffix"]) for one in reply["completions"]}
+    assert offered["catamaran"] == ("user", None)
+
+
 @row("POST /v1/check")
 def test_the_surprise_of_a_checked_text_is_its_score(model):
     for text in ("the naïve owl  saw 漢字 here", "zzz"):  # which checking reads as they are

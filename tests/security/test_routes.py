@@ -45,6 +45,7 @@ WAYS_IN = {
             "GET /v1/autocomplete/users/{user}",
             "PUT /v1/autocomplete/users/{user}",
             "DELETE /v1/autocomplete/users/{user}",
+            "DELETE /v1/autocomplete/users/{user}/words/{word:path}",
             "POST /v1/autocomplete/users/{user}/accepted",
             "PUT /v1/wordlists/{name}",
             "GET /v1/wordlists",

@@ -198,9 +198,14 @@ def examples_in(document):
             for media_type, content in bodies["content"].items()
             for name, example in content["examples"].items()
         ]
-    # models are unloaded before they are loaded again
+    # models are unloaded before they are loaded again, and parts are deleted before the whole
     return sorted(
-        found, key=lambda example: (ORDER.index(example.method), not example.path.endswith("/unload"))
+        found,
+        key=lambda example: (
+            ORDER.index(example.method),
+            not example.path.endswith("/unload"),
+            -example.path.count("/") if example.method == "delete" else 0,
+        ),
     )
 
 

@@ -49,6 +49,9 @@ def test_a_user_is_told_and_forgotten_by_both_workers(clients):
         path = f"/v1/autocomplete/users/{user}"
         clients[1].put(path, json={"words": [{"text": "quagga", "count": 2}]})
         assert clients[0].get(path).json()["words"][0]["text"] == "quagga"
+        assert clients[0].delete(f"{path}/words/quagga").json()["num_words"] == 0
+        assert clients[1].get(path).json()["words"] == []
+        assert clients[1].delete(f"{path}/words/quagga").status_code == 404
         assert clients[0].delete(path).json()["forgotten"]
         assert clients[1].get(path).status_code == 404
 

@@ -77,6 +77,7 @@ from gramophone_client.types import (
     ScoreReply,
     SequenceScoreResult,
     TextQualityResult,
+    UserCorrection,
     UserPair,
     UserReply,
     UserWord,
@@ -274,30 +275,49 @@ class Users(MethodGroup[C_co]):
     """Requests for users of autocomplete and their accepted words. Every method raises GramophoneError."""
 
     @Method
-    def accept(self, user: str, text: str, *, context: str | None = None) -> Call[UserReply]:
-        """Learn words and pairs from a text that a user has accepted after a context."""
-        return _post(f"{_user_path(user)}/accepted", UserReply, {"text": text, "context": context})
+    def accept(
+        self, user: str, text: str, *, context: str | None = None, typed: str | None = None
+    ) -> Call[UserReply]:
+        """Learn words and pairs from a text that a user has accepted after a context.
+
+        `typed` is what the user had typed in place of its first word, if typed letters were replaced.
+        """
+        body = {"text": text, "context": context} | ({} if typed is None else {"typed": typed})
+        return _post(f"{_user_path(user)}/accepted", UserReply, body)
 
     @Method
     def export(self, user: str) -> Call[UserWords]:
-        """Return the words and pairs stored for a user."""
+        """Return the words, pairs and corrections stored for a user."""
         return Call("GET", _user_path(user), json_reply(UserWords))
 
     @Method
     def restore(
-        self, user: str, words: Sequence[UserWord], pairs: Sequence[UserPair] = ()
+        self,
+        user: str,
+        words: Sequence[UserWord],
+        pairs: Sequence[UserPair] = (),
+        corrections: Sequence[UserCorrection] = (),
     ) -> Call[UserReply]:
-        """Replace the words and pairs of a user."""
+        """Replace the words, pairs and corrections of a user."""
         body = {
             "words": [word.model_dump() for word in words],
             "pairs": [pair.model_dump() for pair in pairs],
         }
+        if corrections:  # earlier releases do not know them
+            body["corrections"] = [one.model_dump() for one in corrections]
         return Call("PUT", _user_path(user), json_reply(UserReply), body)
 
     @Method
     def forget(self, user: str) -> Call[bool]:
         """Delete a user's words; return True if any were stored."""
         return Call("DELETE", _user_path(user), _field(ForgottenReply, "forgotten"))
+
+    @Method
+    def forget_word(self, user: str, word: str) -> Call[UserReply]:
+        """Delete one word of a user, its pairs, and corrections of and to it."""
+        # dots too: a word of two would lead to the user's own path
+        path = f"{_user_path(user)}/words/{quote(word, safe='').replace('.', '%2E')}"
+        return Call("DELETE", path, json_reply(UserReply))
 
 
 class WordLists(MethodGroup[C_co]):

@@ -888,6 +888,19 @@ class Usage(Reply):
     """sum of `prompt_tokens` and `completion_tokens`."""
 
 
+class UserCorrection(Reply):
+    """A spelling that a word replaced."""
+
+    typed: str
+    """the spelling."""
+
+    text: str
+    """the word."""
+
+    count: float
+    """number of corrections, which decays as words are accepted."""
+
+
 class UserPair(Reply):
     """A pair of words and its number of acceptances."""
 
@@ -925,7 +938,7 @@ class UserWord(Reply):
 
 
 class UserWords(Reply):
-    """Words and word pairs stored for a user."""
+    """Words, word pairs and corrections stored for a user."""
 
     user: str
     """name of the user."""
@@ -935,6 +948,9 @@ class UserWords(Reply):
 
     pairs: list[UserPair]
     """stored word pairs."""
+
+    corrections: list[UserCorrection] = Field([], validate_default=True)
+    """stored corrections; omitted if there are none."""
 
 
 class WeightedEntry(Reply):

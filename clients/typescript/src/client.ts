@@ -40,6 +40,8 @@ const CALLS = {
   exportUser: ["get", "/v1/autocomplete/users/{user}"],
   /** Words that replace those learnt from a user. */
   restoreUser: ["put", "/v1/autocomplete/users/{user}"],
+  /** Deletion of one word of a user. */
+  forgetWord: ["delete", "/v1/autocomplete/users/{user}/words/{word}"],
   /** Deletion of a user's words. */
   forgetUser: ["delete", "/v1/autocomplete/users/{user}"],
   /** Probable errors of a text, with suggestions. */

@@ -60,6 +60,8 @@ test("a user's words are learnt, exported, replaced and deleted", async () => {
   const { words, pairs } = await client.exportUser({ user });
   assert.ok(words.some(({ text }) => text === "gramophone"));
   assert.equal((await client.restoreUser({ user, words, pairs })).num_words, words.length);
+  assert.equal((await client.forgetWord({ user, word: "gramophone" })).num_words, words.length - 1);
+  await assert.rejects(client.forgetWord({ user, word: "a/b" }), { status: 404, code: "unknown_word", param: "word" });
   assert.equal((await client.forgetUser({ user })).forgotten, true);
 });
 

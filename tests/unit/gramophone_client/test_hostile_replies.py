@@ -48,6 +48,7 @@ METHODS = {
     "users.export": lambda client: client.users.export("u"),
     "users.restore": lambda client: client.users.restore("u", []),
     "users.forget": lambda client: client.users.forget("u"),
+    "users.forget_word": lambda client: client.users.forget_word("u", "a"),
     "wordlists.put": lambda client: client.wordlists.put("w", ["a"]),
     "wordlists.list": lambda client: client.wordlists.list(),
     "wordlists.get": lambda client: client.wordlists.get("w"),

@@ -12,6 +12,7 @@ from models.completion.user_model import (
     UserModel,
     UserModelLimits,
     WordSequence,
+    corrected_words,
     extend_phrases,
     next_word_models,
     phrase_probability,
@@ -123,7 +124,7 @@ def test_learning_changes_no_model_that_somebody_reads(model):
 def test_the_rarest_words_are_forgotten_first():
     bounds = UserModelLimits(max_words=2, half_life_words=math.inf)
     model = UserModel().updated([WordSequence(SENTENCE_START, "ababca")], bounds)
-    words, pairs = model.export()
+    words, pairs, _ = model.export()
     assert {word for word, _ in words} == {"a", "b"}
     assert {pair[1] for pair in pairs} == {"a", "b"}
     assert model.num_pairs == len(pairs)
@@ -236,7 +237,7 @@ def test_words_with_a_count_of_zero_are_not_exported():
     model = user_model_from_counts(
         [("cat", 5e-324), ("dog", 1.0)], [("the", "cat", 1.0), ("the", "dog", 1.0)]
     )
-    assert model.export() == ([("dog", 1.0)], [("the", "dog", 1.0)])
+    assert model.export() == ([("dog", 1.0)], [("the", "dog", 1.0)], [])
 
 
 def test_a_word_is_exported_for_less_than_forty_half_lives():
@@ -258,3 +259,132 @@ def test_phrases_of_words_with_many_followers_are_the_likeliest():
     found = run_to_completion(extend_phrases(after, [ScoredPhrase("the", 1.0)], 3, 2))
     assert [one.text for one in found] == ["the w49", "the w48", "the w49 the", "the w48 the"]
     assert found[2].probability == pytest.approx(phrase_probability(after, "the", ["w49", "the"]))
+
+
+def corrected(model, times, typed="refudn", text="refund", bounds=NEVER_FADING):
+    for _ in range(times):
+        model = model.updated([WordSequence(None, text.split())], bounds, typed)
+    return model
+
+
+def meant(models, *forms, ignore_case=False, begins_word=False):
+    """Return edits and probabilities of a spelling by the words that it was corrected to."""
+    found = corrected_words(models, forms, ignore_case=ignore_case, begins_word=begins_word)
+    edits, probabilities = run_to_completion(found)
+    assert edits.keys() == probabilities.keys()
+    return {word: (edits[word], pytest.approx(probabilities[word])) for word in edits}
+
+
+def test_a_spelling_means_a_word_from_its_second_correction_on(model):
+    assert meant([corrected(model, 1)], "refudn") == {}
+    twice = corrected(model, 2)
+    assert meant([twice], "refudn") == {"refund": (1, 1.0)}
+    often = twice.updated([WordSequence(None, ["refund"] * 6)], NEVER_FADING)
+    assert meant([often], "refudn") == {"refund": (1, 2 / 8)}
+    others = user_model_from_counts([("refudn", 9.0)])
+    assert meant([others, often, user_model_from_counts([("refund", 100.0)])], "refudn") == {
+        "refund": (1, 2 / 8)
+    }
+
+
+def test_a_spelling_is_at_least_as_probable_as_its_edits():
+    model = user_model_from_counts([("the", 1000.0)], corrections=[("teh", "the", 2.0), ("hte", "the", 30.0)])
+    assert meant([model], "teh") == {"the": (1, 0.01)}
+    assert meant([model], "hte") == {"the": (1, 0.03)}
+
+
+def test_the_beginning_of_a_spelling_means_its_word_if_it_begins_no_other(model):
+    model = corrected(corrected(corrected(model, 1), 1, "refudnd"), 2, "tehm", "them")
+    assert meant([model], "refud") == {"refund": (1, 1.0)}  # of both spellings
+    assert meant([model], "refud", begins_word=True) == {}
+    assert meant([model], "refudn") == {"refund": (1, 1.0)}
+    assert meant([model], "refudn", begins_word=True) == {}  # once as it is
+    assert meant([model], "ref") == {}  # as the word itself does
+    assert meant([model], "teh") == {"them": (1, 1.0)}
+    assert meant([model], "te") == {}
+    assert meant([model], "") == {}
+
+
+def test_spellings_are_compared_as_words_are():
+    model = user_model_from_counts([("don't", 4.0)], corrections=[("dno't", "don't", 2.0)])
+    assert meant([model], "dno\u2019t") == {"don't": (1, 0.5)}
+    assert meant([model], "DNO'T") == {}
+    assert meant([model], "DNO'T", ignore_case=True) == {"don't": (1, 0.5)}
+
+
+@pytest.mark.parametrize(
+    ("typed", "text"),
+    [
+        ("ref", "refund"),
+        ("REF", "refund"),
+        ("refund", "Refund"),
+        ("na\u00efv", "nai\u0308ve"),
+        ("don\u2019", "don't"),
+        ("x", "y" * 65),
+        ("\u00ad", "refund"),
+        ("", "refund"),
+    ],
+)
+def test_what_begins_the_word_or_is_too_long_is_no_misspelling(typed, text):
+    assert corrected(UserModel(), 2, typed, text).corrections == {}
+
+
+def test_the_first_word_of_a_text_is_the_corrected_one(model):
+    model = corrected(model, 1, "refudn", "refund of money")
+    assert model.export()[2] == [("refudn", "refund", 1.0)]
+    assert UserModel().updated([], NEVER_FADING, "refudn").export() == ([], [], [])
+
+
+def test_corrections_fade_as_words_do(model):
+    bounds = UserModelLimits(half_life_words=10)
+    model = corrected(model, 2, bounds=bounds)
+    assert meant([model], "refudn") != {}
+    faded = model.updated([WordSequence(None, ["new"] * 10)], bounds)
+    assert faded.export()[2] == [("refudn", "refund", pytest.approx((1 + 2**-0.1) / 2))]
+    assert faded.count("refund") == pytest.approx((1 + 2**-0.1) / 2)
+    assert meant([faded], "refudn") == {}  # as if it was corrected once
+
+
+def test_a_word_is_not_offered_while_it_is_corrected_more_often_than_kept(model):
+    model = model.updated([WordSequence("the", ["refudn"] * 2)], NEVER_FADING)
+    assert corrected(model, 2).offered.count("refudn") == 2
+    wrong = corrected(model, 3)
+    assert wrong.offered.words.keys() == wrong.words.keys() - {"refudn"}
+    assert "refudn" not in wrong.offered.followers("the")
+    assert wrong.offered.followers("refudn") == {}
+    assert meant([wrong.offered], "refudn") == meant([wrong], "refudn") != {}
+    assert wrong.updated([WordSequence(None, ["refudn"])], NEVER_FADING).offered.count("refudn") == 3
+
+
+def test_a_word_is_removed_with_its_pairs_and_corrections(model):
+    model = corrected(corrected(model, 2), 2, "cta", "cat")
+    model = corrected(model, 1, "cat", "car")
+    less = model.without({"cat"})
+    assert less.words == {word: count for word, count in model.words.items() if word != "cat"}
+    assert less.followers("the") == {"dog": 1}
+    assert less.followers("cat") == {}
+    assert less.export()[2] == [("refudn", "refund", 2.0)]
+    assert model.includes(less)
+    assert not less.includes(model)
+    assert less.includes(less.without({"cta"}))
+    assert model.without({"never"}).includes(model)
+    assert not model.without({"cta"}).includes(model)  # a spelling only
+    assert model.without({"cta"}).words == model.words
+
+
+def test_corrections_are_bounded_and_leave_with_their_words():
+    bounds = UserModelLimits(max_words=4, pairs_per_word=1, half_life_words=2)
+    model = UserModel()
+    for number in range(9):
+        model = corrected(model, 1, f"t{number}", "word", bounds)
+    assert set(model.corrections) == {"t5", "t6", "t7", "t8"}
+    model = model.updated([WordSequence(None, ["a", "b", "c", "d"] * 20)], bounds)
+    assert "word" not in model.words
+    assert model.corrections == {}
+
+
+def test_exported_corrections_are_restored(model):
+    faded = corrected(model, 3, bounds=UserModelLimits(half_life_words=7))
+    again = user_model_from_counts(*faded.export())
+    assert again.export() == faded.export()
+    assert meant([again], "refudn") == meant([faded], "refudn")

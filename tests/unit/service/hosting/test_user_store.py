@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from models.completion.user_model import UserModelLimits, WordSequence, user_model_from_counts
-from models.errors import UnknownUserError, UserStoreError
+from models.errors import UnknownUserError, UnknownWordError, UserStoreError
 from service.hosting.user_store import UserStore
 
 HOUR = 3600.0
@@ -132,12 +132,54 @@ def test_as_many_models_are_remembered_as_a_key_may_have(users):
     assert [users.get(f"key{n}", "ann") is learnt[n] for n in (4, 3, 2)] == [True, True, False]
 
 
+def test_a_word_is_forgotten_of_a_known_user_only(users):
+    users.learn("key", "ann", words("a", "b", "c"))
+    with pytest.raises(UnknownUserError, match="the user 'bob' has no personal model"):
+        users.forget_word("key", "bob", "a")
+    with pytest.raises(UnknownUserError):
+        users.forget_word("other", "ann", "a")
+    with pytest.raises(UnknownWordError, match="the user 'ann' has no word 'A'"):
+        users.forget_word("key", "ann", "A")
+    model = users.forget_word("key", "ann", "b")
+    assert users.find("key", "ann") is model
+    words_left, pairs, _ = model.export()
+    assert [word for word, _ in words_left] == ["a", "c"]
+    assert [pair[:2] for pair in pairs] == [("", "a")]
+    for word in ("a", "c"):
+        users.forget_word("key", "ann", word)
+    assert len(users.find("key", "ann")) == 0  # still known
+
+
+def test_corrections_are_stored(path, clock):
+    first, second = opened(path, clock), opened(path, clock)
+    for _ in range(2):
+        first.learn("", "ann", words("emu"), "eum")
+    learnt = first.get("", "ann")
+    assert second.find("", "ann").export() == learnt.export()
+    assert [correction[:2] for correction in learnt.export()[2]] == [("eum", "emu")]
+    first.put("", "bob", learnt)
+    assert second.find("", "bob").corrections.keys() == {"eum"}
+    second.forget_word("", "ann", "emu")
+    assert first.find("", "ann").corrections == {}
+
+
+def test_words_of_a_release_without_corrections_are_read(path, clock):
+    users = opened(path, clock)
+    users.learn("", "ann", words("a"))
+    content = '{"words":[["emu",2.0]],"pairs":[["","emu",1.0]]}'
+    change(path, "UPDATE users SET content = ?, version = 1", content)
+    assert users.find("", "ann").export() == ([("emu", 2.0)], [("", "emu", 1.0)], [])
+    assert users.learn("", "ann", words("emu"), "eum").corrections == {"eum": {"emu": 1.0}}
+
+
 def test_another_process_sees_every_change(path, clock):
     first, second = opened(path, clock), opened(path, clock)
     first.learn("", "ann", words("a"))
     assert second.find("", "ann").count("a") == pytest.approx(1)
     second.learn("", "ann", words("b"))
     assert first.find("", "ann").export() == second.find("", "ann").export()
+    second.forget_word("", "ann", "a")
+    assert first.find("", "ann").words.keys() == {"b"}
     second.forget("", "ann")
     with pytest.raises(UnknownUserError):
         first.find("", "ann")
@@ -241,6 +283,14 @@ def forget(users, clock):
     assert users.forget("", "ann")
 
 
+def forget_words(users, clock):
+    users.learn("", "ann", words("emu"))
+    users.forget_word("", "ann", "wombat")  # only before another word, and corrected
+    assert not found(users._path, "wombat")
+    users.forget_word("", "ann", "platypus")
+    assert users.get("", "ann").words.keys() == {"emu"}
+
+
 def evict(users, clock):
     for user in ("bob", "cid"):
         clock.now += 1
@@ -253,11 +303,13 @@ def expire(users, clock):
 
 
 @pytest.mark.usefixtures("no_secure_delete")
-@pytest.mark.parametrize("remove", [put_without, drop_the_rarest, drop_the_decayed, forget, evict, expire])
+@pytest.mark.parametrize(
+    "remove", [put_without, drop_the_rarest, drop_the_decayed, forget, forget_words, evict, expire]
+)
 def test_words_that_are_removed_are_nowhere_in_the_files(path, clock, remove):
     users = opened(path, clock, bounds=UserModelLimits(max_words=3, pairs_per_word=1))
     reader = opened(path, clock)
-    users.learn("", "ann", [WordSequence("wombat", ("platypus",))])
+    users.learn("", "ann", [WordSequence("wombat", ("platypus",))], "wombat")
     assert len(reader.get("", "ann")) == 1
     assert found(path, "wombat") == found(path, "platypus") != []
     remove(users, clock)
@@ -270,6 +322,15 @@ def test_a_pair_that_is_dropped_is_nowhere_in_the_files(path, clock):
     users.learn("", "ann", [WordSequence("wombat", ("emu",))])
     users.learn("", "ann", [WordSequence("", ("emu", "gnu") * 9)])
     assert not found(path, "wombat")
+
+
+def test_a_correction_that_is_dropped_is_nowhere_in_the_files(path, clock):
+    users = opened(path, clock, bounds=UserModelLimits(max_words=3, pairs_per_word=1, half_life_words=2))
+    users.learn("", "ann", words("emu"), "platypus")
+    for typed in ("eum", "ume", "mue"):
+        assert found(path, "platypus")
+        users.learn("", "ann", words("emu"), typed)
+    assert not found(path, "platypus")
 
 
 def test_a_change_that_drops_no_word_leaves_the_log(path, clock):
@@ -307,6 +368,23 @@ def test_words_that_another_program_still_reads_are_not_called_forgotten(path, c
     assert len(users.get("", "ann")) == 0
     other.close()
     assert not users.forget("", "ann")
+    assert not found(path, "platypus")
+
+
+def test_a_word_that_another_program_still_reads_is_not_called_forgotten(path, clock, monkeypatch):
+    monkeypatch.setattr("service.hosting.user_store._WAIT_S", 0.05)
+    users = opened(path, clock)
+    users.learn("", "ann", words("platypus", "emu"))
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN")
+    other.execute("SELECT * FROM users").fetchall()
+    with pytest.raises(UserStoreError, match="its log is read by another program and still has it"):
+        users.forget_word("", "ann", "platypus")
+    assert users.get("", "ann").words.keys() == {"emu"}
+    other.close()
+    assert found(path, "platypus")
+    with pytest.raises(UnknownWordError):
+        users.forget_word("", "ann", "platypus")
     assert not found(path, "platypus")
 
 
@@ -350,7 +428,11 @@ def test_a_damaged_file_is_named_and_left_alone(path, clock):
 
 
 WRONG = [None, True, 3, -1.5, "secret", [], {}, [3], [[]], [["secret"]], {"secret": 1}, math.nan, math.inf]
-RIGHT = {"words": ["secret", 1.0], "pairs": ["", "secret", 1.0]}
+RIGHT = {
+    "words": ["secret", 1.0],
+    "pairs": ["", "secret", 1.0],
+    "corrections": ["secret", "secret", 1.0],
+}
 
 
 def damaged_contents():
@@ -358,7 +440,8 @@ def damaged_contents():
     whole = {name: [entry] for name, entry in RIGHT.items()}
     yield from (value for value in WRONG if value is not None)  # the column is never null
     for name, entry in RIGHT.items():
-        yield {other: whole[other] for other in RIGHT if other != name}
+        if name != "corrections":  # earlier releases stored none
+            yield {other: whole[other] for other in RIGHT if other != name}
         yield from ({**whole, name: value} for value in WRONG if value != [])
         for place, right in enumerate(entry):
             wrong = [value for value in (*WRONG, 0) if value != (3 if right == 1.0 else "secret")]
@@ -374,7 +457,12 @@ def change(path, sql, *values):
 
 def check_damage(users):
     """Check that each use of a damaged entry names it and no word, and that others are read."""
-    for use in (users.get, users.find, lambda owner, user: users.learn(owner, user, words("b"))):
+    for use in (
+        users.get,
+        users.find,
+        lambda owner, user: users.learn(owner, user, words("b")),
+        lambda owner, user: users.forget_word(owner, user, "b"),
+    ):
         with pytest.raises(UserStoreError, match="the words of 'ann' are damaged: content") as caught:
             use("", "ann")
         assert "secret" not in str(caught.value)
