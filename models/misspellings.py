@@ -2,9 +2,8 @@
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from operator import ne
-from types import MappingProxyType
 
 from rapidfuzz.distance import OSA
 
@@ -21,28 +20,25 @@ def is_mistyped(form: str, word: str) -> bool:
     """
     if OSA.distance(form, word, score_cutoff=1) != 1:
         return False
-    is_exchange = len(form) == len(word) and sum(map(ne, form, word)) > 1
-    return is_exchange or (form[:1], form[-1:]) == (word[:1], word[-1:])
+    return is_exchange(form, word) or (form[:1], form[-1:]) == (word[:1], word[-1:])
 
 
+def is_exchange(form: str, word: str) -> bool:
+    """True if a form at one edit has a word's letters."""
+    return len(form) == len(word) and sorted(form) == sorted(word)
+
+
+@dataclass(frozen=True, eq=False)
 class Misspellings:
     """Misspellings in any case.
 
-    Args:
+    Attributes:
         words: the word that each misspelling stands for; all in lower case.
         doubtful: for rare forms that may be words, all far more frequent words that they may stand for.
-
-    Attributes:
-        words: see above.
-        doubtful: see above.
     """
 
-    def __init__(
-        self,
-        words: Mapping[str, str] = MappingProxyType({}),
-        doubtful: Mapping[str, Sequence[str]] = MappingProxyType({}),
-    ) -> None:
-        self.words, self.doubtful = words, doubtful
+    words: Mapping[str, str] = field(default_factory=dict)
+    doubtful: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, lines: Iterable[str]) -> "Misspellings":
@@ -75,9 +71,7 @@ class Misspellings:
         return not text.isalpha() and any(word.lower() in self.words for word in word_pattern().findall(text))
 
     def num_with_prefix(self, prefix: str) -> int:
-        """Return the number of those that begin with a text."""
-        if not self.words:
-            return 0
+        """Return the number of those that begin with a text, doubtful ones included."""
         begin = prefix.lower()
         return bisect_left(self._sorted, begin + _LAST_CHARACTER) - bisect_left(self._sorted, begin)
 
@@ -90,4 +84,4 @@ class Misspellings:
 
     @cached_property
     def _sorted(self) -> list[str]:
-        return sorted(self.words)
+        return sorted((*self.words, *self.doubtful))

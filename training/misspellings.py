@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
-from models.misspellings import Misspellings, is_mistyped
+from models.misspellings import Misspellings, is_exchange, is_mistyped
 
 _MIN_LETTERS, _MIN_DOUBTFUL_LETTERS, _MAX_LETTERS = 3, 4, 32
 _MIN_RATIOS, _MIN_RATIO = {3: 1000, 4: 500, 5: 100}, 50
@@ -79,20 +79,16 @@ def _sequences(word: str) -> list[str]:
     return [whole[at : at + _SEQUENCE] for at in range(len(whole) - _SEQUENCE + 1)]
 
 
-def _is_exchange(form: str, word: str) -> bool:
-    return len(form) == len(word) and sorted(form) == sorted(word)
-
-
 def _min_ratio(form: str, count: int, word: str) -> int:
     """Return how many times as frequent as a form of some count a word is at least that the form stands for."""
-    per_count = _EXCHANGE_RATIO_PER_COUNT if _is_exchange(form, word) else _RATIO_PER_COUNT
+    per_count = _EXCHANGE_RATIO_PER_COUNT if is_exchange(form, word) else _RATIO_PER_COUNT
     repeated = per_count * min(count, _MAX_COUNT) if count > 1 else 0
     return max(_MIN_RATIOS.get(len(form), _MIN_RATIO), repeated)
 
 
 def _num_sharing(form: str, word: str, sequences: Mapping[str, int]) -> int:
     """Return how many words have the same letters as a form around its error; 0 for an exchange."""
-    if _is_exchange(form, word):
+    if is_exchange(form, word):
         return 0
     if len(form) < _SEQUENCE:
         return len(sequences)  # so few letters tell nothing

@@ -410,7 +410,7 @@ class _OfModel:
         typed, given = self._typed, self._given
         tokenizer = self._loaded.tokenizer
         num_blocked = min(blocked.num_with_prefix(typed.prefix), _MAX_SPARE_COMPLETIONS)
-        num_spare = num_blocked + (_MAX_SPARE_MISSPELLINGS if blocked else _num_spare(self._loaded, typed))
+        num_spare = num_blocked + _num_spare(self._loaded, typed)
         limit = given.limit * (2 if given.ignore_case else 1) + 1 + num_spare
         splits, plain = [typed], plain_form(typed.prefix)
         if plain != typed.prefix:

@@ -70,7 +70,7 @@ def test_other_texts_have_none(text):
 
 
 @pytest.mark.parametrize(
-    ("prefix", "number"), [("", 3), ("h", 2), ("HeliD", 1), ("odrer", 1), ("odrers", 0), ("z", 0)]
+    ("prefix", "number"), [("", 4), ("h", 2), ("HeliD", 1), ("od", 2), ("odrer", 1), ("odrers", 0), ("z", 0)]
 )
 def test_those_with_a_prefix_are_counted(prefix, number):
     assert KNOWN.num_with_prefix(prefix) == number
