@@ -34,6 +34,7 @@ from models.arrays import Int64s
 from models.errors import InputError, ManifestError
 from models.files import write_config
 from models.language_model import BOS, CONTROL_TOKENS, EOS, UNK, Vocabulary
+from models.misspellings import Misspellings
 from models.normaliser import Normaliser
 from models.slots import MARK, MemberMatcher, Slots, class_mark, word_spans
 from models.word_index import RaggedIds, WordIndex, WordSplitter
@@ -43,6 +44,7 @@ T = TypeVar("T")
 TOKENIZER_FILE = "tokenizer.json"
 SPM_FILE = "tokenizer.model"
 LEXICON_FILE = "lexicon.txt"
+MISSPELLINGS_FILE = "misspellings.txt"
 SLOTS_FILE = "slots.json"
 SUBWORDS = "subword"
 """Kind of the tokenizers of pretrained models."""
@@ -94,6 +96,8 @@ class Tokenizer(ABC):
     """True if a space and the word after it share a token."""
     lexicon: tuple[str, ...] = ()
     """Words of the training text, if tokens are not words, for completions. Empty if unknown."""
+    misspellings: Misspellings = Misspellings()
+    """Misspellings of the training text, which are scored but not offered. Empty if unknown."""
     slots: Slots = MappingProxyType({})
     """Members of classes in the training text, with their counts."""
     members: Members | None = None
@@ -159,6 +163,8 @@ class Tokenizer(ABC):
                 shares[key] = shares.get(key, 0.0) + weight / total
         matcher.sort()
         other.vocabulary = Vocabulary([*self.vocabulary.ids, *tokens])
+        named = {word.lower() for members in slots.values() for text in members for word in text.split()}
+        other.misspellings = self.misspellings.without(named)
         other.members = Members(self, matcher, shares, frozenset(self.classes[name] for name in slots))
         return other
 
@@ -263,6 +269,8 @@ class Tokenizer(ABC):
         write_config(directory / TOKENIZER_FILE, {"kind": self.kind, **self.settings()})
         if self.lexicon:
             (directory / LEXICON_FILE).write_text("\n".join(self.lexicon) + "\n", encoding="utf-8")
+        if lines := list(self.misspellings.lines()):
+            (directory / MISSPELLINGS_FILE).write_text("\n".join(lines) + "\n", encoding="utf-8")
         if self.slots:
             write_config(
                 directory / SLOTS_FILE, {name: dict(members) for name, members in self.slots.items()}

@@ -38,6 +38,7 @@ from training.evaluation.breakdown import (
     evaluation_details,
 )
 from training.evaluation.evaluate import Context, score_corpus, summarise_scores
+from training.misspellings import find_misspellings
 from training.mixture import (
     continue_ngrams,
     network_recipes,
@@ -76,7 +77,7 @@ from training.texts import (
     read_fitting_text,
     read_texts,
 )
-from training.tokenizer import encode_corpus, learn_lexicon, learn_tokenizer, mark_members
+from training.tokenizer import count_words, encode_corpus, learn_lexicon, learn_tokenizer, mark_members
 
 if TYPE_CHECKING:
     from training.neural.distributed import Processes
@@ -249,9 +250,12 @@ def _prepare(
     known = () if shared is None else shared.vocabulary.ids
     if shared is None or (base is not None and "min_count" in recipe.tokenizer.model_fields_set):
         shared = learn_tokenizer(recipe.tokenizer, texts.train.sentences, known=known, progress=progress)
-    if lexica := [model.tokenizer.lexicon for model in (*lenders, *teachers)]:
+    if lent := [model.tokenizer for model in (*lenders, *teachers)]:
+        lexica = [one.lexicon for one in lent]
+        words = count_words(shared, texts.train.sentences, progress)
         if trains and all(lexica):
-            lexica.append(learn_lexicon(shared, texts.train.sentences, progress))
+            lexica.append(learn_lexicon(words))
+        shared.misspellings = find_misspellings(words, [one.misspellings for one in lent])
         shared.lexicon = tuple(dict.fromkeys(chain.from_iterable(lexica))) if all(lexica) else ()
     shared.slots = slots
     encoded = encode_texts(shared, texts, progress=progress)

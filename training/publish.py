@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from importlib import metadata
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -56,6 +57,7 @@ from training.single_model import Trained, part_title, row_sum_facts
 from training.texts import EncodedTexts, Texts
 from training.tokenizer import encode_corpus
 
+_MISSPELLINGS_NAMED = 5
 _LIBRARIES = ("gramophone-lm", "torch", "numpy", "numba", "sentencepiece")
 GOLDEN_SENTENCES = 4
 """Number of inputs of the self-test."""
@@ -168,6 +170,7 @@ def describe_model(
         "data": dict(run.data),
         **({"overlap": dict(run.overlap)} if run.overlap else {}),
         **_restored(run.tokenizer, direction),
+        **_misspellings(run.tokenizer),
         **{key: list(run.data["valid"]["sources"]) for key, fits in fitted.items() if fits},
         **int8_facts(trained.model, read, context=trained.context, progress=SILENT),
         **({"parts": parts} if parts else {}),
@@ -224,6 +227,13 @@ def _restored(tokenizer: Tokenizer, direction: Direction) -> dict[str, Any]:
     if direction == "backward" or not (written.marks or written.has_capitals):
         return {}
     return {"restores": {"capitals": written.has_capitals, "marks": written.marks}}
+
+
+def _misspellings(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return the number of forms that are not offered, and the most frequent, for metrics.json."""
+    words = tokenizer.misspellings.words
+    examples = dict(islice(words.items(), _MISSPELLINGS_NAMED))
+    return {"misspellings": {"forms": len(words), "examples": examples}} if words else {}
 
 
 def golden_sentences(text: EncodedCorpus) -> list[list[int]]:

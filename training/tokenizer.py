@@ -21,6 +21,7 @@ from models.tokenizers import CharacterTokenizer, PieceTokenizer, Tokenizer, Wor
 from models.word_index import TextSize, WordCounter, WordSplitter, compile_pattern, measure_text
 from models.words import UNSPACED, word_pattern
 from training.corpus import Corpus, EncodedCorpus, Sentences
+from training.misspellings import find_misspellings
 from training.progress import SILENT, Progress
 
 Item = TypeVar("Item")
@@ -142,6 +143,7 @@ def learn_tokenizer(
                 "neither the mark nor enough members of the list",
                 param=f"tokenizer.slots.{name}",
             )
+        learnt.misspellings = find_misspellings(_inner_words(learnt, words))
         return learnt
     if settings.kind == "char":
         counts = _count_tokens(settings, sentences, progress)
@@ -150,7 +152,9 @@ def learn_tokenizer(
         )
     else:
         tokenizer = _learn_pieces(settings, sentences, progress)
-    tokenizer.lexicon = learn_lexicon(tokenizer, sentences, progress)
+    words = count_words(tokenizer, sentences, progress)
+    tokenizer.lexicon = learn_lexicon(words)
+    tokenizer.misspellings = find_misspellings(words)
     return tokenizer
 
 
@@ -194,16 +198,26 @@ def mark_members(
     return marked, {name: dict(zip(of_class, rest, strict=False)) for name, of_class in slots.items()}
 
 
-def learn_lexicon(tokenizer: Tokenizer, sentences: Sentences, progress: Progress) -> tuple[str, ...]:
-    """Return words that completions may offer, the most frequent first.
+def count_words(tokenizer: Tokenizer, sentences: Sentences, progress: Progress) -> Counter[str]:
+    """Count the words of a text, or of a sample if it is large, as a tokenizer spells them.
 
     A run of a script without spaces is cut after its first character of the script.
     """
-    counts: Counter[str] = Counter()
     sample = sentences[:: 1 + len(sentences) // _LEXICON_SENTENCES]
-    for part, count in _count_tokens(TokenizerSettings(), sample, progress, _shorten_runs).items():
-        for word in word_pattern().findall(tokenizer.normalise_word(part)):  # words never contain white space
+    return _inner_words(tokenizer, _count_tokens(TokenizerSettings(), sample, progress, _shorten_runs))
+
+
+def _inner_words(tokenizer: Tokenizer, parts: Mapping[str, int]) -> Counter[str]:
+    """Count the words in parts of texts between white space."""
+    counts: Counter[str] = Counter()
+    for part, count in parts.items():
+        for word in word_pattern().findall(tokenizer.normalise_word(part)):
             counts[word] += count
+    return counts
+
+
+def learn_lexicon(counts: Counter[str]) -> tuple[str, ...]:
+    """Return words that completions may offer, the most frequent first."""
     if sum(counts.values()) >= _MIN_WORDS_TO_DROP_RARE:
         counts = Counter({word: count for word, count in counts.items() if count > 1})
     return tuple(sorted(counts, key=lambda word: (-counts[word], word))[:_MAX_LEXICON])

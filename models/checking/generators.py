@@ -69,7 +69,12 @@ class WordGenerator(CandidateGenerator):
     def __init__(self, cutter: WordSentenceSplitter) -> None:
         super().__init__(cutter, _RIGHT_TOKENS)
         tokens = cutter.tokenizer.vocabulary.tokens
-        words = [(i, word) for i, token in enumerate(tokens) if i > EOS and (word := split_affixes(token))]
+        hidden = cutter.tokenizer.misspellings.words
+        words = [
+            (i, word)
+            for i, token in enumerate(tokens)
+            if i > EOS and (word := split_affixes(token)) and word.core.lower() not in hidden
+        ]
         self._ids = np.array([i for i, _ in words], np.int64)
         self._id_of = {tokens[i]: i for i, _ in words}
         self._longest = max(map(len, self._id_of), default=0)
@@ -289,6 +294,7 @@ class SubwordGenerator(CandidateGenerator):
         counts = Counter("".join(pieces))
         self._letters = "".join(letter for letter, _ in counts.most_common(_ALPHABET_SIZE))
         self._spelling = None if single else SpellingModel(pieces)
+        self._hidden = cutter.tokenizer.misspellings.words
         listed = dict.fromkeys(word.lower() for word in cutter.tokenizer.lexicon if is_alphabetic(word))
         self._listed = FuzzyLexicon(list(listed))
         factor = _CHARACTER_MODEL_FACTOR if single else 1
@@ -400,8 +406,9 @@ class SubwordGenerator(CandidateGenerator):
             strings = [strings[index] for index in np.argsort(-scores, kind="stable").tolist()]
         found = dict.fromkeys([*common_typo_corrections(word), *strings[: self._max_spellings]], 1)
         max_edits = batch.error_model.max_edits(word, known=False)
-        found |= elsewhere.nearby(word, max_edits)
         found |= heapq.nsmallest(_MAX_WORDS, self._listed.nearby(word, max_edits), itemgetter(1))
+        found = {text: edits for text, edits in found.items() if text.lower() not in self._hidden}
+        found |= elsewhere.nearby(word, max_edits)
         near = yield from batch.dictionary.fuzzy_matches(word, max_edits)
         found |= {text: edits for text, edits, _ in near}
         return found

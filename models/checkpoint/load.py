@@ -56,12 +56,14 @@ from models.errors import (
 )
 from models.files import read_config
 from models.language_model import BOS, EOS, UNK, LanguageModel, State, Vocabulary
+from models.misspellings import Misspellings
 from models.neural.config import read_weights
 from models.slot_model import with_slots
 from models.slots import check_slots
 from models.tensor_files import PackedWeightCache
 from models.tokenizers import (
     LEXICON_FILE,
+    MISSPELLINGS_FILE,
     SLOTS_FILE,
     SPM_FILE,
     SUBWORDS,
@@ -314,6 +316,12 @@ def load_tokenizer(directory: Path) -> Tokenizer:
             tokenizer.lexicon = tuple(path.read_text(encoding="utf-8").split())
         except (OSError, ValueError) as error:
             raise ManifestError(f"{path}: not a list of words: {error!s:.300}") from None
+    path = directory / MISSPELLINGS_FILE
+    if path.exists():
+        try:
+            tokenizer.misspellings = Misspellings.read(path.read_text(encoding="utf-8").splitlines())
+        except (OSError, ValueError) as error:
+            raise ManifestError(f"{path}: not misspellings with their words: {error!s:.300}") from None
     path = directory / SLOTS_FILE
     if path.exists():
         try:

@@ -61,7 +61,7 @@ from models.scoring.sequences import predict_next
 from models.slots import MAX_MEMBER_WORDS
 from models.text_model import Limits, TextModel, check_forward
 from models.word_list import WordList
-from models.words import JOINERS, match_beginning, plain_form
+from models.words import JOINERS, match_beginning, plain_form, word_pattern
 
 MAX_RUN_CHARS = 200
 """Characters of a run in which words may begin."""
@@ -75,6 +75,9 @@ _MAX_CORRECTIONS, _MAX_MEANT = 8, 32
 
 _MAX_SPARE_COMPLETIONS = 256
 """Maximum extra completions to search for, in place of blocked ones."""
+
+_MAX_SPARE_MISSPELLINGS = 8
+"""Maximum extra completions in place of misspellings, which are rare."""
 
 _LOOK_UPS_PER_STEP, _COMPLETIONS_PER_STEP, _CHARS_PER_STEP, _WORDS_PER_STEP = 32, 256, 2048, 2048
 """Completions looked up, compared, characters and words read in a step."""
@@ -347,7 +350,7 @@ def _best_completions(
         if num_read > _CHARS_PER_STEP:
             num_read = 0
             yield None
-        if not _is_blocked(text, blocked, phrases):
+        if not (_is_blocked(text, blocked, phrases) or (blocked and blocked.has_misspelling_in(text))):
             best.append(completions[number])
             if len(best) == settings.limit:
                 break
@@ -377,11 +380,15 @@ def _folded(text: str) -> str:
 
 
 class _Blocked(NamedTuple):
-    """Words and phrases, folded, and lists of them, that completions must not have; texts that they must not be."""
+    """Words and phrases, folded, and lists of them, that completions must not have; texts that they must not be.
+
+    Also the models whose completions are blocked.
+    """
 
     phrases: Sequence[tuple[str, ...]] = ()
     lists: Sequence[WordList] = ()
     shown: Collection[str] = ()
+    models: Sequence[TextModel] = ()
 
     def __bool__(self) -> bool:
         """Return whether anything is blocked."""
@@ -396,15 +403,31 @@ class _Blocked(NamedTuple):
             one.num_with_prefix(prefix) for one in self.lists
         )
 
+    def has_misspelling_in(self, text: str) -> bool:
+        """True if a text has a word that may stand for a blocked one, and that no other model knows as right."""
+        for form in word_pattern().findall(text):
+            by_model = [one.tokenizer.misspellings.meant_by(_folded(form)) for one in self.models]
+            if any(self._has(word) for meant in by_model for word in meant) and not any(
+                one.is_known_word is not None and one.is_known_word(form)
+                for one, meant in zip(self.models, by_model, strict=True)
+                if not meant
+            ):
+                return True
+        return False
+
+    def _has(self, word: str) -> bool:
+        return (word,) in self.phrases or any(word in one for one in self.lists)
+
 
 _NOT_BLOCKED = _Blocked()
 
 
-def _blocked_by(blocklist: Sequence[str | WordList]) -> Steps[_Blocked]:
+def _blocked_by(blocklist: Sequence[str | WordList], models: Sequence[WeightedModel]) -> Steps[_Blocked]:
     """Fold the entries of a blocklist."""
     given = [one for one in blocklist if isinstance(one, str)]
     words = yield from map_in_steps(given, lambda one: tuple(_folded(one).split()), size=len)
-    return _Blocked([*dict.fromkeys(filter(None, words))], _lists_in(blocklist))
+    phrases = [*dict.fromkeys(filter(None, words))]
+    return _Blocked(phrases, _lists_in(blocklist), [loaded for loaded, _ in models])
 
 
 def _lists_in(entries: Iterable[Any]) -> list[WordList]:
@@ -461,7 +484,8 @@ class _OfModel:
         typed, given = self._typed, self._given
         tokenizer = self._loaded.tokenizer
         num_blocked = min(blocked.num_with_prefix(typed.prefix), _MAX_SPARE_COMPLETIONS) + len(blocked.shown)
-        limit = given.limit * (2 if given.ignore_case else 1) + 1 + num_blocked
+        num_spare = num_blocked + _num_spare(self._loaded, typed)
+        limit = given.limit * (2 if given.ignore_case else 1) + 1 + num_spare
         splits, plain = [typed], plain_form(typed.prefix)
         if plain != typed.prefix:
             word = tokenizer.normalise_word(plain).encode("utf-8", "surrogatepass")
@@ -485,6 +509,7 @@ class _OfModel:
         live_by: list[float] = []  # mass of words under no earlier prefix
         covered: list[float] = []  # part covered by the words found
         prefixes = [prefix.text for prefix, _ in self._searches[:-1]]
+        misspellings = self._loaded.tokenizer.misspellings
         for index, (prefix, search) in enumerate(self._searches):
             if index:
                 yield None
@@ -495,6 +520,8 @@ class _OfModel:
                     continue
                 if is_complete and num_words == 1:
                     complete_mass += mass
+                if is_complete and misspellings.are_in(text):
+                    continue
                 self.completions[text] = RankedCompletion(
                     text, num_words, prefix.edits, is_complete, prefix.penalty * mass
                 )
@@ -661,7 +688,7 @@ def rank_completions(
     """
     limits.check_characters(text, param="text")
     limits.check_characters(evidence.before, param="before")
-    blocked = (yield from _blocked_by(blocklist)) if blocklist else _NOT_BLOCKED
+    blocked = (yield from _blocked_by(blocklist, models)) if blocklist else _NOT_BLOCKED
     splits, entries = yield from _read_contexts(models, text, evidence, limits, cached)
     typed = min(splits, key=lambda one: one.start)
     if evidence.keys and len(evidence.keys) != len(typed.prefix):
@@ -809,7 +836,8 @@ def _rank_found(
     evidence: TypingEvidence,
 ) -> Work[Any, Ranking]:
     """Return what a search finds; most keystrokes ask for no more."""
-    limited = _limited(settings, settings.limit + 1 + len(blocked.shown), settings.max_steps)
+    misspellings, num_spare = loaded.tokenizer.misspellings, len(blocked.shown) + _num_spare(loaded, typed)
+    limited = _limited(settings, settings.limit + 1 + num_spare, settings.max_steps)
     search = start_search(loaded, Reading.after(entry), typed.spelled, limited)
     yield from run_searches(loaded, [search], context_key(typed.context, evidence.lines_read(loaded)), entry)
     found, live, unexplored = search.result()
@@ -821,9 +849,17 @@ def _rank_found(
     best = [
         RankedCompletion(one.text, one.num_words, 0, one.is_complete, one.mass / live)
         for one in sorted(found, key=lambda one: (not one.is_complete, -one.mass, one.text))
-        if one.mass / live >= least and not _is_blocked(one.text, blocked, None)
+        if one.mass / live >= least
+        and not _is_blocked(one.text, blocked, None)
+        and not (one.is_complete and misspellings.are_in(one.text))
     ]
     return Ranking(typed, best[: settings.limit], max(0.0, live - covered) / live, [1.0])
+
+
+def _num_spare(loaded: TextModel, typed: PrefixSplit) -> int:
+    """Return how many completions to search for in place of the training text's misspellings."""
+    found = loaded.tokenizer.misspellings.num_with_prefix(plain_form(typed.prefix))
+    return min(found, _MAX_SPARE_MISSPELLINGS)
 
 
 def _read_contexts(

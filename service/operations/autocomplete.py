@@ -236,8 +236,8 @@ class AutocompleteRequest(ModelsRequest):
     """Additional words and phrases to offer, known to the model or not; an object with `wordlist` stands for the
     entries of a stored list."""
     blocklist: list[BlockedEntry] = Field(default_factory=list, max_length=MAX_LIST)
-    """Words and phrases that completions must not contain, in any case and Unicode form; an object with `wordlist`
-    stands for the entries of a stored list."""
+    """Words and phrases that completions must not contain, in any case and Unicode form, nor their misspellings; an
+    object with `wordlist` stands for the entries of a stored list."""
     user: UserName | None = None
     """User whose accepted words are also offered; see `/v1/autocomplete/users/{user}/accepted`."""
     user_weight: float = Field(0.2, ge=0, le=1)
