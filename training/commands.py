@@ -103,8 +103,8 @@ def run_train(
 ) -> dict[str, Any]:
     """Train a model from a recipe and publish it; under torchrun only rank 0 publishes.
 
-    See `gramophone train` for the arguments; without `scale`, n-grams are estimated in memory. With a plan of
-    `typing`, a keystroke is measured with each model, and a part may be published instead of the whole.
+    See `gramophone train` for the arguments; without `scale`, n-grams are estimated in memory. With
+    `typing`, a keystroke is measured with each model, and the first that fits is published.
 
     Returns:
         The new version's address, directory and held-out figures; empty unless the rank is 0.
@@ -195,20 +195,22 @@ def _for_typing(
     store: Registry,
     files: Sequence[Sequence[Path]],
 ) -> tuple[Trained, RunContext]:
-    """Return the model to publish, of those trained and, if none carries the typists, one of words."""
+    """Return the model to publish: of those trained, or one of words that carries more typists."""
     if typing is None or trained.recipe.reading_direction == "backward":
         return trained, run
     progress, typists = inputs.progress, typing.typists
     candidates = typing_candidates(trained, run, texts, progress=progress)
     if not candidates:
-        inputs.note("the cost of a keystroke is unknown: the held-out text has no word to type")
+        inputs.note("no keystroke was measured: the held-out text has no word")
         return trained, run
-    if typing.of_words and all(one.facts["typists"] < (typists or 0) for one in candidates):
+    able = any(one.facts["typists"] >= (typists or 0) for one in candidates)
+    if typing.of_words and not able:
         recipe = load_recipe(NGRAM_FAMILY, typing.of_words)
         _, _, _, other = _prepare(recipe, None, store, files, device=inputs.device, progress=progress)
         own = inputs._replace(tokenizer=other.tokenizer, texts=other.encoded)
         words = train_single(f"{NGRAM_FAMILY} of words", recipe, own)
-        candidates += typing_candidates(words, other._replace(overlap=run.overlap), texts, progress=progress)
+        other = other._replace(overlap=run.overlap)
+        candidates += typing_candidates(words, other, texts, progress=progress)
     chosen = choose_candidate(candidates, typists)
     if reason := chosen.trained.facts["typing"]["reason"]:
         inputs.note(reason)

@@ -57,7 +57,7 @@ from training.single_model import (
 from training.static_mixture import id_translation, mix_statically, union_tokenizer
 
 _MIN_WEIGHT = 0.01
-"""Weight that a part needs, in some context, to be used; less is not worth its time at every step."""
+"""Weight that a part needs, in some context, to be used."""
 
 _WITHOUT_FEATURES = {NGramModel.family, CacheModel.family}
 
@@ -487,7 +487,7 @@ def train_mixture(
 
 
 def _without_mixture(trained: Trained) -> Trained:
-    """Return the part of a mixture of one, as an n-gram model by itself completes words faster; else the model."""
+    """Return the only part of a mixture, as an n-gram model by itself is faster; else the model."""
     only = trained.parts[0] if trained.parts else None
     if trained.model.family != MixtureModel.family or len(trained.parts) > 1 or not isinstance(only, Trained):
         return trained

@@ -2,7 +2,7 @@
 
 import math
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -34,23 +34,16 @@ _PUNCTUATION = frozenset({"Po", "Pe", "Pf"})
 """Unicode categories of punctuation that follows a word."""
 
 _WORDS_OR_MARKS = r"\w+(?:-\w+)*|[^\w\s]"
-_KEYS_OF_ANY_TOKENS = (
-    "ngram.",
-    "corpus.",
-    "seed=",
-    "tokenizer.normalise",
-    "tokenizer.min_count",
-    "tokenizer.slots",
-)
+_KEYS_OF_WORDS = "ngram.", "corpus.", "tokenizer.normalise", "tokenizer.min_count", "tokenizer.slots"
 
 PAUSE_MS = 200.0
 """Assumed time between two keys of a typist."""
 
 REQUEST_MS = 0.3
-"""Assumed time of a core for a request besides the completions: HTTP, JSON, the queue (`bench_capacity.py`)."""
+"""Assumed time of a core for HTTP and JSON of a request (`bench_capacity.py`)."""
 
 BUSY_SHARE = 0.5
-"""Assumed share of the time that a core computes: beyond, keys wait for each other."""
+"""Assumed share of the time that a core is busy; beyond, keys queue."""
 
 _WORDS_AND_MARKS = r"\w+(?:['\u2019-]\w+)*|[,;:.?!]"
 
@@ -65,7 +58,7 @@ class ChosenRecipe(NamedTuple):
         recipe: name of the recipe.
         settings: values of keys to set, as for `--set`.
         reasons: reasons of recipe and keys, in sentences for users.
-        typing: what a model for autocomplete has to carry; None for other purposes, and out of core.
+        typing: plan for autocomplete; None for other purposes, and out of core.
     """
 
     recipe: str
@@ -75,7 +68,7 @@ class ChosenRecipe(NamedTuple):
 
 
 class TypingPlan(NamedTuple):
-    """Typists whom this machine's cores shall carry, and the model that is tried if no other does.
+    """Typists whom this machine shall carry, and the model to try if no other does.
 
     Attributes:
         typists: number of typists; None to take the best model.
@@ -92,7 +85,7 @@ class TypingCandidate(NamedTuple):
     Attributes:
         trained: the model.
         run: its tokenizer and texts.
-        facts: results of `typing_cost`, and typists that one core, and those of this machine, carry.
+        facts: results of `typing_cost`; typists that a core and this machine carry.
     """
 
     trained: Trained
@@ -138,7 +131,7 @@ def choose_recipe(
         typists: typists whom the model has to carry on this machine.
 
     Raises:
-        InputError: the number of typists is below 1, or the purpose or the engine does not support it.
+        InputError: typists below 1, or for another purpose or engine.
         FormatError: a file cannot be read as text, or is a pipe, which is read twice.
     """
     _check_typists(typists, purpose, engine)
@@ -182,7 +175,7 @@ def choose_recipe(
     if not style.is_composed:
         choose("tokenizer.normalise", "nfc", "letters with accents are written in more than one way")
     is_typed = purpose == "autocomplete" and engine == "memory"
-    words = _keys_of_words(style, settings.get("tokenizer.kind"), assignments)
+    words = _keys_of_words(style, settings, assignments)
     return ChosenRecipe(recipe, settings, reasons, TypingPlan(typists, words) if is_typed else None)
 
 
@@ -191,40 +184,44 @@ def _check_typists(typists: int | None, purpose: Purpose, engine: str) -> None:
         return
     for option, given, required in (("for", purpose, "autocomplete"), ("engine", engine, "memory")):
         if given != required:
-            raise InputError(f"--typists requires --{option} {required}, given {given}", param="typists")
+            problem = f"--typists requires --{option} {required}, given {given}"
+            raise InputError(problem, param="typists")
     if typists < 1:
         raise InputError.of("typists", f"is {typists}; it must be at least 1")
 
 
-def _keys_of_words(style: _TextStyle, kind: str | None, assignments: Sequence[str]) -> list[str]:
-    """Return the keys of an n-gram model of words beside one of pieces; none if the user chose the tokens."""
-    if kind != "unigram" or not style.is_spaced:
+def _keys_of_words(style: _TextStyle, settings: Mapping[str, str], assignments: Sequence[str]) -> list[str]:
+    """Return keys of a model of words, beside one of pieces that the user did not choose."""
+    if settings.get("tokenizer.kind") != "unigram" or not style.is_spaced:
         return []
-    rare = ["tokenizer.min_count=2"] if style.num_words >= _MIN_WORDS_FOR_MIN_COUNT else []
-    own = [text for text in assignments if text.startswith(_KEYS_OF_ANY_TOKENS)]
-    return ["tokenizer.kind=word", f"tokenizer.pattern={_WORDS_OR_MARKS}", *rare, *own]
+    keys = ["tokenizer.kind=word", f"tokenizer.pattern={_WORDS_OR_MARKS}"]
+    if style.num_words >= _MIN_WORDS_FOR_MIN_COUNT:
+        keys.append("tokenizer.min_count=2")
+    given = [*(f"{key}={value}" for key, value in settings.items()), *assignments]
+    return [*keys, *(text for text in given if text.startswith(_KEYS_OF_WORDS))]
 
 
 def typing_candidates(
     trained: Trained, run: RunContext, texts: Sequence[str], *, progress: Progress
 ) -> list[TypingCandidate]:
-    """Measure a model, then its parts from the best on the validation text, as typists of the texts use them."""
+    """Measure a model, then its parts, the best on the validation text first."""
     parts = [part for part in trained.parts if isinstance(part, Trained)]
     parts.sort(key=lambda part: part.figures["valid"]["bits_per_byte"] or math.inf)
     found = []
     for one in (trained, *parts):
         if cost := typing_cost(one.model, run.tokenizer, texts, progress=progress):
             per_core = BUSY_SHARE * PAUSE_MS / (cost["core_ms_per_key"] + REQUEST_MS)
-            carried = {"typists_per_core": per_core, "typists": int(per_core * available_cores())}
-            found.append(TypingCandidate(one, run, {"name": one.title, **cost, **carried}))
+            cost |= {"typists_per_core": per_core, "typists": int(per_core * available_cores())}
+            found.append(TypingCandidate(one, run, {"name": one.title, **cost}))
     return found
 
 
 def choose_candidate(candidates: Sequence[TypingCandidate], typists: int | None) -> TypingCandidate:
-    """Return the first that carries the typists, else the cheapest; its facts get the comparison as `typing`."""
+    """Return the first that carries the typists, else the cheapest, with the comparison."""
     able = [one for one in candidates if one.facts["typists"] >= (typists or 0)]
     chosen = able[0] if able else min(candidates, key=lambda one: one.facts["core_ms_per_key"])
-    best, own, where = candidates[0].facts, chosen.facts, f"{typists} typists on {available_cores():g} cores"
+    best, own = candidates[0].facts, chosen.facts
+    where = f"{typists} typists on {available_cores():g} cores"
     reason = f"{own['name']} is published: "
     if not able:
         reason += f"no model carries {where}, and it is the cheapest; it carries {own['typists']}"
@@ -233,8 +230,10 @@ def choose_candidate(candidates: Sequence[TypingCandidate], typists: int | None)
     typing = {
         "chosen": own["name"],
         "reason": "" if able and own is best else reason,
-        "assumed": f"a typist presses a key every {PAUSE_MS:g} ms; a request takes {REQUEST_MS:g} ms of a core besides "
-        f"the completions; a core is busy for {BUSY_SHARE:.0%} of the time",
+        "assumed": (
+            f"a typist presses a key every {PAUSE_MS:g} ms; HTTP takes {REQUEST_MS:g} ms of a core for "
+            f"each; a core is busy for {BUSY_SHARE:.0%} of the time"
+        ),
         "candidates": [one.facts for one in candidates],
     }
     trained = chosen.trained

@@ -29,7 +29,7 @@ Arrivals = Literal["poisson", "constant"]
 class OpenLoop:
     """Requests at a rate whatever the replies; measures the latency that users see.
 
-    `typists` is the number of those who press keys in turn, if the requests are keys.
+    `typists` press keys in turn, if requests are keys.
 
     Raises:
         InputError: the rate is out of range.

@@ -26,11 +26,11 @@ _NUM_ITEMS = 10_000
 _LIST_LENGTH = 100
 """Maximum candidates per list to re-rank."""
 _DEFAULT_ITEMS = {"next-token": 1, "score": 1, "rerank": _LIST_LENGTH}
-"""Contexts, texts or candidates per request, by workload; others have one text or prompt."""
+"""Contexts, texts or candidates per request, by workload; others have one text."""
 WORKLOADS = (*_DEFAULT_ITEMS, "autocomplete", "generate", "completions")
 """Names of workloads, equal to their paths; `generate` and `completions` are streamed."""
 _NUM_KEYS = 50_000
-"""Distinct requests of autocomplete: a key costs less if its text is read again."""
+"""Distinct requests of autocomplete: a text read again costs less."""
 _SHOWN = 5
 """Completions per request, as of `autocomplete.js`."""
 _TYPISTS = 32
@@ -76,7 +76,7 @@ def typed_prefixes(texts: Iterable[str]) -> Iterator[str]:
 
 
 def typed_keys(texts: Iterable[str], typists: int) -> Iterator[tuple[int, str]]:
-    """Yield the text after each key, with its typist's number; typists press keys in turn, each in texts of their own.
+    """Yield a typist's number and text after each key; typists with texts of their own take turns.
 
     Spaces are keys: the next word is completed after them.
     """
@@ -121,7 +121,8 @@ def _bodies(
             yield {"lists": [{"candidates": [{"text": text} for text in texts]} for texts in lists]}
         elif workload == "autocomplete":
             typist, text = next(keys)
-            yield {"text": text, "limit": _SHOWN, **({"session": f"typist-{typist}"} if typists else {})}
+            session = {"session": f"typist-{typist}"} if typists else {}
+            yield {"text": text, "limit": _SHOWN, **session}
         else:
             body = {"prompt": next(prefixes), "max_tokens": max_tokens, "seed": number, "stream": True}
             openai = {"temperature": 1.0, "stream_options": {"include_usage": True}}
@@ -151,7 +152,7 @@ def workload_requests(
         fields: fields to set in each body.
         seed: of the order of texts and random choices.
         typists: typists of autocomplete, each a session; None for 32 without sessions.
-        count: number of requests; default 100 to 2,048, fewer of large ones, and 50,000 of autocomplete.
+        count: number of requests; default 100 to 2,048, fewer of large ones; autocomplete 50,000.
 
     Raises:
         InputError: the workload is unknown, or does not accept `num_items`.

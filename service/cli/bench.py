@@ -56,8 +56,8 @@ def bench(
     typists: Annotated[
         int | None,
         typer.Option(
-            help="Open loop of --workload autocomplete: typists, each a session, who press a key after every --pause; "
-            "a request that the next key overtakes is refused (http_409).",
+            help="Open loop of autocomplete: typists, each a session, who press a key after each --pause; a key before "
+            "the reply to the last supersedes that (http_409).",
         ),
     ] = None,
     pause: Annotated[
@@ -157,14 +157,10 @@ def _load(
 ) -> Load:
     """Return the load that one of the options asks for."""
     if [rate, clients, typists].count(None) != 2:
-        problem = (
-            "give one of --rate (requests per second), --clients (each waits for its replies) and --typists"
-        )
+        problem = "give one of --rate (requests per second), --clients (who wait for replies) and --typists"
         raise InputError(problem, param="rate")
     if pause is not None and typists is None:
-        raise InputError(
-            f"--pause is {pause}, which is the time between keys of --typists: give both", param="pause"
-        )
+        raise InputError(f"--pause is {pause}, but it is a time between keys of --typists", param="pause")
     if typists is not None:
         return OpenLoop.of_typists(typists, parse_duration_s(pause or _PAUSE, "pause"))
     return OpenLoop(rate, arrivals, seed) if rate is not None else ClosedLoop(clients or 0)

@@ -135,9 +135,9 @@ def test_nobody_there_ends_it_at_once(bench):
         (["--clients", "1", "--workload", "score", "--body", "pyproject.toml"], "--workload shapes requests"),
         (["--typists", "0"], "typists is 0; it must be at least 1"),
         (["--typists", "-3"], "typists is -3; it must be at least 1"),
-        (["--typists", "5", "--rate", "5"], "--clients (each waits for its replies) and --typists"),
+        (["--typists", "5", "--rate", "5"], "--clients (who wait for replies) and --typists"),
         (["--typists", "5", "--pause", "0"], "pause is 0 s; it must be above 0"),
-        (["--clients", "1", "--pause", "1s"], "--pause is 1s, which is the time between keys of --typists"),
+        (["--clients", "1", "--pause", "1s"], "--pause is 1s, but it is a time between keys of --typists"),
         (
             ["--typists", "1", "--workload", "score"],
             "--typists requires --workload autocomplete, given score",

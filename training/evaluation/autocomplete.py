@@ -67,7 +67,7 @@ DEFAULT_WORDS = 2_000
 """Minimum typed words: measures keystroke savings to about a percentage point."""
 
 _COST_WORDS = 200
-"""Minimum typed words to compare models that were just trained; keystroke savings are rough."""
+"""Minimum typed words of `typing_cost`; its keystroke savings are rough."""
 
 _TIMED_KEYSTROKES = 400
 _WARMUP_KEYSTROKES = 20  # caches are cold at first
@@ -382,27 +382,28 @@ def _model_figures(
 def typing_cost(
     model: LanguageModel[Any], tokenizer: Tokenizer, texts: Sequence[str], *, progress: Progress
 ) -> dict[str, Any]:
-    """Measure what a keystroke costs, and the keys that three completions save, on some held-out lines.
+    """Measure what a keystroke costs, and the keys that three completions save.
 
-    Networks are in int8 if possible, as they are served. The figures are empty if the text has no word to type.
+    Networks are in int8 if possible. Without words to type, the result is empty.
     """
     lines = [typing_line(tokenizer, text) for text in sample_lines(texts, _COST_WORDS)]
     if not any(line.words for line in lines):
         return {}
     typist = Typist(TextModel("", to_int8(model), tokenizer))
-    savings = ratios(Ranks.of(typist.type_lines(lines, progress=progress)))["keystroke_savings_top_3"]
+    typed = typist.type_lines(lines, progress=progress)
+    keys, *_, pressed = map(int, Ranks.of(typed).keys.sum(axis=0))
     # timed last, as the first use of a kernel may compile it
     timed = _keystroke_ms(typist, lines, progress)
     return {
         "core_ms_per_key": timed["core"],
         "timed_keys": timed["keystrokes"],
         "words": sum(len(line.words) for line in lines),
-        "keystroke_savings_top_3": bootstrap_interval(savings, bootstrap_counts(len(lines)))["value"],
+        "keystroke_savings_top_3": 1 - pressed / keys,
     }
 
 
 def _keystroke_ms(typist: Typist, lines: Sequence[TypingLine], progress: Progress) -> dict[str, Any]:
-    """Measure time per keystroke in this process, one text at a time: percentiles, and the mean of one core, in ms.
+    """Measure ms per keystroke in this process, one text at a time: percentiles, mean of a core.
 
     As in the service, state and distribution before a word are reused while it is typed.
     """
