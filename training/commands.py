@@ -56,6 +56,7 @@ from training.progress import (
     shown_progress,
 )
 from training.publish import RunContext, facts_by_split, publish, published_result
+from training.purpose import TypingPlan, choose_candidate, typing_candidates
 from training.recipe import Recipe, load_recipe
 from training.scale.options import ScaleOptions, check_relational, engine_memory_bytes, require_engine
 from training.scale.training import train_out_of_core, workspace
@@ -99,10 +100,12 @@ def run_train(
     device: str = "cpu",
     resume: bool = False,
     scale: ScaleOptions | None = None,
+    typing: TypingPlan | None = None,
 ) -> dict[str, Any]:
     """Train a model from a recipe and publish it; under torchrun only rank 0 publishes.
 
-    See `gramophone train` for the arguments; without `scale`, n-grams are estimated in memory.
+    See `gramophone train` for the arguments; without `scale`, n-grams are estimated in memory. With
+    `typing`, a keystroke is measured with each model, and the first that fits is published.
 
     Returns:
         The new version's address, directory and held-out figures; empty unless the rank is 0.
@@ -163,11 +166,15 @@ def run_train(
                 return {}
             held_out = {"valid": texts.valid if valid else None, "test": texts.test if test else None}
             overlap = _in_background(overlaps, held_out, texts.train)
+            typed = list((texts.test or texts.valid).sentences)
             del texts  # frees the training sentences once they are compared
             # slow to import; for the model card
-            _in_background(importlib.import_module, "matplotlib.figure")
+            pictures = _in_background(importlib.import_module, "matplotlib.figure")
             trained = _train(title, recipe, inputs, published)
-            version = publish(store, name, trained, run._replace(overlap=overlap.result()))
+            run = run._replace(overlap=overlap.result())
+            pictures.result()  # keystrokes are measured without other threads
+            trained, run = _for_typing(typing, trained, run, typed, inputs, store, files)
+            version = publish(store, name, trained, run)
             runs.close()
             return published_result(store, version, trained.seconds, first_notes=runs.notes)
 
@@ -178,6 +185,37 @@ def _train(title: str, recipe: Recipe, inputs: TrainingInputs, published: Sequen
     if inputs.base is not None and recipe.family == NGRAM_FAMILY:
         return continue_ngrams(title, recipe, inputs, inputs.base)
     return train_single(title, recipe, inputs)
+
+
+def _for_typing(
+    typing: TypingPlan | None,
+    trained: Trained,
+    run: RunContext,
+    texts: Sequence[str],
+    inputs: TrainingInputs,
+    store: Registry,
+    files: Sequence[Sequence[Path]],
+) -> tuple[Trained, RunContext]:
+    """Return the model to publish: of those trained, or one of words that carries more typists."""
+    if typing is None or trained.recipe.reading_direction == "backward":
+        return trained, run
+    progress, typists = inputs.progress, typing.typists
+    candidates = typing_candidates(trained, run, texts, progress=progress)
+    if not candidates:
+        inputs.note("no keystroke was measured: the held-out text has no word")
+        return trained, run
+    able = any(one.facts["typists"] >= (typists or 0) for one in candidates)
+    if typing.of_words and not able:
+        recipe = load_recipe(NGRAM_FAMILY, typing.of_words)
+        _, _, _, other = _prepare(recipe, None, store, files, device=inputs.device, progress=progress)
+        own = inputs._replace(tokenizer=other.tokenizer, texts=other.encoded)
+        words = train_single(f"{NGRAM_FAMILY} of words", recipe, own)
+        other = other._replace(overlap=run.overlap)
+        candidates += typing_candidates(words, other, texts, progress=progress)
+    chosen = choose_candidate(candidates, typists)
+    if reason := chosen.trained.facts["typing"]["reason"]:
+        inputs.note(reason)
+    return chosen.trained, chosen.run
 
 
 @contextlib.contextmanager

@@ -1,9 +1,11 @@
 """Misspellings of a training text, found by counts and letters.
 
 A form is one if it has one typing error of a far more frequent word, and letters around the error that stand together
-in no other word, unless it is an exchange of two letters. So wrods of words, but not horse of house.
+in no other word, unless it is an exchange of two letters. So wrods of words, but not horse of house. The beginning of a
+longer word that occurs several times is none.
 """
 
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
@@ -39,6 +41,7 @@ def find_misspellings(counts: Mapping[str, int], known: Sequence[Misspellings] =
         for key in _shortened(word) if count >= _MIN_RATIO else ():
             near[key].append(word)
     sequences = Counter(chain.from_iterable(set(_sequences(w)) for w, n in folded.items() if n >= _MIN_COUNT))
+    stems = sorted(word for word, count in folded.items() if count >= _MIN_COUNT)
     words, doubtful = dict[str, str](), dict[str, Sequence[str]]()
     for one in known:
         rest = one.without([form for form, count in folded.items() if count >= _MIN_COUNT])
@@ -48,9 +51,12 @@ def find_misspellings(counts: Mapping[str, int], known: Sequence[Misspellings] =
         others = {word for key in _shortened(form) for word in near.get(key, ())}
         meant = [word for word in others if folded[word] >= _MIN_RATIO * count and is_mistyped(form, word)]
         meant.sort(key=lambda word: (-folded[word], word))
+        after = bisect_right(stems, form)
+        begins = after < len(stems) and stems[after].startswith(form)  # as shoe begins shoes
         own = count >= _MIN_COUNT  # its letters are among those that are compared
         sure = (w for w in meant if folded[w] >= count * _min_ratio(form, count, w))
-        if word := next((w for w in sure if _num_sharing(form, w, sequences) <= own), ""):
+        found = () if begins else (w for w in sure if _num_sharing(form, w, sequences) <= own)
+        if word := next(iter(found), ""):
             words[form] = word
         elif len(form) >= _MIN_DOUBTFUL_LETTERS and meant:
             doubtful[form] = meant

@@ -56,7 +56,7 @@ from training.single_model import (
 )
 from training.static_mixture import id_translation, mix_statically, union_tokenizer
 
-_MIN_WEIGHT = 1e-3
+_MIN_WEIGHT = 0.01
 """Weight that a part needs, in some context, to be used."""
 
 _WITHOUT_FEATURES = {NGramModel.family, CacheModel.family}
@@ -271,10 +271,8 @@ def _fit_used(
 
 
 def _note_unused(parts: Sequence[Trained | Checkpoint], inputs: TrainingInputs) -> None:
-    if inputs.runs is None:
-        return
     for title in map(part_title, parts):
-        inputs.runs.notes.append(
+        inputs.note(
             f"{title} is not part of the model: its weight is below {_MIN_WEIGHT:g}; "
             "mixture.drop_unused=false keeps it"
         )
@@ -484,7 +482,16 @@ def train_mixture(
             trained |= {name: train_single(name, part, inputs) for name, part in wave.items()}
     began -= 0.0 if inputs.runs is None else inputs.runs.seconds_before
     mix = _mix_statically if recipe.mixture.kind == "static" else mix_dynamically
-    return mix(title, recipe, [*map(trained.__getitem__, mixed), *published], inputs, began=began)
+    whole = mix(title, recipe, [*map(trained.__getitem__, mixed), *published], inputs, began=began)
+    return whole if recipe.mixture.publish_parts else _without_mixture(whole)
+
+
+def _without_mixture(trained: Trained) -> Trained:
+    """Return the only part of a mixture, as an n-gram model by itself is faster; else the model."""
+    only = trained.parts[0] if trained.parts else None
+    if trained.model.family != MixtureModel.family or len(trained.parts) > 1 or not isinstance(only, Trained):
+        return trained
+    return only._replace(unused=trained.unused)
 
 
 def continue_ngrams(title: str, recipe: Recipe, inputs: TrainingInputs, base: Checkpoint) -> Trained:

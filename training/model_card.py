@@ -31,7 +31,7 @@ _IRREGULARITIES = {
 _NO_HITS = {"tokens": 0, "share": 0.0, "logprob": None, "perplexity": None}
 _DISCOUNTS = {1: ("D",), 3: ("D1", "D2", "D3+")}
 _IN_TABLES = {"valid", "test", "ngrams", "discounts", "fallback_orders", "parts", "weights", "context"}
-_IN_NOTES = {"base", "data", "arpa", "misspellings", "normalisation", "overlap", *FITTED}
+_IN_NOTES = {"base", "data", "arpa", "misspellings", "normalisation", "overlap", "typing", *FITTED}
 
 _FAMILIES = {
     "ngram": "An n-gram",

@@ -1,15 +1,21 @@
 """Choice of a recipe and a tokenizer for a purpose and a text, with reasons."""
 
+import math
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from models.cores import available_cores
+from models.errors import InputError
 from models.files import COMPRESSED_SUFFIXES
 from models.words import UNSPACED
 from training.corpus import check_rereadable, read_sentences
-from training.progress import SILENT
+from training.evaluation.autocomplete import typing_cost
+from training.progress import SILENT, Progress
+from training.publish import RunContext
+from training.single_model import Trained
 from training.texts import read_default_corpus
 
 Purpose = Literal["autocomplete", "rerank", "check", "score", "restore"]
@@ -27,6 +33,18 @@ _MIN_SHARE = 0.01
 _PUNCTUATION = frozenset({"Po", "Pe", "Pf"})
 """Unicode categories of punctuation that follows a word."""
 
+_WORDS_OR_MARKS = r"\w+(?:-\w+)*|[^\w\s]"
+_KEYS_OF_WORDS = "ngram.", "corpus.", "tokenizer.normalise", "tokenizer.min_count", "tokenizer.slots"
+
+PAUSE_MS = 200.0
+"""Assumed time between two keys of a typist."""
+
+REQUEST_MS = 0.3
+"""Assumed time of a core for HTTP and JSON of a request (`bench_capacity.py`)."""
+
+BUSY_SHARE = 0.5
+"""Assumed share of the time that a core is busy; beyond, keys queue."""
+
 _WORDS_AND_MARKS = r"\w+(?:['\u2019-]\w+)*|[,;:.?!]"
 
 _UNSPACED_PER_WORD = 2
@@ -40,11 +58,39 @@ class ChosenRecipe(NamedTuple):
         recipe: name of the recipe.
         settings: values of keys to set, as for `--set`.
         reasons: reasons of recipe and keys, in sentences for users.
+        typing: plan for autocomplete; None for other purposes, and out of core.
     """
 
     recipe: str
     settings: dict[str, str]
     reasons: list[str]
+    typing: "TypingPlan | None" = None
+
+
+class TypingPlan(NamedTuple):
+    """Typists whom this machine shall carry, and the model to try if no other does.
+
+    Attributes:
+        typists: number of typists; None to take the best model.
+        of_words: values of keys for the recipe `ngram`, as for `--set`; none if it is not tried.
+    """
+
+    typists: int | None = None
+    of_words: Sequence[str] = ()
+
+
+class TypingCandidate(NamedTuple):
+    """Trained model that may be published.
+
+    Attributes:
+        trained: the model.
+        run: its tokenizer and texts.
+        facts: results of `typing_cost`; typists that a core and this machine carry.
+    """
+
+    trained: Trained
+    run: RunContext
+    facts: dict[str, Any]
 
 
 class _TextStyle(NamedTuple):
@@ -68,7 +114,12 @@ class _TextStyle(NamedTuple):
 
 
 def choose_recipe(
-    purpose: Purpose, corpus: Sequence[Path], *, engine: str = "memory", assignments: Sequence[str] = ()
+    purpose: Purpose,
+    corpus: Sequence[Path],
+    *,
+    engine: str = "memory",
+    assignments: Sequence[str] = (),
+    typists: int | None = None,
 ) -> ChosenRecipe:
     """Choose a recipe, a tokenizer and values of unset keys for a purpose.
 
@@ -77,11 +128,13 @@ def choose_recipe(
         corpus: training files, whose beginning is read; none for the default corpus.
         engine: engine of n-gram estimation, see `scale.options.ENGINES`.
         assignments: keys and values that the user sets, `KEY=VALUE`.
+        typists: typists whom the model has to carry on this machine.
 
     Raises:
+        InputError: typists below 1, or for another purpose or engine.
         FormatError: a file cannot be read as text, or is a pipe, which is read twice.
     """
-    check_rereadable(corpus)
+    _check_typists(typists, purpose, engine)
     style = _style_of(corpus)
     given = dict(text.partition("=")[::2] for text in assignments)
     settings: dict[str, str] = {}
@@ -121,7 +174,70 @@ def choose_recipe(
         choose("tokenizer.min_count", "2", "many words that occur once are misspelt")
     if not style.is_composed:
         choose("tokenizer.normalise", "nfc", "letters with accents are written in more than one way")
-    return ChosenRecipe(recipe, settings, reasons)
+    is_typed = purpose == "autocomplete" and engine == "memory"
+    words = _keys_of_words(style, settings, assignments)
+    return ChosenRecipe(recipe, settings, reasons, TypingPlan(typists, words) if is_typed else None)
+
+
+def _check_typists(typists: int | None, purpose: Purpose, engine: str) -> None:
+    if typists is None:
+        return
+    for option, given, required in (("for", purpose, "autocomplete"), ("engine", engine, "memory")):
+        if given != required:
+            problem = f"--typists requires --{option} {required}, given {given}"
+            raise InputError(problem, param="typists")
+    if typists < 1:
+        raise InputError.of("typists", f"is {typists}; it must be at least 1")
+
+
+def _keys_of_words(style: _TextStyle, settings: Mapping[str, str], assignments: Sequence[str]) -> list[str]:
+    """Return keys of a model of words, beside one of pieces that the user did not choose."""
+    if settings.get("tokenizer.kind") != "unigram" or not style.is_spaced:
+        return []
+    keys = ["tokenizer.kind=word", f"tokenizer.pattern={_WORDS_OR_MARKS}"]
+    if style.num_words >= _MIN_WORDS_FOR_MIN_COUNT:
+        keys.append("tokenizer.min_count=2")
+    given = [*(f"{key}={value}" for key, value in settings.items()), *assignments]
+    return [*keys, *(text for text in given if text.startswith(_KEYS_OF_WORDS))]
+
+
+def typing_candidates(
+    trained: Trained, run: RunContext, texts: Sequence[str], *, progress: Progress
+) -> list[TypingCandidate]:
+    """Measure a model, then its parts, the best on the validation text first."""
+    parts = [part for part in trained.parts if isinstance(part, Trained)]
+    parts.sort(key=lambda part: part.figures["valid"]["bits_per_byte"] or math.inf)
+    found = []
+    for one in (trained, *parts):
+        if cost := typing_cost(one.model, run.tokenizer, texts, progress=progress):
+            per_core = BUSY_SHARE * PAUSE_MS / (cost["core_ms_per_key"] + REQUEST_MS)
+            cost |= {"typists_per_core": per_core, "typists": int(per_core * available_cores())}
+            found.append(TypingCandidate(one, run, {"name": one.title, **cost}))
+    return found
+
+
+def choose_candidate(candidates: Sequence[TypingCandidate], typists: int | None) -> TypingCandidate:
+    """Return the first that carries the typists, else the cheapest, with the comparison."""
+    able = [one for one in candidates if one.facts["typists"] >= (typists or 0)]
+    chosen = able[0] if able else min(candidates, key=lambda one: one.facts["core_ms_per_key"])
+    best, own = candidates[0].facts, chosen.facts
+    where = f"{typists} typists on {available_cores():g} cores"
+    reason = f"{own['name']} is published: "
+    if not able:
+        reason += f"no model carries {where}, and it is the cheapest; it carries {own['typists']}"
+    elif own is not best:
+        reason += f"it carries {where}, {best['name']} only {best['typists']}"
+    typing = {
+        "chosen": own["name"],
+        "reason": "" if able and own is best else reason,
+        "assumed": (
+            f"a typist presses a key every {PAUSE_MS:g} ms; HTTP takes {REQUEST_MS:g} ms of a core for "
+            f"each; a core is busy for {BUSY_SHARE:.0%} of the time"
+        ),
+        "candidates": [one.facts for one in candidates],
+    }
+    trained = chosen.trained
+    return chosen._replace(trained=trained._replace(facts={**trained.facts, "typing": typing}))
 
 
 def _choose_kind(purpose: Purpose, style: _TextStyle) -> tuple[str, str]:
@@ -144,6 +260,7 @@ def _choose_kind(purpose: Purpose, style: _TextStyle) -> tuple[str, str]:
 
 
 def _style_of(corpus: Sequence[Path]) -> _TextStyle:
+    check_rereadable(corpus)
     if corpus:
         every = chain.from_iterable(read_sentences(path, unit="line") for path in corpus)
         sentences = list(islice(every, _SAMPLE_SENTENCES))

@@ -256,7 +256,7 @@ class MixtureSettings(_Table):
         cache: add a cache of the last tokens, with the settings in `[cache]`; one part is
             then enough.
         drop_unused: leave parts out of a dynamic mixture whose weights are all below
-            0.001, except one whose features the cache around the mixture uses.
+            0.01, except one whose features the cache around the mixture uses.
     """
 
     kind: Literal["dynamic", "static"] = "dynamic"

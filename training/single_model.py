@@ -270,6 +270,11 @@ class TrainingInputs(NamedTuple):
     soft_targets: "Mapping[str, SoftTargets]" = MappingProxyType({})
     base: Checkpoint | None = None
 
+    def note(self, message: str) -> None:
+        """Add a message for the user."""
+        if self.runs is not None:
+            self.runs.notes.append(message)
+
 
 def train_single(title: str, recipe: Recipe, inputs: TrainingInputs) -> Trained:
     """Train a model except a mixture, and evaluate it on validation and test texts.

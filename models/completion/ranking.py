@@ -427,7 +427,7 @@ def _blocked_by(blocklist: Sequence[str | WordList], models: Sequence[WeightedMo
     given = [one for one in blocklist if isinstance(one, str)]
     words = yield from map_in_steps(given, lambda one: tuple(_folded(one).split()), size=len)
     phrases = [*dict.fromkeys(filter(None, words))]
-    return _Blocked(phrases, _lists_in(blocklist), [loaded for loaded, _ in models])
+    return _Blocked(phrases, _lists_in(blocklist), models=[loaded for loaded, _ in models])
 
 
 def _lists_in(entries: Iterable[Any]) -> list[WordList]:

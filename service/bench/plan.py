@@ -29,6 +29,8 @@ Arrivals = Literal["poisson", "constant"]
 class OpenLoop:
     """Requests at a rate whatever the replies; measures the latency that users see.
 
+    `typists` press keys in turn, if requests are keys.
+
     Raises:
         InputError: the rate is out of range.
     """
@@ -36,6 +38,7 @@ class OpenLoop:
     rate_per_s: float
     arrivals: Arrivals = "poisson"
     seed: int = 0
+    typists: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.rate_per_s <= _MAX_RATE_PER_S:
@@ -43,6 +46,19 @@ class OpenLoop:
                 "rate",
                 f"is {self.rate_per_s:g}; it must be above 0 and at most {_MAX_RATE_PER_S:g} per second",
             )
+
+    @classmethod
+    def of_typists(cls, typists: int, pause_s: float) -> Self:
+        """Return the load of typists who each press a key after every pause.
+
+        Raises:
+            InputError: no typist, or no pause.
+        """
+        if typists < 1:
+            raise InputError.of("typists", f"is {typists}; it must be at least 1")
+        if pause_s <= 0:
+            raise InputError.of("pause", f"is {pause_s:g} s; it must be above 0")
+        return cls(typists / pause_s, "constant", typists=typists)
 
     def arrival_times(self) -> Iterator[float]:
         """Yield times in seconds: exponential gaps (independent clients), or equal ones from 0."""

@@ -196,6 +196,7 @@ class LoadSummary(BaseModel):
         load: open or closed loop.
         arrivals: arrivals of an open loop.
         clients: clients of a closed loop.
+        typists: typists of an open loop.
         duration_s: length of the measurement.
         offered_per_s: requested rate, in requests per second; None in a closed loop.
         sent_per_s: requests due per second; with random arrivals not `offered_per_s`.
@@ -219,6 +220,7 @@ class LoadSummary(BaseModel):
     load: Literal["open", "closed"]
     arrivals: Arrivals | None
     clients: int | None
+    typists: int | None
     duration_s: float
     offered_per_s: float | None
     sent_per_s: float
@@ -267,6 +269,7 @@ def summarise_load(recording: Recording) -> LoadSummary:
         load="closed" if isinstance(load, ClosedLoop) else "open",
         arrivals=load.arrivals if isinstance(load, OpenLoop) else None,
         clients=load.clients if isinstance(load, ClosedLoop) else None,
+        typists=load.typists if isinstance(load, OpenLoop) else None,
         duration_s=duration_s,
         offered_per_s=load.rate_per_s if isinstance(load, OpenLoop) else None,
         sent_per_s=len(due) * per_s,

@@ -26,9 +26,15 @@ _NUM_ITEMS = 10_000
 _LIST_LENGTH = 100
 """Maximum candidates per list to re-rank."""
 _DEFAULT_ITEMS = {"next-token": 1, "score": 1, "rerank": _LIST_LENGTH}
-"""Contexts, texts or candidates per request, by workload; others have one prompt."""
-WORKLOADS = (*_DEFAULT_ITEMS, "generate", "completions")
+"""Contexts, texts or candidates per request, by workload; others have one text."""
+WORKLOADS = (*_DEFAULT_ITEMS, "autocomplete", "generate", "completions")
 """Names of workloads, equal to their paths; `generate` and `completions` are streamed."""
+_NUM_KEYS = 50_000
+"""Distinct requests of autocomplete: a text read again costs less."""
+_SHOWN = 5
+"""Completions per request, as of `autocomplete.js`."""
+_TYPISTS = 32
+"""Typists whose keys alternate, unless their number is given."""
 _HINT = "give JSON or JSON lines"
 
 
@@ -69,6 +75,21 @@ def typed_prefixes(texts: Iterable[str]) -> Iterator[str]:
             yield " ".join(words[:end]) + " "
 
 
+def typed_keys(texts: Iterable[str], typists: int) -> Iterator[tuple[int, str]]:
+    """Yield a typist's number and text after each key; typists with texts of their own take turns.
+
+    Spaces are keys: the next word is completed after them.
+    """
+    source = iter(texts)
+
+    def keys() -> Iterator[str]:
+        for text in source:
+            yield from (text[:end] for end in range(1, len(text) + 1))
+
+    for turn in zip(*(keys() for _ in range(typists)), strict=False):
+        yield from enumerate(turn)
+
+
 def candidate_variants(text: str, words: Sequence[str], count: int, generator: random.Random) -> list[str]:
     """Return `count` variants of a text with two random words each, like a decoder's candidates."""
     variants = []
@@ -81,11 +102,11 @@ def candidate_variants(text: str, words: Sequence[str], count: int, generator: r
 
 
 def _bodies(
-    workload: str, texts: Sequence[str], *, num_items: int, max_tokens: int, seed: int
+    workload: str, texts: Sequence[str], *, num_items: int, max_tokens: int, seed: int, typists: int | None
 ) -> Iterator[dict[str, Any]]:
     """Yield the bodies of a workload, endlessly."""
     source = cycle(texts)
-    prefixes = typed_prefixes(source)
+    prefixes, keys = typed_prefixes(source), typed_keys(source, typists or _TYPISTS)
     generator = random.Random(seed)
     words = [word for text in texts[:200] for word in text.split()]
     for number in numbers_from(seed):
@@ -98,6 +119,10 @@ def _bodies(
             sizes = [min(_LIST_LENGTH, num_items - start) for start in range(0, num_items, _LIST_LENGTH)]
             lists = [candidate_variants(next(source), words, size, generator) for size in sizes]
             yield {"lists": [{"candidates": [{"text": text} for text in texts]} for texts in lists]}
+        elif workload == "autocomplete":
+            typist, text = next(keys)
+            session = {"session": f"typist-{typist}"} if typists else {}
+            yield {"text": text, "limit": _SHOWN, **session}
         else:
             body = {"prompt": next(prefixes), "max_tokens": max_tokens, "seed": number, "stream": True}
             openai = {"temperature": 1.0, "stream_options": {"include_usage": True}}
@@ -113,6 +138,7 @@ def workload_requests(
     max_tokens: int = 32,
     fields: Mapping[str, Any] = MappingProxyType({}),
     seed: int = 0,
+    typists: int | None = None,
     count: int | None = None,
 ) -> list[Request]:
     """Return a workload's requests, all distinct if the texts suffice.
@@ -125,7 +151,8 @@ def workload_requests(
         max_tokens: tokens to generate.
         fields: fields to set in each body.
         seed: of the order of texts and random choices.
-        count: number of requests; default 100 to 2,048, fewer of large ones.
+        typists: typists of autocomplete, each a session; None for 32 without sessions.
+        count: number of requests; default 100 to 2,048, fewer of large ones; autocomplete 50,000.
 
     Raises:
         InputError: the workload is unknown, or does not accept `num_items`.
@@ -133,13 +160,15 @@ def workload_requests(
     if name not in WORKLOADS:
         raise InputError.of("workload", f"is {name!r}; it must be one of {', '.join(WORKLOADS)}")
     if num_items is not None and name not in _DEFAULT_ITEMS:
-        raise InputError.of("items", f"is {num_items}; {name} has one prompt per request")
+        raise InputError.of("items", f"is {num_items}; {name} has one text per request")
     num_items = num_items or _DEFAULT_ITEMS.get(name, 1)
-    if count is None:
+    if count is None and name == "autocomplete":
+        count = -(-_NUM_KEYS // (typists or 1)) * (typists or 1)  # then all typists begin again
+    elif count is None:
         count = min(max(_NUM_ITEMS // num_items, _NUM_REQUESTS[0]), _NUM_REQUESTS[-1])
     given = {**({} if model is None else {"model": model}), **fields}
     texts = shuffled(texts or default_texts(), seed)
-    bodies = _bodies(name, texts, num_items=num_items, max_tokens=max_tokens, seed=seed)
+    bodies = _bodies(name, texts, num_items=num_items, max_tokens=max_tokens, seed=seed, typists=typists)
     return [
         Request(f"/v1/{name}", json.dumps(body | given).encode(), num_items=num_items)
         for body in islice(bodies, count)

@@ -6,10 +6,11 @@ from typing import Annotated
 import typer
 
 from models.errors import InputError
-from service.bench.plan import Arrivals, ClosedLoop, LoadSettings, OpenLoop, Target, parse_duration_s
+from service.bench.plan import Arrivals, ClosedLoop, Load, LoadSettings, OpenLoop, Target, parse_duration_s
 from service.cli.options import EXIT_FAILED, JsonOption, print_json
 
 bench_app = typer.Typer()
+_TYPED, _PAUSE = "autocomplete", "200ms"
 
 
 @bench_app.command()
@@ -21,8 +22,8 @@ def bench(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Kind of request: next-token (default), score, rerank, generate, or completions, for any "
-            "OpenAI-compatible service. The last two are streamed.",
+            help="Kind of request: next-token (default), score, rerank, autocomplete (each key of texts), generate, or "
+            "completions, for any OpenAI-compatible service. The last two are streamed.",
         ),
     ] = None,
     body: Annotated[
@@ -51,6 +52,17 @@ def bench(
     clients: Annotated[
         int | None,
         typer.Option(help="Closed loop: concurrent clients; each waits for a reply before its next request."),
+    ] = None,
+    typists: Annotated[
+        int | None,
+        typer.Option(
+            help="Open loop of autocomplete: typists, each a session, who press a key after each --pause; a key before "
+            "the reply to the last supersedes that (http_409).",
+        ),
+    ] = None,
+    pause: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help=f"With --typists: time between keys. [default: {_PAUSE}]"),
     ] = None,
     arrivals: Annotated[Arrivals, typer.Option(help="Open loop: random or constant intervals.")] = "poisson",
     duration: Annotated[
@@ -86,8 +98,11 @@ def bench(
     from service.bench.workloads import load_texts, parse_fields, read_bodies, workload_requests
     from service.console.bench import LoadProgress, print_load
 
+    load = _load(rate, clients, typists, pause, arrivals, seed)
     if body is None:
-        workload = workload or "next-token"
+        workload = workload or ("next-token" if typists is None else _TYPED)
+        if typists is not None and workload != _TYPED:
+            raise InputError(f"--typists requires --workload {_TYPED}, given {workload}", param="typists")
         requests = workload_requests(
             workload,
             texts=() if text is None else load_texts(text),
@@ -96,23 +111,18 @@ def bench(
             max_tokens=max_tokens or 32,
             fields=parse_fields(fields or ()),
             seed=seed,
+            typists=typists,
         )
     else:
         unused = {"workload": workload, "model": model, "text": text, "items": items, "field": fields}
-        for name, value in {**unused, "max-tokens": max_tokens}.items():
+        for name, value in {**unused, "max-tokens": max_tokens, "typists": typists}.items():
             if value is not None:
                 raise InputError(
                     f"--{name} shapes requests of a workload, but --body is sent unchanged: give only one of them",
                     param=name,
                 )
         requests = read_bodies(body)
-    if (rate is None) == (clients is None):
-        raise InputError(
-            "give either --rate (requests per second) or --clients (each waits for its replies)",
-            param="rate",
-        )
     target = Target.parse(url, key)
-    load = OpenLoop(rate, arrivals, seed) if rate is not None else ClosedLoop(clients or 0)
     if duration is None and num_requests is None:
         duration = "10s"
     terms = LoadSettings(
@@ -135,3 +145,22 @@ def bench(
         problem = "no request got a reply" if summary.requests else "the warm-up requests took all the time"
         typer.echo(f"gramophone: {problem}", err=True)
         raise typer.Exit(EXIT_FAILED)
+
+
+def _load(
+    rate: float | None,
+    clients: int | None,
+    typists: int | None,
+    pause: str | None,
+    arrivals: Arrivals,
+    seed: int,
+) -> Load:
+    """Return the load that one of the options asks for."""
+    if [rate, clients, typists].count(None) != 2:
+        problem = "give one of --rate (requests per second), --clients (who wait for replies) and --typists"
+        raise InputError(problem, param="rate")
+    if pause is not None and typists is None:
+        raise InputError(f"--pause is {pause}, but it is a time between keys of --typists", param="pause")
+    if typists is not None:
+        return OpenLoop.of_typists(typists, parse_duration_s(pause or _PAUSE, "pause"))
+    return OpenLoop(rate, arrivals, seed) if rate is not None else ClosedLoop(clients or 0)

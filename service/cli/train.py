@@ -74,6 +74,13 @@ def train(
             "--for", help="Use of the model, instead of a recipe: chooses recipe and tokenizer, with reasons."
         ),
     ] = None,
+    typists: Annotated[
+        int | None,
+        typer.Option(
+            help="With --for autocomplete: typists whom this machine's cores have to carry. The best model that can is "
+            "published, else the cheapest."
+        ),
+    ] = None,
     corpus: Annotated[
         list[Path] | None, typer.Option(help=f"{CORPUS_HELP} Default: Python's documentation.")
     ] = None,
@@ -123,14 +130,19 @@ def train(
     from training.commands import run_train
     from training.scale.options import scale_options
 
+    typing = None
+    if typists is not None and purpose is None:
+        raise InputError("--typists requires --for autocomplete", param="typists")
     if purpose is not None:
         from training.purpose import choose_recipe
 
         if recipe is not None:
             raise InputError(f"RECIPE is {recipe}, and --for chooses one; give one of the two", param="for")
-        choice = choose_recipe(purpose, corpus or (), engine=engine, assignments=assignments or ())
+        choice = choose_recipe(
+            purpose, corpus or (), engine=engine, assignments=assignments or (), typists=typists
+        )
         typer.echo("\n".join(choice.reasons), err=True)
-        recipe = choice.recipe
+        recipe, typing = choice.recipe, choice.typing
         assignments = [*(f"{key}={value}" for key, value in choice.settings.items()), *(assignments or ())]
     if recipe is None:
         raise InputError("no recipe: give a RECIPE, or a use of the model with --for", param="recipe")
@@ -145,6 +157,7 @@ def train(
         device=device,
         resume=resume,
         scale=scale_options(engine, memory_limit=memory_limit, work_dir=work_dir),
+        typing=typing,
     )
     if result:  # only the first of several processes reports
         print_json(result) if as_json else show_training(result)

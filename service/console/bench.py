@@ -13,7 +13,9 @@ _BAR_WIDTH = 20
 
 
 def load_name(load: Load) -> str:
-    """Name a load briefly, such as `50/s` or `8 clients`."""
+    """Name a load briefly, such as `50/s`, `200 typists` or `8 clients`."""
+    if isinstance(load, OpenLoop) and load.typists:
+        return f"{load.typists} typists"
     return f"{load.rate_per_s:g}/s" if isinstance(load, OpenLoop) else f"{load.clients} clients"
 
 

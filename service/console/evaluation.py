@@ -239,10 +239,28 @@ def show_training(result: dict[str, Any]) -> None:
                 rows.append((name, weight, split, *cells, format_number(own["bits_per_byte"], 3)))
     headings = ("model", "weight", "split", "perplexity per token", "per word", "bits per byte")
     print_table(headings, rows, folded=True)
+    if typing := result.get("typing"):
+        _show_typing_costs(typing)
     _print_notes(result["notes"])
     _print(
         f"published [bold]{result['model']}[/] in {escape(result['path'])}; training took {result['seconds']:.0f} s"
     )
+
+
+def _show_typing_costs(typing: Mapping[str, Any]) -> None:
+    """Print what a keystroke costs and saves with each model."""
+    rows = [
+        (
+            f"{one['name']} ✓" if one["name"] == typing["chosen"] else one["name"],
+            f"{one['core_ms_per_key']:.2f}",
+            f"{one['typists_per_core']:,.0f}",
+            f"{one['keystroke_savings_top_3']:.1%}",
+        )
+        for one in typing["candidates"]
+    ]
+    _print()
+    print_table(("typing with", "ms per key", "typists per core", "keys saved, top 3"), rows, folded=True)
+    _print(Text(f"assumed: {typing['assumed']}", style="dim"))
 
 
 def _part_rows(result: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:

@@ -8,6 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from service.api_keys import create_key
+from service.bench.workloads import WORKLOADS
 from service.settings import Settings
 from tests.support.services import running, typed_line
 
@@ -40,7 +41,7 @@ def measured(bench, server):
     return run
 
 
-@pytest.mark.parametrize("workload", ["next-token", "score", "rerank", "generate", "completions"])
+@pytest.mark.parametrize("workload", WORKLOADS)
 def test_every_workload_is_answered(measured, workload):
     (run,) = measured("--workload", workload, "--model", "mixture", "--clients", 4)
     assert (run["requests"], run["answered"], run["errors"]) == (20, 20, {})
@@ -68,6 +69,23 @@ def test_an_open_loop_sends_what_it_is_told(measured):
     (run,) = measured("--rate", "100", "--arrivals", "constant")
     assert run["offered_per_s"] == 100
     assert run["sent_per_s"] == pytest.approx(100, rel=0.3)
+
+
+def test_typists_press_a_key_after_each_pause(measured, bench, server):
+    options = ["--typists", "4", "--pause", "50ms", "--model", "chars"]
+    (run,) = measured(*options)
+    assert (run["typists"], run["offered_per_s"], run["arrivals"], run["requests"]) == (4, 80, "constant", 20)
+    assert run["answered"] + sum(error["count"] for error in run["errors"].values()) == 20
+    assert set(run["errors"]) <= {"http_409"}  # a reply took more than the pause
+    code, out, _ = bench(server.url, *QUICK, *options)
+    assert code == 0
+    assert next(line.split()[:2] for line in out.splitlines() if "typists" in line) == ["4", "typists"]
+
+
+def test_a_key_before_the_reply_to_the_last_is_a_refusal_of_that(measured):
+    (run,) = measured("--typists", "1", "--pause", "1us", "--model", "mixture")
+    assert run["errors"]["http_409"]["count"] > 0
+    assert "newer" in run["errors"]["http_409"]["example"]
 
 
 def test_people_get_tables(bench, server):
@@ -115,6 +133,16 @@ def test_nobody_there_ends_it_at_once(bench):
         (["--clients", "1", "--duration", "5s", "--requests", "5"], "either a duration or a number"),
         (["--clients", "1", "--workload", "chat"], "workload is 'chat'"),
         (["--clients", "1", "--workload", "score", "--body", "pyproject.toml"], "--workload shapes requests"),
+        (["--typists", "0"], "typists is 0; it must be at least 1"),
+        (["--typists", "-3"], "typists is -3; it must be at least 1"),
+        (["--typists", "5", "--rate", "5"], "--clients (who wait for replies) and --typists"),
+        (["--typists", "5", "--pause", "0"], "pause is 0 s; it must be above 0"),
+        (["--clients", "1", "--pause", "1s"], "--pause is 1s, but it is a time between keys of --typists"),
+        (
+            ["--typists", "1", "--workload", "score"],
+            "--typists requires --workload autocomplete, given score",
+        ),
+        (["--typists", "1", "--body", "pyproject.toml"], "--typists shapes requests of a workload"),
         (["--clients", "1", "--body", "pyproject.toml"], "pyproject.toml: line 1 is not JSON"),
     ],
 )

@@ -20,6 +20,7 @@ from models.arrays import Float64s, FloatArray, to_numpy
 from models.calls import run_together
 from models.checkpoint.load import Checkpoint
 from models.checkpoint.manifest import version_address
+from models.checkpoint.precision import to_int8
 from models.completion.history import CompletionHistory
 from models.completion.prefix import split_prefix
 from models.completion.ranking import RankedCompletion, Ranking, RankingSettings, rank_completions
@@ -66,6 +67,9 @@ DEFAULTS = RankingSettings()
 
 DEFAULT_WORDS = 2_000
 """Minimum typed words: measures keystroke savings to about a percentage point."""
+
+_COST_WORDS = 200
+"""Minimum typed words of `typing_cost`; its keystroke savings are rough."""
 
 _TIMED_KEYSTROKES = 400
 _WARMUP_KEYSTROKES = 20  # caches are cold at first
@@ -401,23 +405,47 @@ def _model_figures(
     return facts, figures
 
 
+def typing_cost(
+    model: LanguageModel[Any], tokenizer: Tokenizer, texts: Sequence[str], *, progress: Progress
+) -> dict[str, Any]:
+    """Measure what a keystroke costs, and the keys that three completions save.
+
+    Networks are in int8 if possible. Without words to type, the result is empty.
+    """
+    lines = [typing_line(tokenizer, text) for text in sample_lines(texts, _COST_WORDS)]
+    if not any(line.words for line in lines):
+        return {}
+    typist = Typist(TextModel("", to_int8(model), tokenizer))
+    typed = typist.type_lines(lines, progress=progress)
+    keys, *_, pressed = map(int, Ranks.of(typed).keys.sum(axis=0))
+    # timed last, as the first use of a kernel may compile it
+    timed = _keystroke_ms(typist, lines, progress)
+    return {
+        "core_ms_per_key": timed["core"],
+        "timed_keys": timed["keystrokes"],
+        "words": sum(len(line.words) for line in lines),
+        "keystroke_savings_top_3": 1 - pressed / keys,
+    }
+
+
 def _keystroke_ms(typist: Typist, lines: Sequence[TypingLine], progress: Progress) -> dict[str, Any]:
-    """Measure wall time per keystroke in this process, one text at a time: percentiles in ms.
+    """Measure ms per keystroke in this process, one text at a time: percentiles, mean of a core.
 
     As in the service, state and distribution before a word are reused while it is typed.
     """
 
-    def seconds() -> Iterator[float]:
+    def seconds() -> Iterator[tuple[float, float]]:
         for line, start in zip(lines, typist.starts(lines), strict=True):
             keystrokes = typist.type_line(line, start)
-            began = time.perf_counter()
+            began, core = time.perf_counter(), time.process_time()
             for _ in keystrokes:
-                yield time.perf_counter() - began
-                began = time.perf_counter()
+                yield time.perf_counter() - began, time.process_time() - core
+                began, core = time.perf_counter(), time.process_time()
 
     with progress.stage("timing keystrokes", _TIMED_KEYSTROKES):
         times_s = list(islice(seconds(), _WARMUP_KEYSTROKES + _TIMED_KEYSTROKES))
         measured_s = times_s[_WARMUP_KEYSTROKES:] or times_s
         progress.advance(len(measured_s))
-    p50, p99 = (1e3 * float(np.percentile(measured_s, q)) for q in (50, 99))
-    return {"p50": p50, "p99": p99, "keystrokes": len(measured_s)}
+    elapsed_ms, core_ms = 1e3 * np.array(measured_s).T
+    p50, p99 = (float(np.percentile(elapsed_ms, q)) for q in (50, 99))
+    return {"p50": p50, "p99": p99, "core": float(core_ms.mean()), "keystrokes": len(measured_s)}

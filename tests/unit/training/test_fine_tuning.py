@@ -141,7 +141,7 @@ def published(tmp_path_factory):
         ("pieces", "elman", "tokenizer.byte_fallback=false"),
         ("counts", "ngram", "ngram.order=2"),
         ("back-counts", "ngram", "ngram.order=2", "direction=backward"),
-        ("mixed", "mixture", "tokenizer.kind=word", "ngram.order=2"),
+        ("mixed", "mixture", "tokenizer.kind=word", "ngram.order=2", "mixture.drop_unused=false"),
     ):
         assignments = [*more, *(SMALL if recipe != "ngram" else [])]
         run_train(

@@ -18,6 +18,7 @@ from training.evaluation.evaluate import evaluate
 from training.mixture import check_mixing_plan, corpus_context_lengths, mix_dynamically
 from training.mixture_fitting import fit_weights, fit_weights_by_context
 from training.progress import SILENT
+from training.purpose import TypingPlan
 from training.recipe import load_recipe
 from training.single_model import Trained, TrainingInputs
 from training.texts import EncodedTexts
@@ -248,7 +249,7 @@ def test_a_mixture_of_one_is_published_and_its_unused_part_too(corpus, tmp_path,
     result, checkpoint = trained(corpus, tmp_path, *settings)
     if unused == "lstm" and cache == "true":  # the cache uses its features
         kept, unused = "both", ""
-    note = f"{unused} is not part of the model: its weight is below 0.001; mixture.drop_unused=false keeps it"
+    note = f"{unused} is not part of the model: its weight is below 0.01; mixture.drop_unused=false keeps it"
     assert (note in result["notes"]) == bool(unused)
     assert sorted(path.name for path in tmp_path.glob("[!.]*")) == ["lstm", "m", "ngram"]
     mixture = checkpoint.model.inner if cache == "true" else checkpoint.model
@@ -262,6 +263,50 @@ def test_a_mixture_of_one_is_published_and_its_unused_part_too(corpus, tmp_path,
         ):
             reply = httpx.post(f"{server.url}/v1/{path}", json=body)
             assert reply.status_code == 200, reply.text
+
+
+@pytest.mark.parametrize(("index", "kept"), [(0, "lstm"), (1, "ngram")])
+def test_a_part_that_alone_has_weight_is_published_without_a_mixture(corpus, tmp_path, useless, index, kept):
+    useless(index, 2)
+    result, checkpoint = trained(corpus, tmp_path, DROPPED)
+    assert checkpoint.model.family == kept
+    assert not (tmp_path / "m/versions/1/parts").exists()
+    assert "parts" not in result
+    assert result["valid"]["perplexity"] > 1
+    unused = {"lstm": "ngram", "ngram": "lstm"}[kept]
+    assert sum(note.startswith(f"{unused} is not part of the model") for note in result["notes"]) == 1
+
+
+@pytest.mark.parametrize(("weight", "used"), [(0.009, 1), (0.011, 2)])
+def test_a_weight_of_a_hundredth_is_needed(monkeypatch, weight, used):
+    monkeypatch.setattr("training.mixture._fit_weights", partial(two_weights, weight))
+    assert len(mixed([DROPPED], "ngram", "lstm").parts) == used
+
+
+def two_weights(weight, log_probs, *_):
+    return {"weights": [1 - weight, weight] if log_probs.shape[1] == 2 else [1.0]}
+
+
+@pytest.mark.parametrize("typists", [None, 80])
+def test_a_part_is_published_for_more_typists_than_the_mixture_carries(
+    corpus, tmp_path, monkeypatch, typists
+):
+    costs = {"mixture": 4.7, "lstm": 2.2, "ngram": 0.2}  # 20, 40 and 200 typists on each of two cores
+    facts = {"keystroke_savings_top_3": 0.4, "words": 9, "timed_keys": 9}
+    monkeypatch.setattr(
+        "training.purpose.typing_cost",
+        lambda model, *_, **__: {"core_ms_per_key": costs[model.family], **facts},
+    )
+    monkeypatch.setattr("training.purpose.available_cores", lambda: 2.0)
+    settings = {"corpus": [corpus], "assignments": [*SMALL, KEPT], "typing": TypingPlan(typists)}
+    result = run_train("mixture", name="m", registry=tmp_path, **settings)
+    chosen = result["typing"]["chosen"]
+    candidates = result["typing"]["candidates"]
+    able = [one["name"] for one in candidates if one["typists"] >= (typists or 0)]
+    assert (candidates[0]["name"], chosen) == ("mixture", able[0])
+    model = load_checkpoint(tmp_path / "m" / "versions" / "1").model
+    assert (model.family, (tmp_path / "m/versions/1/parts").exists()) == (chosen, typists is None)
+    assert (result["typing"]["reason"] in result["notes"]) == (typists is not None)
 
 
 def test_the_card_has_the_figures_of_the_parts_within_parts(corpus, tmp_path):

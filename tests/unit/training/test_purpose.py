@@ -4,10 +4,13 @@ import lzma
 
 import pytest
 
-from models.errors import FormatError
+from models.errors import FormatError, InputError
 from training import purpose as module
-from training.purpose import choose_recipe
+from training.progress import SILENT
+from training.publish import RunContext
+from training.purpose import TypingCandidate, choose_candidate, choose_recipe, typing_candidates
 from training.recipe import load_recipe
+from training.single_model import Trained
 
 WRITTEN = 'He said: "Come here, Tom!" Then he left.\nNobody answered, of course.\n'
 TOKENISED = 'he said : " come here , tom ! " then he left .\nnobody answered , of course .\n'
@@ -124,3 +127,81 @@ def test_the_default_text_has_a_choice_and_a_missing_one_is_refused(tmp_path):
     assert choose_recipe("autocomplete", []).settings == {"tokenizer.kind": "unigram"}
     with pytest.raises(FormatError, match="there is no such file"):
         choose_recipe("score", [tmp_path / "none.txt"])
+
+
+@pytest.mark.parametrize(
+    ("typists", "purpose", "engine", "problem"),
+    [
+        (0, "autocomplete", "memory", "typists is 0; it must be at least 1"),
+        (-4, "autocomplete", "memory", "typists is -4; it must be at least 1"),
+        (5, "check", "memory", "--typists requires --for autocomplete, given check"),
+        (5, "autocomplete", "duckdb", "--typists requires --engine memory, given duckdb"),
+    ],
+)
+def test_typists_who_cannot_be_are_refused_before_the_text_is_read(
+    typists, purpose, engine, problem, tmp_path
+):
+    with pytest.raises(InputError, match=problem):
+        choose_recipe(purpose, [tmp_path / "none.txt"], engine=engine, typists=typists)
+
+
+def test_a_model_of_words_may_replace_one_of_pieces_that_the_user_did_not_ask_for(text):
+    given = ["ngram.order=3", "train.max_minutes=1", "tokenizer.vocab_size=99"]
+    path = text(WRITTEN)
+    typing = choose_recipe("autocomplete", [path], assignments=given, typists=7).typing
+    recipe = load_recipe("ngram", typing.of_words)
+    assert (typing.typists, recipe.tokenizer.kind, recipe.ngram.order) == (7, "word", 3)
+    assert recipe.tokenizer.vocab_size is None
+    for settings in (["tokenizer.kind=unigram"], ["tokenizer.kind=char"]):
+        assert choose_recipe("autocomplete", [path], assignments=settings).typing == (None, [])
+    assert choose_recipe("autocomplete", [text(UNSPACED)]).typing == (None, [])
+    assert choose_recipe("score", [path]).typing is None
+    assert choose_recipe("autocomplete", [path], engine="duckdb").typing is None
+
+
+def trained(title, bits, parts=()):
+    figures = {"valid": {"bits_per_byte": bits}}
+    return Trained(title, load_recipe("ngram"), title, (), {}, figures, 0.0, parts)
+
+
+def test_a_core_carries_those_who_keep_it_busy_for_half_of_the_time(monkeypatch):
+    """A key in 200 ms that takes 0.7 ms and a request: 100 typists; the parts follow, the best first."""
+    costs = {"whole": 0.7, "worse": 0.1, "better": 1.7}
+    monkeypatch.setattr(module, "typing_cost", lambda model, *_, **__: {"core_ms_per_key": costs[model]})
+    monkeypatch.setattr(module, "available_cores", lambda: 2.5)
+    whole = trained("whole", 1.0, [trained("worse", None), trained("better", 2.0)])
+    found = typing_candidates(whole, RunContext(None, {}, None), [], progress=SILENT)
+    assert [(one.trained.title, one.facts["typists"]) for one in found] == [
+        ("whole", 250),
+        ("better", 125),
+        ("worse", 625),
+    ]
+    assert found[0].facts["typists_per_core"] == pytest.approx(100)
+
+
+@pytest.mark.parametrize(
+    ("typists", "chosen", "reason"),
+    [
+        (None, "mixture", ""),
+        (30, "mixture", ""),
+        (31, "lstm", "lstm is published: it carries 31 typists on 2 cores, mixture only 30"),
+        (50, "ngram", "ngram is published: it carries 50 typists on 2 cores, mixture only 30"),
+        (
+            91,
+            "ngram",
+            "ngram is published: no model carries 91 typists on 2 cores, and it is the cheapest; it carries 90",
+        ),
+    ],
+)
+def test_the_first_that_carries_the_typists_is_chosen_else_the_cheapest(monkeypatch, typists, chosen, reason):
+    monkeypatch.setattr(module, "available_cores", lambda: 2.0)
+    carried = {"mixture": (9, 30), "lstm": (6, 40), "ngram": (2, 90)}
+    candidates = [
+        TypingCandidate(trained(name, 1.0), None, {"name": name, "core_ms_per_key": ms, "typists": count})
+        for name, (ms, count) in carried.items()
+    ]
+    found = choose_candidate(candidates, typists).trained
+    typing = found.facts["typing"]
+    assert (found.title, typing["chosen"], typing["reason"]) == (chosen, chosen, reason)
+    assert [one["name"] for one in typing["candidates"]] == list(carried)
+    assert "every 200 ms" in typing["assumed"]

@@ -1,11 +1,12 @@
 """The built-in requests."""
 
 import json
+from itertools import pairwise
 
 import pytest
 
 from models.errors import FormatError, InputError
-from service.bench.workloads import WORKLOADS, default_texts, load_texts, workload_requests
+from service.bench.workloads import WORKLOADS, default_texts, load_texts, typed_keys, workload_requests
 
 TEXTS = ["one two three four", "five six seven eight"]
 
@@ -29,6 +30,33 @@ def test_keystrokes_are_a_word_more_each_time():
     assert contexts[1].startswith(contexts[0])
 
 
+def test_typists_press_every_key_of_texts_of_their_own_in_turn():
+    typed = list(typed_keys(["ab c", "xyz w", "no", "one"], 2))
+    assert typed[:8] == [
+        (0, "a"),
+        (1, "x"),
+        (0, "ab"),
+        (1, "xy"),
+        (0, "ab "),
+        (1, "xyz"),
+        (0, "ab c"),
+        (1, "xyz "),
+    ]
+    assert typed[8:] == [(0, "n"), (1, "xyz w"), (0, "no"), (1, "o")]  # until one has no text left
+
+
+def test_each_typist_is_a_session_that_types_new_texts():
+    texts = [f"{number:02} text" for number in range(60)]
+    found = bodies("autocomplete", texts=texts, typists=3, count=150)
+    assert [body["session"] for body in found[:4]] == ["typist-0", "typist-1", "typist-2", "typist-0"]
+    typed = [body["text"] for body in found if len(body["text"]) > 1]
+    assert len(set(typed)) == len(typed) > 100
+    for session in ("typist-0", "typist-1", "typist-2"):
+        own = [body["text"] for body in found if body["session"] == session]
+        assert all(len(after) == 1 or after[:-1] == before for before, after in pairwise(own))
+    assert not any("session" in body for body in bodies("autocomplete", texts=texts))
+
+
 def test_items_are_texts_candidates_and_contexts():
     assert len(bodies("score", num_items=3)[0]["texts"]) == 3
     assert len(bodies("next-token", num_items=3)[0]["context"]) == 3
@@ -48,7 +76,7 @@ def test_fields_go_over_what_is_there():
 
 
 def test_an_unknown_workload_is_refused():
-    with pytest.raises(InputError, match="next-token, score, rerank, generate, completions"):
+    with pytest.raises(InputError, match="next-token, score, rerank, autocomplete, generate, completions"):
         workload_requests("typing")
 
 

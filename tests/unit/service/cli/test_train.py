@@ -162,6 +162,54 @@ def test_a_recipe_is_chosen_for_a_use_with_reasons_and_keys_can_be_set(typed, tm
         assert said in errors
 
 
+@pytest.mark.parametrize(
+    ("typists", "chosen"),
+    [((), "ngram"), (("--typists", "3"), "ngram"), (("--typists", "21"), "ngram of words")],
+)
+def test_the_cost_of_a_key_is_printed_and_kept(typed, tmp_path, monkeypatch, typists, chosen):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(purpose, "available_cores", lambda: 1.0)
+    cost = purpose.typing_cost
+    monkeypatch.setattr(
+        purpose,
+        "typing_cost",
+        lambda model, tokenizer, *more, **options: (
+            cost(model, tokenizer, *more, **options)
+            | {"core_ms_per_key": 0.2 if tokenizer.kind == "word" else 4.7}
+        ),
+    )
+    Path("text.txt").write_text("".join(LINES * 10))
+    code, told, _ = typed("train", "--for", "autocomplete", "--corpus", "text.txt", "--name", "m", *typists)
+    assert code == 0
+    rows = [line.split() for line in told.splitlines()]
+    marked = [row for row in rows if "✓" in row]
+    assert [row[: row.index("✓")] for row in marked] == [chosen.split()]
+    assert [row[-2] for row in rows if row[:1] == ["ngram"] and "words" not in row] == ["20"]
+    assert "a typist presses a key every 200 ms" in " ".join(told.split())
+    folder = Path("registry/m/versions/1")
+    typing = json.loads((folder / "metrics.json").read_text())["typing"]
+    assert (typing["chosen"], len(typing["candidates"])) == (chosen, 2 if chosen != "ngram" else 1)
+    recipe = json.loads((folder / "provenance.json").read_text())["recipe"]
+    assert recipe["tokenizer"]["kind"] == ("word" if chosen == "ngram of words" else "unigram")
+    card = (folder / "MODEL_CARD.md").read_text()
+    assert "| ngram | 4.70 | 20 |" in card
+    assert ("it carries 21 typists" in card) == (chosen != "ngram")
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--for", "autocomplete", "--typists", "0"], "typists is 0; it must be at least 1"),
+        (["--for", "autocomplete", "--typists", "-1"], "typists is -1; it must be at least 1"),
+        (["--for", "rerank", "--typists", "5"], "--typists requires --for autocomplete, given rerank"),
+        (["ngram", "--typists", "5"], "--typists requires --for autocomplete"),
+    ],
+)
+def test_typists_are_refused_by_name(typed, options, problem):
+    code, told, errors = typed("train", *options, "--name", "m")
+    assert (code, told, errors) == (2, "", f"gramophone: {problem}\n")
+
+
 def test_out_of_core_an_ngram_model_is_chosen(typed, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(purpose, "_MIN_NETWORK_WORDS", 1)

@@ -1,11 +1,13 @@
 """The simulated typist, its contexts and words, and the autocomplete evaluation of published models."""
 
 import json
+import time
 
 import numpy as np
 import pytest
 
 from models.calls import run_to_completion
+from models.checkpoint.load import load_checkpoint
 from models.completion.history import CompletionHistory
 from models.completion.ranking import RankingSettings
 from models.completion.user_model import UserModel
@@ -18,7 +20,7 @@ from service.console.evaluation import show_autocomplete_evaluation
 from service.operations.autocomplete import AutocompleteRequest, autocomplete
 from tests.support.fake_models import FakeModel, RememberingModel, fake_vocabulary
 from training.commands import run_evaluate_autocomplete, run_train
-from training.evaluation.autocomplete import TypingContexts, Typist, sample_lines, typing_line
+from training.evaluation.autocomplete import TypingContexts, Typist, sample_lines, typing_cost, typing_line
 from training.evaluation.autocomplete_metrics import LIST_LENGTHS, Ranks, ratios
 from training.progress import SILENT
 from training.tokenizer import TokenizerSettings, learn_tokenizer
@@ -466,6 +468,30 @@ def test_characters_are_evaluated_by_the_same_keys(folder):
     assert value(characters, "keystroke_savings_top_3") == pytest.approx(
         value(words, "keystroke_savings_top_3"), abs=0.1
     )
+
+
+def test_the_keys_saved_beside_the_cost_are_those_of_an_evaluation(folder):
+    loaded = load_checkpoint(folder / "words" / "versions" / "1")
+    cost = typing_cost(loaded.model, loaded.tokenizer, HELD_OUT, progress=SILENT)
+    assert cost["keystroke_savings_top_3"] == pytest.approx(
+        value(evaluate(folder), "keystroke_savings_top_3")
+    )
+    assert cost["words"] == 96
+    assert 0 < cost["timed_keys"] < sum(map(len, HELD_OUT))  # not the first, nor spaces
+    assert cost["core_ms_per_key"] > 0
+    assert typing_cost(loaded.model, loaded.tokenizer, ["", "<unk>"], progress=SILENT) == {}
+
+
+def test_waiting_is_no_time_of_a_core(folder, monkeypatch):
+    def waiting(_self, line, _start):
+        for _ in line.text:
+            time.sleep(0.005)
+            yield None
+
+    monkeypatch.setattr(Typist, "type_line", waiting)
+    took = evaluate(folder, sample=5)["keystroke_ms"]
+    assert took["p50"] >= 5
+    assert took["core"] < 2.5
 
 
 def test_two_models_are_compared_line_by_line(folder):
