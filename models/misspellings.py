@@ -34,7 +34,8 @@ class Misspellings:
 
     Attributes:
         words: the word that each misspelling stands for; all in lower case.
-        doubtful: for rare forms that may be words, all far more frequent words that they may stand for.
+        doubtful: for rare forms that may be words, all far more frequent words that
+            they may stand for.
     """
 
     words: Mapping[str, str] = field(default_factory=dict)

@@ -18,7 +18,7 @@ from models.checkpoint.precision import FLOAT32, check_precision
 from models.checkpoint.registry import Address, open_registry
 from models.checkpoint.registry_interface import Registry
 from models.completion.corrections import MAX_EDITS
-from models.completion.ranking import RankingSettings
+from models.completion.ranked import RankingSettings
 from models.errors import InputError, ModelNotFoundError, require_package
 from models.files import atomic_writer
 from models.precompile import DECODING, WORDS, compile_groups, groups_of

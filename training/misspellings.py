@@ -1,8 +1,9 @@
 """Misspellings of a training text, found by counts and letters.
 
-A form is one if it has one typing error of a far more frequent word, and letters around the error that stand together
-in no other word, unless it is an exchange of two letters. So wrods of words, but not horse of house. The beginning of a
-longer word that occurs several times is none.
+A form is one if it has one typing error of a far more frequent word, and letters
+around the error that stand together in no other word, unless it is an exchange of
+two letters. So wrods of words, but not horse of house. The beginning of a longer
+word that occurs several times is none.
 """
 
 from bisect import bisect_right
@@ -29,11 +30,13 @@ _MIN_COUNT = 5
 def find_misspellings(counts: Mapping[str, int], known: Sequence[Misspellings] = ()) -> Misspellings:
     """Return the misspellings of a text, the most frequent first.
 
-    Only words of letters in a script with capitals are compared: in others, an edit often makes another word.
+    Only words of letters in a script with capitals are compared: in others, an edit
+    often makes another word.
 
     Args:
         counts: count of each word in each case.
-        known: misspellings of other texts, which remain unless they are frequent here.
+        known: misspellings of other texts, which remain unless they are frequent
+            here.
     """
     folded = _fold(counts)
     near = defaultdict[str, list[str]](list)

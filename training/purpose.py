@@ -72,7 +72,8 @@ class TypingPlan(NamedTuple):
 
     Attributes:
         typists: number of typists; None to take the best model.
-        of_words: values of keys for the recipe `ngram`, as for `--set`; none if it is not tried.
+        of_words: values of keys for the recipe `ngram`, as for `--set`; none if it
+            is not tried.
     """
 
     typists: int | None = None
@@ -125,14 +126,16 @@ def choose_recipe(
 
     Args:
         purpose: use of the model.
-        corpus: training files, whose beginning is read; none for the default corpus.
+        corpus: training files, whose beginning is read; none for the default
+            corpus.
         engine: engine of n-gram estimation, see `scale.options.ENGINES`.
         assignments: keys and values that the user sets, `KEY=VALUE`.
         typists: typists whom the model has to carry on this machine.
 
     Raises:
         InputError: typists below 1, or for another purpose or engine.
-        FormatError: a file cannot be read as text, or is a pipe, which is read twice.
+        FormatError: a file cannot be read as text, or is a pipe, which is read
+            twice.
     """
     _check_typists(typists, purpose, engine)
     style = _style_of(corpus)

@@ -1,21 +1,23 @@
 """Error model of the noisy channel, the settings of checking, and calibrations of the error threshold.
 
-If the model knows the typed word, the error rate of the intended word is divided among the words near
-it, by edit distance (Mays, Damerau and Mercer 1991; Wilcox-O'Hearn, Hirst and Budanitsky 2008):
-only errors that produce a word are possible. The number of near words is assumed equal for
-all words. If the model does not know the typed word, the rate is divided among the strings that
-an error can make from the intended word.
+If the model knows the typed word, the error rate of the intended word is divided
+among the words near it, by edit distance (Mays, Damerau and Mercer 1991;
+Wilcox-O'Hearn, Hirst and Budanitsky 2008): only errors that produce a word are
+possible. The number of near words is assumed equal for all words. If the model does
+not know the typed word, the rate is divided among the strings that an error can
+make from the intended word.
 
-A fitted table of edits replaces the uniform distribution over these strings. It counts the edits
-from intended words to misspellings, as in Kernighan, Church and Gale 1990, A spelling correction
-program based on a noisy channel model: which letters people omit, insert, replace and swap, after
-which letters. The rate of an edit after a letter is its count divided by the places for it. Its
-prior is the rate after any letter, whose prior is the average rate of this kind. The probability of
-an edit is its rate divided by the sum over all edits of the word: long words are not wrong more
-often.
+A fitted table of edits replaces the uniform distribution over these strings. It
+counts the edits from intended words to misspellings, as in Kernighan, Church and
+Gale 1990, A spelling correction program based on a noisy channel model: which
+letters people omit, insert, replace and swap, after which letters. The rate of an
+edit after a letter is its count divided by the places for it. Its prior is the rate
+after any letter, whose prior is the average rate of this kind. The probability of
+an edit is its rate divided by the sum over all edits of the word: long words are
+not wrong more often.
 
-A calibration is precision and recall measured for one version of a model, by threshold. Registries have
-calibrations in `<root>/.calibrations/name@7.json`.
+A calibration is precision and recall measured for one version of a model, by
+threshold. Registries have calibrations in `<root>/.calibrations/name@7.json`.
 """
 
 from collections import Counter
@@ -90,7 +92,8 @@ _Edit = Annotated[
 class CalibrationPoint(StoredDocument):
     """Quality of a threshold.
 
-    `precision` is the share of issues that are errors, `recall` the share of errors that are issues.
+    `precision` is the share of issues that are errors, `recall` the share of errors
+    that are issues.
     """
 
     threshold: _Share
@@ -101,8 +104,9 @@ class CalibrationPoint(StoredDocument):
 class Calibration(StoredDocument):
     """Quality by ascending threshold, measured for the version `model`.
 
-    In the held-out text, one word in `words_per_error` was replaced by an error; all `kinds` were equally frequent.
-    Rarer errors lower the precision. `corpus_sha256` is the hash of the text, `created` the time (ISO 8601, UTC).
+    In the held-out text, one word in `words_per_error` was replaced by an error;
+    all `kinds` were equally frequent. Rarer errors lower the precision.
+    `corpus_sha256` is the hash of the text, `created` the time (ISO 8601, UTC).
     """
 
     schema_version: Literal[1] = 1
@@ -117,7 +121,8 @@ class Calibration(StoredDocument):
         """Return the lowest threshold from which on the precision is at least this value.
 
         Raises:
-            InputError: no threshold reaches it; the message names the highest precision.
+            InputError: no threshold reaches it; the message names the highest
+                precision.
         """
         first = 1 + max((k for k, one in enumerate(self.points) if one.precision < precision), default=-1)
         if first == len(self.points):
@@ -156,8 +161,8 @@ class CalibrationStore(DocumentStore[Calibration]):
 
         Args:
             address: the version.
-            any_version: if it has none, return that of another version of the model: the newest older
-                one, else the oldest.
+            any_version: if it has none, return that of another version of the
+                model: the newest older one, else the oldest.
         """
         model, number = _split_address(address)
         found = self._find(address)
@@ -190,10 +195,11 @@ def _split_address(address: str) -> tuple[str, int]:
 class ErrorTable(StoredDocument):
     """Counts of edits in misspellings, without differences of case.
 
-    `edits` are named by the intended and the typed letters, both after the letter before, or `^` at the start: `mm>m`
-    omits an m after an m. `contexts` are pairs of neighbouring letters of the intended words, with `^` and `$`.
-    `one_edit` and `two_edits` are numbers of misspellings. `source_sha256` is the hash of their file, `created` the
-    time (ISO 8601, UTC).
+    `edits` are named by the intended and the typed letters, both after the letter
+    before, or `^` at the start: `mm>m` omits an m after an m. `contexts` are pairs
+    of neighbouring letters of the intended words, with `^` and `$`. `one_edit` and
+    `two_edits` are numbers of misspellings. `source_sha256` is the hash of their
+    file, `created` the time (ISO 8601, UTC).
     """
 
     schema_version: Literal[1] = 1
@@ -229,7 +235,8 @@ class ErrorTableStore(DocumentStore[ErrorTable]):
 def fit_error_table(misspellings: Mapping[str, Sequence[str]], source_sha256: str) -> ErrorTable:
     """Count the edits of misspellings, given by intended word.
 
-    Only words of letters at one edit count; those at two give the share of two edits.
+    Only words of letters at one edit count; those at two give the share of two
+    edits.
 
     Raises:
         InputError: no misspelling has one edit.
@@ -309,7 +316,8 @@ class ErrorRates:
     def gains(self, words: Sequence[tuple[str, str]], edits: Sequence[int]) -> Float64s:
         """Return the probability of misspellings, typed and intended, relative to equally probable edits [N].
 
-        Their mean over a model's words is about 1; 1 for pairs without edits, or more than two.
+        Their mean over a model's words is about 1; 1 for pairs without edits, or
+        more than two.
         """
         counts = np.array(edits, np.uint8)
         sizes = np.array([len(intended) for _, intended in words], np.float64)
@@ -376,12 +384,17 @@ class CandidateSettings:
     """Limits of the candidate search.
 
     Attributes:
-        right_tokens: tokens after a word that its candidates must also explain; None: depends on model and tokenizer.
-        slack_nats: a candidate is dropped if its left context makes the typed word likelier by more than this many
-            nats, which the right context cannot make up for.
-        max_alternatives: maximum candidates per word that are scored with their right context.
-        likeliest: number of words that the model predicts, suggested for unknown words.
-        min_surprisal_bits: minimum surprisal of a word to be searched, for models without word tokens.
+        right_tokens: tokens after a word that its candidates must also explain;
+            None: depends on model and tokenizer.
+        slack_nats: a candidate is dropped if its left context makes the typed word
+            likelier by more than this many nats, which the right context cannot
+            make up for.
+        max_alternatives: maximum candidates per word that are scored with their
+            right context.
+        likeliest: number of words that the model predicts, suggested for unknown
+            words.
+        min_surprisal_bits: minimum surprisal of a word to be searched, for models
+            without word tokens.
     """
 
     right_tokens: int | None = None
@@ -398,9 +411,9 @@ class GivenSpan:
     Attributes:
         start: its start, in code points.
         end: its end, not before `start`.
-        suggestions: replacement texts, each with ln P(typed | this is intended) by the caller's error model,
-            or None for the model of this module. For the typed text itself, the log-probability of typing it
-            correctly.
+        suggestions: replacement texts, each with ln P(typed | this is intended) by
+            the caller's error model, or None for the model of this module. For the
+            typed text itself, the log-probability of typing it correctly.
         param: name in the request, for error messages.
     """
 
@@ -416,8 +429,9 @@ class CheckSettings:
 
     Attributes:
         error_rate: prior probability that a word is wrong, above 0 and below 1.
-        max_edits: maximum edits between the typed and the intended word, 1 or 2: insertions, deletions,
-            substitutions or transpositions (optimal string alignment).
+        max_edits: maximum edits between the typed and the intended word, 1 or 2:
+            insertions, deletions, substitutions or transpositions (optimal string
+            alignment).
         search: limits of the candidate search.
         dictionary: correct words of the request.
         given: the caller's suggestions, with their positions.

@@ -1,8 +1,9 @@
 """Compiled walk of a model's words for the beginnings that typed letters may mean.
 
-Words sorted by their letters are a trie whose nodes need not be stored: a word shares nodes with the one before it. The
-walk aligns the letters on the way to a node with the typed ones. Beginnings that reach the end of the typed letters
-are found once, at their shortest.
+Words sorted by their letters are a trie whose nodes need not be stored: a word
+shares nodes with the one before it. The walk aligns the letters on the way to a
+node with the typed ones. Beginnings that reach the end of the typed letters are
+found once, at their shortest.
 """
 
 from typing import Any
@@ -29,13 +30,16 @@ def find_beginnings(  # noqa: C901, PLR0912 - words, letters, typed letters and 
         letters: letters of all words.
         starts: start of each word, and the end [N + 1].
         shared: letters that each word shares with the one before it [N].
-        typed: ln of the probability of each typed letter if a letter is meant [M, A].
+        typed: ln of the probability of each typed letter if a letter is meant [M,
+            A].
         edit: ln of an edit's probability.
         least: least ln of the probability of all typed letters.
         most: maximum edits.
         with_ties: find longer beginnings, too, if they are as probable.
-        with_parts: find whole words, too, that stand for the first typed letters only.
-        found: output: word, its letters, the typed letters they stand for, and edits [n, 4].
+        with_parts: find whole words, too, that stand for the first typed letters
+            only.
+        found: output: word, its letters, the typed letters they stand for, and
+            edits [n, 4].
         scores: output: ln of the probability of these typed letters [n].
     """
     size, count, dead = len(typed), 0, 1 << 30

@@ -1,7 +1,8 @@
-"""Beginnings of words that may be meant by typed letters: with typing errors, or by what keys say about each letter.
+"""Beginnings of words that may be meant by typed letters: with typing errors, or by keys.
 
-Each typed letter has a probability for each letter that may be meant, and each insertion, deletion, substitution or
-transposition (optimal string alignment, Damerau 1964) costs a factor.
+Each typed letter has a probability for each letter that may be meant, and each
+insertion, deletion, substitution or transposition (optimal string alignment,
+Damerau 1964) costs a factor.
 """
 
 import sys
@@ -58,8 +59,10 @@ class CorrectedPrefix(NamedTuple):
 
     Attributes:
         spelled: its bytes, as for `CompletionSearch`.
-        edits: number of insertions, deletions, substitutions and transpositions that no key explains.
-        penalty: assumed probability of the typed letters; a factor of ranked completions' mass.
+        edits: number of insertions, deletions, substitutions and transpositions
+            that no key explains.
+        penalty: assumed probability of the typed letters; a factor of ranked
+            completions' mass.
         weight: penalty times the prefix's mass by the model, for ranking prefixes.
     """
 
@@ -109,7 +112,8 @@ class SortedLetters:
 
         Args:
             tokens: its tokens.
-            spaced: without a lexicon, select tokens that start with a space, which is removed, or the others.
+            spaced: without a lexicon, select tokens that start with a space, which
+                is removed, or the others.
             ignore_case: use case-folded letters.
         """
         key = _name(tokens, spaced=spaced, ignore_case=ignore_case)
@@ -145,20 +149,24 @@ def corrected_prefixes(
 ) -> list[CorrectedPrefix]:
     """Return the most probable prefixes that may be meant by the typed one, best first.
 
-    Without keys, these are prefixes within some edits of the typed one, which is not among them. At most one edit per
-    two typed letters is allowed, and none in words of over about thirty letters. Prefixes are beginnings of the words
-    of the model's lexicon. Without a lexicon they are beginnings of tokens; if a token spells only part of the
-    prefix, the rest is assumed as typed.
+    Without keys, these are prefixes within some edits of the typed one, which is
+    not among them. At most one edit per two typed letters is allowed, and none in
+    words of over about thirty letters. Prefixes are beginnings of the words of the
+    model's lexicon. Without a lexicon they are beginnings of tokens; if a token
+    spells only part of the prefix, the rest is assumed as typed.
 
     Args:
         tokens: the model's token trie.
         spelled: the typed prefix, as for `CompletionSearch`.
-        after: log-probabilities of the next token after the context [V], or the next words.
+        after: log-probabilities of the next token after the context [V], or the
+            next words.
         edits: maximum edits, at most 2.
         limit: maximum prefixes.
         ignore_case: ignore the case of letters.
-        keys: what may be meant by each of the last typed letters, in the case of the typed one; the others are certain.
-        gains: probability of errors relative to equally probable ones; default: all are equal.
+        keys: what may be meant by each of the last typed letters, in the case of
+            the typed one; the others are certain.
+        gains: probability of errors relative to equally probable ones; default: all
+            are equal.
     """
     spaced = spelled.startswith(_SPACE)
     typed = (fold_case(spelled) if ignore_case else spelled).decode(errors="replace").removeprefix(" ")
@@ -187,7 +195,7 @@ def corrected_prefixes(
 
 
 class _Meant(NamedTuple):
-    """Text that typed letters may mean, ln of their probability for it, and its edits that no key explains."""
+    """Text that typed letters may mean, ln of their probability, and edits that no key explains."""
 
     text: str
     score: float
@@ -283,7 +291,7 @@ def _masses(
     spaced: bool,
     ignore_case: bool,
 ) -> Iterator[float]:
-    """Yield the probability of each prefix by the next token: all tokens with it, or the best one of its beginning."""
+    """Yield the probability of each prefix by the next token."""
     order = tokens.folded if ignore_case else tokens.exact
     spellings = [(" " * spaced + text).encode("utf-8", "surrogatepass") for text in texts]
     if isinstance(after, NextWords):

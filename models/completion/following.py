@@ -1,4 +1,4 @@
-"""The text after the caret: completions are weighed by how well it follows them, and not offered if it repeats them."""
+"""The text after the caret: completions are weighed by it, and not offered if it repeats them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,6 +8,7 @@ import numpy as np
 from models.arrays import Float64s
 from models.calls import Read, Work, view
 from models.completion.prefix import PrefixSplit, needs_space
+from models.completion.ranked import RankedCompletion, Ranking
 from models.language_model import SCORES, pad_sequences
 from models.prefix_cache import NextTokenEntry
 from models.text_model import TextModel
@@ -21,7 +22,7 @@ _NUM_WORDS, _MAX_CHARS, _MAX_TOKENS = 3, 200, 12
 
 
 def following_words(after: str) -> str:
-    """Return the first words after the caret on its line, with what is before them; empty if the caret is in a word."""
+    """Return the first words after the caret on its line; empty if the caret is in a word."""
     line = after[:_MAX_CHARS].partition("\n")[0]
     words = line.split()
     if not words or is_word_character(line[0]):
@@ -30,7 +31,7 @@ def following_words(after: str) -> str:
 
 
 def is_repeated(completion: str, typed_length: int, after: str) -> bool:
-    """True if the text after the caret begins with what a completion would insert, so that it would be there twice.
+    """True if the text after the caret begins with what a completion would insert.
 
     Args:
         completion: the completion, from the start of the word.
@@ -75,3 +76,35 @@ def log_probs_of_following(
             for row, (end, count) in zip(scores.log_probs, ends, strict=True)
         ]
     )
+
+
+def rescored_by_following(
+    loaded: TextModel, split: PrefixSplit, entry: NextTokenEntry, ranking: Ranking, text: str, after: str
+) -> Work[Any, list[RankedCompletion]]:
+    """Weigh the best completions by the text after the caret, without those that it repeats.
+
+    The others keep their probabilities: together, the weighed ones are as probable
+    as before (Bayes' rule).
+    """
+    typed = ranking.typed.prefix
+    kept = [
+        one
+        for one in ranking.completions
+        if not is_repeated(one.text, len(typed) if one.text.startswith(typed) else 0, after)
+    ]
+    following = following_words(after)
+    weighed = [one for one in kept if one.is_complete and not one.begun][:NUM_WEIGHED]
+    lead = text[ranking.typed.start : split.start]
+    weighed = [one for one in weighed if one.text.startswith(lead)] if following else []
+    if not weighed:
+        return kept
+    own = [one.text[len(lead) :] for one in weighed]
+    scores = yield from log_probs_of_following(loaded, split, entry, own, following)
+    if np.isneginf(scores.max()):
+        return kept
+    masses = np.array([one.probability for one in weighed])
+    posterior = np.exp(scores - scores.max()) * masses
+    for one, factor in zip(weighed, posterior / posterior.sum() * masses.sum() / masses, strict=True):
+        one.of_model *= float(factor)
+        one.of_user *= float(factor)
+    return kept

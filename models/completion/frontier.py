@@ -37,9 +37,11 @@ class Continuations(NamedTuple):
         tokens: most probable tokens inside the word, by ascending share [n].
         shares: mass of each [n].
         is_undecided: whether each may turn out to follow the word [n].
-        groups: letters that tokens add before they end the word, by descending share [G].
+        groups: letters that tokens add before they end the word, by descending
+            share [G].
         group_shares: mass of each of these [G].
-        totals: mass of tokens that end the word before them, that end it inside them, that continue it.
+        totals: mass of tokens that end the word before them, that end it inside
+            them, that continue it.
     """
 
     tokens: Int32s
@@ -55,14 +57,16 @@ class SearchArrays(NamedTuple):
 
     Attributes:
         totals: masses that are open, cut, completed.
-        counts: numbers of nodes, of children's places, of nodes with children, of words.
+        counts: numbers of nodes, of children's places, of nodes with children, of
+            words.
         masses: mass of each node [N].
         keys: mass of its best child [N].
         hashes: hash of its text [N].
         stems: the same without final joiners [N].
         lengths: bytes of its text [N].
         is_unspaced: whether it has letters of a script without spaces [N].
-        is_bare: whether the first space of its children's tokens belongs to no word [N].
+        is_bare: whether the first space of its children's tokens belongs to no word
+            [N].
         firsts: place of its first remaining child [N].
         pasts: place after its last [N].
         tokens: last token of each child, by ascending share.
@@ -73,7 +77,8 @@ class SearchArrays(NamedTuple):
         word_masses: its mass.
         word_nodes: node that it was found at.
         word_groups: letters added to the node's text; -1 for none.
-        slots: words by hash, -1 for none; twice as many as words at least, a power of two.
+        slots: words by hash, -1 for none; twice as many as words at least, a power
+            of two.
     """
 
     totals: Float64s
@@ -306,7 +311,8 @@ def add_node(  # noqa: C901 - words that end, and sequences that go on
         length: bytes of its text.
         num_pending: pending bytes of these.
         is_unspaced: whether it has letters of a script without spaces.
-        is_bare: whether the first space of its children's tokens belongs to no word.
+        is_bare: whether the first space of its children's tokens belongs to no
+            word.
         may_end: whether its word can end there.
         floor: share of the live mass up to which a sequence stays unexplored.
         most: maximum number of children.

@@ -16,7 +16,7 @@ _INDENTS = (0.0, 0.25, 0.75)
 """Left edge of each row, in key widths."""
 
 _NOISE = 0.4
-"""Standard deviation of touches around the middle of a key, in key widths and heights; 0.3 to 0.45 of thumbs."""
+"""Standard deviation of touches around the middle of a key, in key widths and heights."""
 
 _MAX_DISTANCE = 2.0
 """Distance from the middle of a key beyond which it is not meant, unless all are further."""
@@ -33,7 +33,7 @@ def key_centres(layout: str) -> Mapping[str, tuple[float, float]]:
 
 
 def letters_of_touch(x: float, y: float, layout: str) -> dict[str, float]:
-    """Return the probability of each letter whose key a touch may mean: normal noise around the middle of keys."""
+    """Return the probability of each letter that a touch may mean."""
     distances = {letter: math.dist((x, y), centre) for letter, centre in key_centres(layout).items()}
     least = min(distances.values())
     weights = {

@@ -1,7 +1,8 @@
 """Search for the words that start with given bytes, over the pieces of a tokenizer, by compiled code.
 
-It finds the words that `CompletionSearch` finds. The continuations of a word are ranked once and kept with its reading,
-so searches for the next letters of the same word share them.
+It finds the words that `CompletionSearch` finds. The continuations of a word are
+ranked once and kept with its reading, so searches for the next letters of the same
+word share them.
 """
 
 from collections.abc import Sequence
@@ -77,7 +78,8 @@ class WordPieces(NamedTuple):
 class PieceTables:
     """Tokens and words of a token trie, and kernels, for searches.
 
-    It keeps no reference to the trie, which keeps it: the garbage collector would never free the two.
+    It keeps no reference to the trie, which keeps it: the garbage collector would
+    never free the two.
 
     Attributes:
         tokens: spelling of each token.

@@ -30,11 +30,12 @@ class PrefixSplit(NamedTuple):
 
     Attributes:
         context: text to tokenise.
-        prefix: typed beginning of the current word, in the tokenizer's Unicode form, case as typed; empty if the
-            next word has not started.
+        prefix: typed beginning of the current word, in the tokenizer's Unicode
+            form, case as typed; empty if the next word has not started.
         start: start of the current word, in code points of the text.
         spelled: bytes that the tokens after the context must start with.
-        space: True if completions start with a space, because the text ends without one.
+        space: True if completions start with a space, because the text ends without
+            one.
     """
 
     context: str
@@ -47,9 +48,10 @@ class PrefixSplit(NamedTuple):
 def split_prefix(tokenizer: Tokenizer, text: str) -> PrefixSplit:
     """Split a text at the start of the word at its end.
 
-    For word tokenizers this is the last word, if another letter would belong to it; else the last run of
-    word characters (see `last_word_start`). White space before it is read as the single space of the word's first
-    piece; a text of white space is read as empty.
+    For word tokenizers this is the last word, if another letter would belong to it;
+    else the last run of word characters (see `last_word_start`). White space before
+    it is read as the single space of the word's first piece; a text of white space
+    is read as empty.
     """
     start = (
         _last_word_offset(tokenizer, text) if isinstance(tokenizer, WordTokenizer) else last_word_start(text)
@@ -72,8 +74,9 @@ def split_prefix(tokenizer: Tokenizer, text: str) -> PrefixSplit:
 def take_back(tokenizer: Tokenizer, tokens: TokenTrie, text: str) -> tuple[list[int], bytes]:
     """Tokenise a text without its last tokens, which may be part of a longer one.
 
-    The last word's tokens are taken back, at most `MAX_TAKEN_BYTES`: pieces do not cross a space. If the
-    tokenizer drops white space at the end, only this space is taken back.
+    The last word's tokens are taken back, at most `MAX_TAKEN_BYTES`: pieces do not
+    cross a space. If the tokenizer drops white space at the end, only this space is
+    taken back.
 
     Args:
         tokenizer: any tokenizer.
@@ -81,7 +84,8 @@ def take_back(tokenizer: Tokenizer, tokens: TokenTrie, text: str) -> tuple[list[
         text: a nonempty text.
 
     Returns:
-        The ids of the remaining tokens, and the bytes the next ones must start with; none if no token can.
+        The ids of the remaining tokens, and the bytes the next ones must start
+        with; none if no token can.
     """
     ids, spelled = tokenizer.encode(text), tokenizer.token_bytes
     if isinstance(tokenizer, WordTokenizer):

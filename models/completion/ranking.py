@@ -1,59 +1,60 @@
 """Ranked completions of the word being typed, by models and by the words of their user.
 
-P(W) = ((1-λ) · P_model(W) + λ · P_user(W)) / ((1-λ) · P_model(prefix) + λ · P_user(prefix)), where
-each probability is joint with the typed text, and λ is 0 if no word of the user matches.
+P(W) = ((1-λ) · P_model(W) + λ · P_user(W)) / ((1-λ) · P_model(prefix) + λ ·
+P_user(prefix)), where each probability is joint with the typed text, and λ is 0 if
+no word of the user matches.
 
-With spelling errors in the prefix, a word's mass is multiplied by the probability of the errors of
-the first `CorrectedPrefix` that it starts with, or of the spelling if the user has corrected it before (see
-`corrected_words`). Words take the typed prefix's case unless they have capitals of their own.
+With spelling errors in the prefix, a word's mass is multiplied by the probability
+of the errors of the first `CorrectedPrefix` that it starts with, or of the spelling
+if the user has corrected it before (see `corrected_words`). Words take the typed
+prefix's case unless they have capitals of their own.
 """
 
 import math
 import re
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
-from itertools import chain, pairwise
 from operator import mul
-from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
-from unicodedata import normalize
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from models.calls import Read, Steps, Work, map_in_steps, view
+from models.calls import Read, Work, map_in_steps, view
+from models.completion.blocking import NOT_BLOCKED, Blocked, blocked_by, is_blocked
 from models.completion.corrections import (
-    EDIT_PENALTY,
-    FIRST_LETTER_PENALTY,
     LETTERS_PER_EDIT,
     CorrectedPrefix,
-    Gains,
-    KeyLetters,
     corrected_prefixes,
     letters_meant,
     share_of,
 )
-from models.completion.following import NUM_WEIGHED, following_words, is_repeated, log_probs_of_following
+from models.completion.following import (
+    NUM_WEIGHED,
+    rescored_by_following,
+)
 from models.completion.history import CompletionHistory
 from models.completion.prefix import PrefixSplit, split_prefix
-from models.completion.search import CompletionSettings, Reading
+from models.completion.ranked import (
+    COMPLETIONS_PER_STEP,
+    LOOK_UPS_PER_STEP,
+    NO_EVIDENCE,
+    RankedCompletion,
+    Ranking,
+    RankingSettings,
+    TypingEvidence,
+    starts_with,
+)
+from models.completion.search import Reading
 from models.completion.searches import Search, next_words, run_searches, start_search
 from models.completion.token_trie import as_one_word, fold_case
+from models.completion.user_completions import add_user_completions, dictionary_models
 from models.completion.user_model import (
-    NextWordModel,
-    NextWordModels,
-    ScoredPhrase,
     UserModel,
-    corrected_words,
-    extend_phrases,
-    next_word_models,
-    phrase_probability,
     previous_word,
-    sentence_words,
 )
 from models.errors import InputError
-from models.language_model import CONTROL_TOKENS, SCORES, is_lookup
+from models.language_model import SCORES
 from models.phrases import PhraseAutomaton
 from models.prefix_cache import NextTokenEntry, context_key
 from models.scoring.model_weights import WeightedModel, weights_after
@@ -61,17 +62,10 @@ from models.scoring.sequences import predict_next
 from models.slots import MAX_MEMBER_WORDS
 from models.text_model import Limits, TextModel, check_forward
 from models.word_list import WordList
-from models.words import JOINERS, match_beginning, plain_form, word_pattern
-
-MAX_RUN_CHARS = 200
-"""Characters of a run in which words may begin."""
-
-MAX_DICTIONARY_WORDS = 40_000
-"""Maximum words of all dictionary entries together; entries may be phrases."""
-
+from models.words import match_beginning, plain_form
 
 _MAX_CORRECTIONS, _MAX_MEANT = 8, 32
-"""Maximum candidate prefixes for a mistyped one, the typed one included; and those by keys, of a model of words."""
+"""Maximum candidate prefixes for a mistyped one, with it; and those by keys, of a model of words."""
 
 _MAX_SPARE_COMPLETIONS = 256
 """Maximum extra completions to search for, in place of blocked ones."""
@@ -79,211 +73,17 @@ _MAX_SPARE_COMPLETIONS = 256
 _MAX_SPARE_MISSPELLINGS = 8
 """Maximum extra completions in place of misspellings, which are rare."""
 
-_LOOK_UPS_PER_STEP, _COMPLETIONS_PER_STEP, _CHARS_PER_STEP, _WORDS_PER_STEP = 32, 256, 2048, 2048
-"""Completions looked up, compared, characters and words read in a step."""
-
-_CONTROL_TOKENS = frozenset(CONTROL_TOKENS)
-"""Placeholders in corpora; a vocabulary may have them as words, never offered."""
-
 _WORD_AFTER_SPACE = re.compile(r"(?<!\S)\S+")
 _MIN_LOG_PROBABILITY = -80.0
+_CHARS_PER_STEP = 2048
+"""Characters read in a step."""
+
 _MIN_PROBABILITY = 1e-12
 """Probability below which completions are never returned."""
 
 
 _PrefixSearch: TypeAlias = tuple[CorrectedPrefix, Search]
 """A possibly intended prefix, and the search for words that begin with it."""
-
-
-class TypingEvidence(NamedTuple):
-    """Knowledge of a keystroke besides the text before the caret on its line.
-
-    Attributes:
-        before: lines before it; empty if unknown.
-        after: text after the caret; empty if unknown.
-        keys: probabilities of the letters meant by each character of the typed prefix; none if it is certain.
-        gains: probability of typing errors by model address, relative to equally probable ones.
-    """
-
-    before: str = ""
-    after: str = ""
-    keys: Sequence[KeyLetters] = ()
-    gains: Mapping[str, Gains] = MappingProxyType({})
-
-    def lines_read(self, loaded: TextModel) -> str:
-        """Return the earlier lines that a model reads; none if it begins each line anew, as n-gram models do."""
-        return "" if is_lookup(loaded.model) else self.before
-
-
-NO_EVIDENCE = TypingEvidence()
-"""The line up to the caret is all that is known."""
-
-
-@dataclass(frozen=True, slots=True)
-class RankingSettings(CompletionSettings):
-    """Limits and order of ranked completions.
-
-    Attributes:
-        min_probability: minimum probability of the completions that are returned.
-        rank: `probability`, or `savings` for the probability times the characters saved.
-        fuzzy: maximum typing errors in the prefix to correct; also limited to one per two letters of the prefix.
-        user_weight: weight λ of the user's words and the dictionary, if any of these words match.
-    """
-
-    min_probability: float = 0.0
-    rank: str = "probability"
-    fuzzy: int = 0
-    user_weight: float = 0.2
-
-
-@dataclass(slots=True)
-class RankedCompletion:
-    """A completion, with its probability by the model and the user's words.
-
-    Attributes:
-        text: text from the start of the current word.
-        num_words: number of words.
-        edits: edits between its beginning and the typed prefix.
-        is_complete: true if it ends at the end of a word.
-        of_model: mass by the model; after ranking, its part of the probability given the typed text.
-        of_user: mass by the user's words, likewise.
-        begun: end of the text that a member of a class with earlier words begins with; empty for the current word.
-    """
-
-    text: str
-    num_words: int
-    edits: int
-    is_complete: bool = True
-    of_model: float = 0.0
-    of_user: float = 0.0
-    begun: str = ""
-
-    @property
-    def probability(self) -> float:
-        """Probability given the typed text."""
-        return min(1.0, self.of_model + self.of_user)
-
-
-def _add_user_completions(
-    completions: dict[str, RankedCompletion],
-    mass_of: Callable[[str], float],
-    given: str,
-    settings: RankingSettings,
-    typed: PrefixSplit,
-    keys: Sequence[KeyLetters],
-    models: Sequence[UserModel | WordList],
-    limit: int,
-    previous: str,
-) -> Work[Any, float]:
-    """Add the user's words that match the prefix, and set the mass of all completions by `models`.
-
-    At most `limit` are added for each number of words; `given` is the whole text, `previous` the word
-    before them. Returns the mass of the typed text by the models.
-    """
-    words = next_word_models(models)
-    after = words(previous)
-    if not after:
-        return 0.0
-    yield None
-    mass, likeliest, edits, penalty_of = yield from _likely_user_words(
-        after, models, completions.values(), settings, typed, keys, limit
-    )
-    longer = yield from extend_phrases(words, likeliest, settings.max_words, limit)
-
-    for number, (text, _) in enumerate((*likeliest, *longer), start=1):
-        if not number % _LOOK_UPS_PER_STEP:
-            yield None
-        found = completions.get(text)
-        if found is None or not found.is_complete:
-            corrected = edits.get(text.partition(" ")[0], 0)
-            completions[text] = RankedCompletion(text, text.count(" ") + 1, corrected, of_model=mass_of(text))
-    for number, (text, one) in enumerate(completions.items(), start=1):
-        if not number % _COMPLETIONS_PER_STEP:
-            yield None
-        parts = text.split()
-        if one.is_complete and parts and (penalty := penalty_of(parts[0])):
-            one.of_user = penalty * phrase_probability(words, previous, parts)
-    begun = yield from _begun_words(given, settings, typed, words, limit)
-    completions.update((one.text, one) for one in begun)
-    return mass + math.fsum(one.of_user for one in begun)
-
-
-def _likely_user_words(
-    after: NextWordModel,
-    models: Sequence[UserModel | WordList],
-    found: Collection[RankedCompletion],
-    settings: RankingSettings,
-    typed: PrefixSplit,
-    keys: Sequence[KeyLetters],
-    limit: int,
-) -> Work[Any, tuple[float, list[ScoredPhrase], dict[str, int], Callable[[str], float]]]:
-    """Return the mass of the user's words that the typed prefix may begin, and the likeliest of them.
-
-    Also returns the edits of those that are corrected, and the assumed probability of the typed letters by word.
-    """
-    any_case = settings.ignore_case
-    if keys:
-        meant = letters_meant(typed.prefix, keys, ignore_case=any_case)
-        words = yield from after.words_meant(meant, ignore_case=any_case)
-
-        def share(word: str) -> float:
-            return share_of(word.casefold() if any_case else word, meant)
-
-        return (*(yield from after.rate(words, limit, share)), {}, share)
-    forms = typed.prefix, plain_form(typed.prefix)
-    begins_word = not all(one.edits for one in found)
-    edits, learnt = yield from corrected_words(models, forms, ignore_case=any_case, begins_word=begins_word)
-    if not settings.fuzzy:
-        begun = yield from after.words_with_prefix(*forms, ignore_case=any_case, limit=limit, also=learnt)
-        return (*begun, edits, lambda word: learnt.get(word, 1.0))
-    matches, others = yield from after.fuzzy_matches(
-        typed.prefix, settings.fuzzy, ignore_case=any_case, limit=limit
-    )
-    edits |= matches
-
-    def penalty(word: str) -> float:
-        return learnt.get(word) or (_penalty(word, edits[word], typed) if word in edits else 0.0)
-
-    mass, likeliest = yield from after.rate(edits, limit, penalty)
-    return mass + others, likeliest, edits, penalty
-
-
-def _begun_words(
-    text: str, settings: RankingSettings, typed: PrefixSplit, words: NextWordModels, limit: int
-) -> Work[Any, list[RankedCompletion]]:
-    """Find words begun elsewhere than the last word of the text, such as "node.js" after "node.j".
-
-    Their masses are relative to the probability of the text before its last word.
-    """
-    run = re.split(r"\s", text[-MAX_RUN_CHARS:])[-1]
-    size = len(text) - typed.start
-    starts = {0, *(sign.end() for sign in re.finditer(rf"[^\w{JOINERS}]", run))}
-    ends = [run[start:] for start in sorted(starts - {len(run), len(run) - size})]
-    if not ends:
-        return []
-    next_words = words(previous_word(text[: len(text) - len(run)]))
-    find = partial(next_words.words_with_prefix, ignore_case=settings.ignore_case, limit=limit)
-    mass, _ = yield from find(*(end[: max(0, len(end) - size)] for end in ends))
-    _, found = yield from find(*ends)
-    return [
-        RankedCompletion(word, 1, 0, of_user=probability / mass, begun=end)
-        for word, probability in found
-        for end in [next((end for end in ends if _starts_with(word, end, settings)), ends[0])]
-    ]
-
-
-def _penalty(word: str, edits: int, typed: PrefixSplit) -> float:
-    """Return the assumed probability of a beginning's edits, as for the model's words."""
-    if not edits:
-        return 1.0
-    same_letter = word[:1].casefold() == typed.prefix[:1].casefold()
-    return EDIT_PENALTY**edits * (1.0 if same_letter else FIRST_LETTER_PENALTY)
-
-
-def _starts_with(text: str, prefix: str, settings: RankingSettings) -> bool:
-    if settings.ignore_case:
-        return text.casefold().startswith(prefix.casefold())
-    return text.startswith(prefix)
 
 
 def _in_typed_case(
@@ -297,7 +97,7 @@ def _in_typed_case(
         return list(found)
     merged: dict[tuple[str, bool, str], RankedCompletion] = {}
     for number, one in enumerate((*found, *members), start=1):
-        if not number % _COMPLETIONS_PER_STEP:
+        if not number % COMPLETIONS_PER_STEP:
             yield None
         given = one.begun or typed.prefix
         plain = plain_form(given)
@@ -319,7 +119,7 @@ def _best_completions(
     completions: list[RankedCompletion],
     settings: RankingSettings,
     typed: PrefixSplit,
-    blocked: "_Blocked",
+    blocked: "Blocked",
     weight: float,
     live: float,
 ) -> Work[Any, list[RankedCompletion]]:
@@ -327,7 +127,7 @@ def _best_completions(
     least = max(settings.min_probability, _MIN_PROBABILITY)
     ranked: list[tuple[bool, float, str, int]] = []
     for number, offer in enumerate(completions):
-        if number and not number % _COMPLETIONS_PER_STEP:
+        if number and not number % COMPLETIONS_PER_STEP:
             yield None
         offer.of_model = (1 - weight) * offer.of_model / live
         offer.of_user = weight * offer.of_user / live
@@ -350,88 +150,11 @@ def _best_completions(
         if num_read > _CHARS_PER_STEP:
             num_read = 0
             yield None
-        if not (_is_blocked(text, blocked, phrases) or (blocked and blocked.has_misspelling_in(text))):
+        if not (is_blocked(text, blocked, phrases) or (blocked and blocked.has_misspelling_in(text))):
             best.append(completions[number])
             if len(best) == settings.limit:
                 break
     return best
-
-
-def _is_blocked(text: str, blocked: "_Blocked", phrases: PhraseAutomaton[str] | None) -> bool:
-    """Return whether a completion has a control token, or a blocked word or phrase, with or without punctuation."""
-    if not blocked and text.isascii() and "<" not in text:
-        return False
-    if text in blocked.shown:
-        return True
-    folded = _folded(text)
-    words = folded.split()
-    return (
-        not _CONTROL_TOKENS.isdisjoint(words)
-        or (
-            phrases is not None
-            and any(map(phrases.find, (words, chain.from_iterable(sentence_words(folded)))))
-        )
-        or any(one.has_part_in(text) for one in blocked.lists)
-    )
-
-
-def _folded(text: str) -> str:
-    return normalize("NFKC", text.casefold())
-
-
-class _Blocked(NamedTuple):
-    """Words and phrases, folded, and lists of them, that completions must not have; texts that they must not be.
-
-    Also the models whose completions are blocked.
-    """
-
-    phrases: Sequence[tuple[str, ...]] = ()
-    lists: Sequence[WordList] = ()
-    shown: Collection[str] = ()
-    models: Sequence[TextModel] = ()
-
-    def __bool__(self) -> bool:
-        """Return whether anything is blocked."""
-        return bool(self.phrases or self.lists or self.shown)
-
-    def num_with_prefix(self, prefix: str) -> int:
-        """Return the number of those that begin with a prefix, also in another case unless a list compares it."""
-        if not self:
-            return 0
-        folded = prefix.casefold()
-        return sum(words[0].startswith(folded) for words in self.phrases) + sum(
-            one.num_with_prefix(prefix) for one in self.lists
-        )
-
-    def has_misspelling_in(self, text: str) -> bool:
-        """True if a text has a word that may stand for a blocked one, and that no other model knows as right."""
-        for form in word_pattern().findall(text):
-            by_model = [one.tokenizer.misspellings.meant_by(_folded(form)) for one in self.models]
-            if any(self._has(word) for meant in by_model for word in meant) and not any(
-                one.is_known_word is not None and one.is_known_word(form)
-                for one, meant in zip(self.models, by_model, strict=True)
-                if not meant
-            ):
-                return True
-        return False
-
-    def _has(self, word: str) -> bool:
-        return (word,) in self.phrases or any(word in one for one in self.lists)
-
-
-_NOT_BLOCKED = _Blocked()
-
-
-def _blocked_by(blocklist: Sequence[str | WordList], models: Sequence[WeightedModel]) -> Steps[_Blocked]:
-    """Fold the entries of a blocklist."""
-    given = [one for one in blocklist if isinstance(one, str)]
-    words = yield from map_in_steps(given, lambda one: tuple(_folded(one).split()), size=len)
-    phrases = [*dict.fromkeys(filter(None, words))]
-    return _Blocked(phrases, _lists_in(blocklist), models=[loaded for loaded, _ in models])
-
-
-def _lists_in(entries: Iterable[Any]) -> list[WordList]:
-    return [one for one in entries if isinstance(one, WordList)]
 
 
 class _OfModel:
@@ -447,7 +170,8 @@ class _OfModel:
 
     Attributes:
         settings: settings with the model's case and corrections.
-        lead: text from the first beginning of the current word by any model to this model's.
+        lead: text from the first beginning of the current word by any model to this
+            model's.
         completions: completions by text, once found.
         members: members of classes begun with earlier words.
         mass: mass of the typed prefix.
@@ -476,10 +200,11 @@ class _OfModel:
         self.members: Sequence[RankedCompletion] = ()
         self._searches: list[_PrefixSearch] = []
 
-    def find(self, first: int, blocked: "_Blocked", limits: Limits) -> Work[Any, int]:
+    def find(self, first: int, blocked: "Blocked", limits: Limits) -> Work[Any, int]:
         """Find completions; return how many of each length at most.
 
-        Some are blocked, some merge after recasing. `first` is the first beginning by any model.
+        Some are blocked, some merge after recasing. `first` is the first beginning
+        by any model.
         """
         typed, given = self._typed, self._given
         tokenizer = self._loaded.tokenizer
@@ -513,10 +238,10 @@ class _OfModel:
         for index, (prefix, search) in enumerate(self._searches):
             if index:
                 yield None
-            nested = [i for i in range(index) if _starts_with(prefixes[i], prefix.text, self.settings)]
+            nested = [i for i in range(index) if starts_with(prefixes[i], prefix.text, self.settings)]
             result, complete_mass = search.result(), 0.0
             for text, mass, num_words, is_complete in result.completions:
-                if nested and any(_starts_with(text, prefixes[i], self.settings) for i in nested):
+                if nested and any(starts_with(text, prefixes[i], self.settings) for i in nested):
                     continue
                 if is_complete and num_words == 1:
                     complete_mass += mass
@@ -544,15 +269,16 @@ class _OfModel:
         masses = (
             prefix.penalty * search.mass_of(own)
             for prefix, search in self._searches
-            if _starts_with(own, prefix.text, self.settings)
+            if starts_with(own, prefix.text, self.settings)
         )
         return self.weight * next(masses, 0.0)
 
     def _begun_members(self, limits: Limits) -> Work[Any, list[RankedCompletion]]:
         """Find members of classes begun with complete words of the text: "New York" after "New Y".
 
-        Also those begun with a sign, such as "O'Fallon" after "O'": as one word, they have another character in its
-        place. Masses are relative to these words' probability, as those of words after them are.
+        Also those begun with a sign, such as "O'Fallon" after "O'": as one word,
+        they have another character in its place. Masses are relative to these
+        words' probability, as those of words after them are.
         """
         loaded, text, typed = self._loaded, self._text, self._typed
         trie, any_case = loaded.token_trie, self.settings.ignore_case
@@ -594,7 +320,7 @@ class _OfModel:
         )
 
     def _create_searches(self, typed: PrefixSplit, limit: int) -> Work[Any, list[_PrefixSearch]]:
-        """Create searches for the typed prefix, then others that may be meant, most probable letters first."""
+        """Create searches for the typed prefix and others that may be meant."""
         settings, loaded, first = self.settings, self._loaded, Reading.after(self._entry)
         start = partial(start_search, loaded, first)
         if not (settings.fuzzy or self._keys):
@@ -621,7 +347,7 @@ class _OfModel:
                 variants.append(variant)
         if self._keys and own and typed.spelled not in {one.spelled for one in variants}:
             variants.append(typed_prefix)
-        # half of the steps for the typed prefix if it begins a word, the rest for all others, half of it by weight
+        # half of the steps for a typed prefix that begins words; half of the rest by weight
         lexicon = loaded.token_trie.lexicon
         begins = lexicon is None or lexicon.has_beginning(typed.prefix)
         kept = int(begins and not self._keys)
@@ -636,22 +362,6 @@ class _OfModel:
             max_steps = max(1, settings.max_steps - spare if number < kept else share)
             searches.append((prefix, start(prefix.spelled, _limited(settings, limit, max_steps))))
         return searches
-
-
-class Ranking(NamedTuple):
-    """Ranked completions of a text.
-
-    Attributes:
-        typed: the text's context and typed prefix, at the first beginning of the current word by any model.
-        completions: completions, best first.
-        unexplored: probability, given the typed text, of what was not searched.
-        weights: weight of each model after the typed text [M].
-    """
-
-    typed: PrefixSplit
-    completions: list[RankedCompletion]
-    unexplored: float
-    weights: list[float]
 
 
 def rank_completions(
@@ -675,20 +385,26 @@ def rank_completions(
         settings: limits and order.
         limits: of one request.
         user: model of the user's accepted words, if any.
-        dictionary: further words and phrases to offer, with weights, and lists of them.
-        blocklist: words and phrases that completions must not have, and lists of them.
-        evidence: what else is known; keys are those of the characters of the typed prefix.
-        cached: state and distribution after the context, if any; only for one model.
-        shown: completions to leave out, which were shown earlier in the word; others take their places.
+        dictionary: further words and phrases to offer, with weights, and lists of
+            them.
+        blocklist: words and phrases that completions must not have, and lists of
+            them.
+        evidence: what else is known; keys are those of the characters of the typed
+            prefix.
+        cached: state and distribution after the context, if any; only for one
+            model.
+        shown: completions to leave out, which were shown earlier in the word;
+            others take their places.
 
     Raises:
         ContextLengthError: the text is too long.
-        InputError: the dictionary has too many words, or the keys are not as many as the typed characters.
+        InputError: the dictionary has too many words, or the keys are not as many
+            as the typed characters.
         UnsupportedError: a model reads backward.
     """
     limits.check_characters(text, param="text")
     limits.check_characters(evidence.before, param="before")
-    blocked = (yield from _blocked_by(blocklist, models)) if blocklist else _NOT_BLOCKED
+    blocked = (yield from blocked_by(blocklist, models)) if blocklist else NOT_BLOCKED
     splits, entries = yield from _read_contexts(models, text, evidence, limits, cached)
     typed = min(splits, key=lambda one: one.start)
     if evidence.keys and len(evidence.keys) != len(typed.prefix):
@@ -709,7 +425,7 @@ def rank_completions(
     wide = replace(settings, limit=max(settings.limit, NUM_WEIGHED), min_probability=0.0)
     ranking = yield from _rank_before(models, text, wide, limits, found, user, dictionary, blocked, evidence)
     heaviest = ranking.weights.index(max(ranking.weights))
-    best = yield from _weigh_by_following(
+    best = yield from rescored_by_following(
         models[heaviest].loaded, splits[heaviest], entries[heaviest], ranking, text, evidence.after
     )
     best = [one for one in best if one.probability >= settings.min_probability]
@@ -727,37 +443,6 @@ def _sort_key(
     return not one.is_complete, -worth, one.text
 
 
-def _weigh_by_following(
-    loaded: TextModel, split: PrefixSplit, entry: NextTokenEntry, ranking: Ranking, text: str, after: str
-) -> Work[Any, list[RankedCompletion]]:
-    """Weigh the best completions by the text after the caret, without those that it repeats.
-
-    The others keep their probabilities: together, the weighed ones are as probable as before (Bayes' rule).
-    """
-    typed = ranking.typed.prefix
-    kept = [
-        one
-        for one in ranking.completions
-        if not is_repeated(one.text, len(typed) if one.text.startswith(typed) else 0, after)
-    ]
-    following = following_words(after)
-    weighed = [one for one in kept if one.is_complete and not one.begun][:NUM_WEIGHED]
-    lead = text[ranking.typed.start : split.start]
-    weighed = [one for one in weighed if one.text.startswith(lead)] if following else []
-    if not weighed:
-        return kept
-    own = [one.text[len(lead) :] for one in weighed]
-    scores = yield from log_probs_of_following(loaded, split, entry, own, following)
-    if np.isneginf(scores.max()):
-        return kept
-    masses = np.array([one.probability for one in weighed])
-    posterior = np.exp(scores - scores.max()) * masses
-    for one, factor in zip(weighed, posterior / posterior.sum() * masses.sum() / masses, strict=True):
-        one.of_model *= float(factor)
-        one.of_user *= float(factor)
-    return kept
-
-
 def _rank_before(
     models: Sequence[WeightedModel],
     text: str,
@@ -766,7 +451,7 @@ def _rank_before(
     contexts: tuple[list[PrefixSplit], list[NextTokenEntry]],
     user: UserModel | None,
     dictionary: Sequence[tuple[str, float] | WordList],
-    blocked: "_Blocked",
+    blocked: "Blocked",
     evidence: TypingEvidence,
 ) -> Work[Any, Ranking]:
     """Rank completions by the text before the caret; see `rank_completions`."""
@@ -782,7 +467,7 @@ def _rank_before(
     compose = models[0].loaded.tokenizer.normaliser.compose
     personal: list[UserModel | WordList] = [] if user is None else [user.offered]
     if dictionary:
-        personal += yield from _dictionary_models(dictionary, compose)
+        personal += yield from dictionary_models(dictionary, compose)
     parts, limit = [], 0
     for (loaded, _), split, entry, weight in zip(models, splits, entries, weights, strict=True):
         part = _OfModel(WeightedModel(loaded, weight), text, settings, split, entry, evidence)
@@ -800,7 +485,7 @@ def _rank_before(
     of_user = 0.0
     if personal:
         previous = previous_word(compose(text[: typed.start]))
-        of_user = yield from _add_user_completions(
+        of_user = yield from add_user_completions(
             found, mass_of, text, settings, typed, evidence.keys, personal, limit, previous
         )
     share = settings.user_weight if of_user else 0.0
@@ -832,7 +517,7 @@ def _rank_found(
     settings: RankingSettings,
     typed: PrefixSplit,
     entry: NextTokenEntry,
-    blocked: _Blocked,
+    blocked: Blocked,
     evidence: TypingEvidence,
 ) -> Work[Any, Ranking]:
     """Return what a search finds; most keystrokes ask for no more."""
@@ -850,7 +535,7 @@ def _rank_found(
         RankedCompletion(one.text, one.num_words, 0, one.is_complete, one.mass / live)
         for one in sorted(found, key=lambda one: (not one.is_complete, -one.mass, one.text))
         if one.mass / live >= least
-        and not _is_blocked(one.text, blocked, None)
+        and not is_blocked(one.text, blocked, None)
         and not (one.is_complete and misspellings.are_in(one.text))
     ]
     return Ranking(typed, best[: settings.limit], max(0.0, live - covered) / live, [1.0])
@@ -920,35 +605,8 @@ def _merged(parts: Sequence[_OfModel]) -> Work[Any, dict[str, RankedCompletion]]
                 merged[one.text] = replace(one)
 
     for number, (word, one) in enumerate(merged.items()):
-        if not number % _LOOK_UPS_PER_STEP:
+        if not number % LOOK_UPS_PER_STEP:
             yield None
         masses = (part.weighted_mass(word, is_complete=one.is_complete) for part in parts)
         one.of_model = math.fsum(masses)
     return merged
-
-
-def _dictionary_models(
-    dictionary: Sequence[tuple[str, float] | WordList], compose: Callable[[str], str]
-) -> Steps[list[UserModel | WordList]]:
-    """Return a model of a dictionary's words, composed, with its phrases' bigrams, and its lists."""
-    words = defaultdict[str, float](float)
-    followers = defaultdict[str, defaultdict[str, float]](lambda: defaultdict(float))
-    count = num_read = 0
-    lists, entries = _lists_in(dictionary), (one for one in dictionary if not isinstance(one, WordList))
-    for number, (text, weight) in enumerate(entries, start=1):
-        parts = compose(text).split()
-        count += len(parts)
-        for word in parts:
-            words[word] += weight
-        for previous, word in pairwise(parts):
-            followers[previous][word] += weight
-        if count > MAX_DICTIONARY_WORDS:
-            raise InputError.of(
-                "dictionary",
-                f"has {count} words in its first {number} entries; at most "
-                f"{MAX_DICTIONARY_WORDS} are accepted in all entries",
-            )
-        if count - num_read > _WORDS_PER_STEP:
-            num_read = count
-            yield
-    return [UserModel(words, followers), *lists] if words else [*lists]

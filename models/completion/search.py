@@ -1,9 +1,10 @@
 """Best-first search for the words and phrases that start with given bytes.
 
-A word's probability sums over all its tokenisations, and a word ends only by a following token
-(Vieira et al., "From Language Models over Tokens to Language Models over Characters", 2024). The search
-expands the most probable token sequence first. Unexplored sequences count by their mass: probabilities
-are exact if nothing stays unexplored, else lower bounds.
+A word's probability sums over all its tokenisations, and a word ends only by a
+following token (Vieira et al., "From Language Models over Tokens to Language Models
+over Characters", 2024). The search expands the most probable token sequence first.
+Unexplored sequences count by their mass: probabilities are exact if nothing stays
+unexplored, else lower bounds.
 """
 
 import math
@@ -56,15 +57,18 @@ _SPACE = b" "
 class MassTable:
     """Words and phrases with their masses, and the mass without a word.
 
-    The typed prefix's probability is the sum of the masses `completed`, still `open` and `cut`; they count single
-    words only, because every phrase starts with one.
+    The typed prefix's probability is the sum of the masses `completed`, still
+    `open` and `cut`; they count single words only, because every phrase starts with
+    one.
 
     Args:
         max_words: words of the longest phrase.
-        has_members: True if members of classes are written as one word, see `as_one_word`.
+        has_members: True if members of classes are written as one word, see
+            `as_one_word`.
 
     Attributes:
-        floors: mass per length below which a text is not among the best, unless it grows.
+        floors: mass per length below which a text is not among the best, unless it
+            grows.
     """
 
     def __init__(self, max_words: int, *, has_members: bool = False) -> None:
@@ -99,8 +103,8 @@ class MassTable:
     def pruning_thresholds(self, limit: int) -> list[float]:
         """Return the minimum mass to still enter the result, by a sequence's number of ended words.
 
-        It enters if, with each further word's assumed probability but the next's, it is among the `limit` best of a
-        length; 0 if a length has fewer.
+        It enters if, with each further word's assumed probability but the next's,
+        it is among the `limit` best of a length; 0 if a length has fewer.
         """
         thresholds: list[float] = []
         least = float("inf")
@@ -141,7 +145,8 @@ class Reading:
         row: index of its row.
         next: log-probabilities of the next token [V], or the next words.
         longer: readings of sequences with one more token, by this token.
-        continuations: continuations of the word at the end, once a search has needed them.
+        continuations: continuations of the word at the end, once a search has
+            needed them.
     """
 
     states: Any
@@ -333,13 +338,16 @@ class CompletionSettings:
         max_words: words of the longest phrase.
         max_steps: maximum rows of model calls.
         rows_per_step: maximum rows per model call.
-        max_word_bytes: maximum bytes per word after the typed prefix; longer words stay unexplored.
-        floor: sequences up to this share of the live mass stay unexplored; 0 explores all.
-        settled: sequences that can hardly enter the result stay unexplored; those without an ended word only while
-            all together have at most this share of the live mass; 0 explores all.
-        ignore_case: match the prefix in any case.
-        open_vocabulary: complete to any spelling. By default words outside the tokens' lexicon, if any,
+        max_word_bytes: maximum bytes per word after the typed prefix; longer words
             stay unexplored.
+        floor: sequences up to this share of the live mass stay unexplored; 0
+            explores all.
+        settled: sequences that can hardly enter the result stay unexplored; those
+            without an ended word only while all together have at most this share of
+            the live mass; 0 explores all.
+        ignore_case: match the prefix in any case.
+        open_vocabulary: complete to any spelling. By default words outside the
+            tokens' lexicon, if any, stay unexplored.
     """
 
     limit: int = 10
@@ -360,13 +368,14 @@ def _sort_key(siblings: _Siblings) -> float:
 class CompletionSearch:
     """Search for the continuations of a text.
 
-    While `next_step` returns a step, run the model and call `update`. `result` can be called at any time.
+    While `next_step` returns a step, run the model and call `update`. `result` can
+    be called at any time.
 
     Args:
         tokens: the model's token trie.
         first: what the model read of the context.
-        spelled: bytes that the next tokens start with: a word's beginning, perhaps after a space; see
-            `prefix.split_prefix`.
+        spelled: bytes that the next tokens start with: a word's beginning, perhaps
+            after a space; see `prefix.split_prefix`.
         settings: limits of the search.
     """
 
@@ -395,7 +404,8 @@ class CompletionSearch:
 
         Args:
             state: model state after the step [R], of this search alone.
-            log_probs: log-probabilities of the next token of one or more rows [n, V], or as many next words.
+            log_probs: log-probabilities of the next token of one or more rows [n,
+                V], or as many next words.
             first: row of the state after the first of these.
         """
         asked = self._asked[: len(log_probs)]

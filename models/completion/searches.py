@@ -23,7 +23,8 @@ def start_search(loaded: "TextModel", first: Reading, spelled: bytes, settings: 
 
     Args:
         loaded: model.
-        first: what the model read of the context; of n-grams of words, the state is enough.
+        first: what the model read of the context; of n-grams of words, the state is
+            enough.
         spelled: as for `CompletionSearch`.
         settings: limits of the search.
     """

@@ -1,6 +1,7 @@
 """Hashes of words, of their beginnings and of tokens, for searches in compiled code.
 
-They are polynomials modulo 2^64, so the hash of a text and a token follows from those of both.
+They are polynomials modulo 2^64, so the hash of a text and a token follows from
+those of both.
 """
 
 from collections.abc import Iterable, Sequence
@@ -94,10 +95,11 @@ class TokenHashes(NamedTuple):
     """Spellings of all tokens as hashed texts [V].
 
     Attributes:
-        hashes, powers, lengths: see `HashedTexts`.
-        stems, stem_powers: the same without final joiners and parts of characters; a power of 0 if nothing is left.
-        is_free: whether a token may follow any text: it has letters of a script without spaces, or begins with the
-            rest of a character.
+        hashes, powers, lengths: see `HashedTexts`. stems, stem_powers: the same
+        without final joiners and parts of characters; a power of 0 if nothing is
+        left.
+        is_free: whether a token may follow any text: it has letters of a script
+            without spaces, or begins with the rest of a character.
     """
 
     hashes: UInt64s

@@ -1,10 +1,10 @@
 """Token trie: tokens that start with given bytes, are a prefix of them, or end a word.
 
-The trie is implicit: tokens are sorted by their bytes, so a prefix is a range. `TokenTransitions`
-groups the tokens by their effect on the current word.
+The trie is implicit: tokens are sorted by their bytes, so a prefix is a range.
+`TokenTransitions` groups the tokens by their effect on the current word.
 
-Invalid UTF-8 is decoded as U+FFFD, not a word character; an incomplete character does not end the word.
-Words are those of `models.words`.
+Invalid UTF-8 is decoded as U+FFFD, not a word character; an incomplete character
+does not end the word. Words are those of `models.words`.
 """
 
 import codecs
@@ -53,7 +53,8 @@ class WordState(NamedTuple):
 
     Attributes:
         begun: True if the current word has a character.
-        pending: bytes after its last definite character: joiner, incomplete character, or both.
+        pending: bytes after its last definite character: joiner, incomplete
+            character, or both.
     """
 
     begun: bool = False
@@ -68,8 +69,9 @@ def scan_words(word_state: WordState, spelled: bytes) -> tuple[tuple[int, ...], 
     """Scan more bytes of a text.
 
     Returns:
-        Ends of words, as byte offsets in the pending bytes, while single spaces separate words;
-        and the state after the bytes, or None if no word continues or starts there.
+        Ends of words, as byte offsets in the pending bytes, while single spaces
+        separate words; and the state after the bytes, or None if no word continues
+        or starts there.
     """
     raw = word_state.pending + spelled
     text, _ = codecs.utf_8_decode(raw, "replace", False)  # noqa: FBT003 - takes no names
@@ -99,7 +101,8 @@ class TokenTransitions(NamedTuple):
     Attributes:
         ending: tokens that end the word before them, including `</s>`.
         inside: tokens that belong to the word entirely, which continues.
-        crossing: tokens that end the word inside them, or must be read byte by byte.
+        crossing: tokens that end the word inside them, or must be read byte by
+            byte.
         onward: ending tokens that start the next word, after a space.
         leaping: ending tokens that also end further words.
     """
@@ -260,7 +263,8 @@ class TokenTrie:
 
         Args:
             word_state: word state before the tokens.
-            spelled: at least one byte; if the first is a space, the word starts after it.
+            spelled: at least one byte; if the first is a space, the word starts
+                after it.
             tokens: exact or case-folded order, for the comparison.
         """
         reaching, within = tokens.with_prefix(spelled), tokens.proper_prefixes_of(spelled)
@@ -307,8 +311,9 @@ def _transitions(flags: Mapping[str, Bools]) -> dict[tuple[bool, bool, bool], To
 def _token_flags(spelled: bytes) -> Iterator[str]:
     """Yield a token's flags: the sets of `TokenTransitions` with it after a word character, and others.
 
-    A `starting` token may start a word, an `undecided` one may turn out to follow it, a `spaced` one's word starts
-    after a space, and one in the `middle of character` with bytes after a character's first.
+    A `starting` token may start a word, an `undecided` one may turn out to follow
+    it, a `spaced` one's word starts after a space, and one in the `middle of
+    character` with bytes after a character's first.
     """
     spaced = spelled.startswith(_SPACE)
     if _decode(spelled[spaced:]).isalnum():  # most frequent: a word or a part of one

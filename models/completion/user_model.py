@@ -2,12 +2,13 @@
 
     P(w | h) = (c(h, w) + T(h) · P(w)) / (c(h) + T(h)),    P(w) = c(w) / Σ c
 
-c is a count and T(h) the number of distinct words after h; counts that have decayed below one add
-their value to T instead of 1. Source: Witten and Bell 1991, method C, interpolated as in Chen and
-Goodman 1998.
+c is a count and T(h) the number of distinct words after h; counts that have decayed
+below one add their value to T instead of 1. Source: Witten and Bell 1991, method C,
+interpolated as in Chen and Goodman 1998.
 
-A `UserModel` is immutable: learning creates a new one, so concurrent readers see either. It
-does not depend on tokens: its words need not be in any model's vocabulary.
+A `UserModel` is immutable: learning creates a new one, so concurrent readers see
+either. It does not depend on tokens: its words need not be in any model's
+vocabulary.
 """
 
 import heapq
@@ -62,11 +63,13 @@ class UserModelLimits:
     """Size limits of one user's model.
 
     Attributes:
-        max_words: maximum distinct words; above it an eighth is removed, by lowest decayed count.
-        pairs_per_word: maximum word pairs per word of `max_words`, on average, and maximum corrections;
-            removed likewise.
+        max_words: maximum distinct words; above it an eighth is removed, by lowest
+            decayed count.
+        pairs_per_word: maximum word pairs per word of `max_words`, on average, and
+            maximum corrections; removed likewise.
         max_word_characters: longer words are not learnt.
-        half_life_words: number of further words after which a word's count is halved.
+        half_life_words: number of further words after which a word's count is
+            halved.
     """
 
     max_words: int = 1000
@@ -84,7 +87,8 @@ class WordSequence(NamedTuple):
     """Consecutive words.
 
     Attributes:
-        previous: the word before; `SENTENCE_START` at the start of a sentence, None if unknown.
+        previous: the word before; `SENTENCE_START` at the start of a sentence, None
+            if unknown.
         words: the words.
     """
 
@@ -96,9 +100,11 @@ class UserModel:
     """Words, word pairs and corrections with their counts.
 
     Args:
-        words: count of each word, in units; also an attribute, as are `unit` and `corrections`.
+        words: count of each word, in units; also an attribute, as are `unit` and
+            `corrections`.
         followers: counts of words after each word and `SENTENCE_START`, in units.
-        unit: current weight of an occurrence. It grows with each word learnt, so older counts decay.
+        unit: current weight of an occurrence. It grows with each word learnt, so
+            older counts decay.
         corrections: counts of words by the spelling that each replaced, in units.
     """
 
@@ -160,7 +166,8 @@ class UserModel:
     ) -> Steps[tuple[float, list[str]]]:
         """Return 0 and all words with one of several beginnings; "" begins any, of which it finds the likeliest.
 
-        See `WordList.with_prefix`; the weight there is of words that may not be among those found.
+        See `WordList.with_prefix`; the weight there is of words that may not be
+        among those found.
         """
         yield
         if "" in prefixes:
@@ -222,7 +229,8 @@ class UserModel:
     def export(self) -> tuple[list[tuple[str, float]], _Triples, _Triples]:
         """Return words, pairs and corrections with counts, without those decayed to almost 0.
 
-        See `user_model_from_counts`; a pair's first word is empty at the start of a sentence.
+        See `user_model_from_counts`; a pair's first word is empty at the start of a
+        sentence.
         """
         least = _MIN_COUNT * self.unit
         words = {word: count / self.unit for word, count in self.words.items() if count >= least}
@@ -325,7 +333,8 @@ class NextWordModel:
     """Next-word distribution of several user models and word lists with summed counts, after one word.
 
     Args:
-        models: such as a user's model and a dictionary; without words every probability is 0.
+        models: such as a user's model and a dictionary; without words every
+            probability is 0.
         previous: the word before; `SENTENCE_START` at the start of a sentence.
     """
 
@@ -435,8 +444,9 @@ class NextWordModel:
     ) -> Steps[tuple[dict[str, int], float]]:
         """Return the words that start with a prefix after at most `edits` edits, and their number.
 
-        Also returns the mass of words of lists with this very prefix that are not among them. Edits are insertions,
-        deletions, substitutions, transpositions (optimal string alignment).
+        Also returns the mass of words of lists with this very prefix that are not
+        among them. Edits are insertions, deletions, substitutions, transpositions
+        (optimal string alignment).
         """
         fold = partial(matching_form, ignore_case=ignore_case)
         typed = fold(prefix)
@@ -460,7 +470,8 @@ class NextWordModel:
     def words_meant(self, meant: Sequence[Mapping[str, float]], *, ignore_case: bool) -> Steps[list[str]]:
         """Return the words that typed letters may mean, of each list among the heaviest.
 
-        `meant` has the probability of each letter meant by each typed one, case-folded if `ignore_case`.
+        `meant` has the probability of each letter meant by each typed one,
+        case-folded if `ignore_case`.
         """
         found: list[str] = []
         for model in self._models:
@@ -487,8 +498,9 @@ def corrected_words(
 ) -> Steps[tuple[dict[str, int], dict[str, float]]]:
     """Return the edits and the probability of a spelling, by words that replaced it more than once.
 
-    The probability is the share of a word's count that was so spelled, at least that of the edits.
-    `prefixes` are forms of the spelling; if it begins no word, it may be the beginning of longer ones.
+    The probability is the share of a word's count that was so spelled, at least
+    that of the edits. `prefixes` are forms of the spelling; if it begins no word,
+    it may be the beginning of longer ones.
     """
     fold = partial(matching_form, ignore_case=ignore_case)
     forms = tuple(map(fold, prefixes))

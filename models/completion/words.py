@@ -1,6 +1,7 @@
 """Completions by models whose tokens are words: the best of an interval of the sorted vocabulary.
 
-All words with a prefix are one interval, so its probability is a sum and no search is needed.
+All words with a prefix are one interval, so its probability is a sum and no search
+is needed.
 """
 
 from collections.abc import Callable
@@ -23,11 +24,12 @@ class ScoredCompletion(NamedTuple):
 
     Attributes:
         text: the completion, from the start of the current word.
-        mass: joint probability of completion and typed prefix; divided by `SearchResult.live_mass`, it is
-            the probability given the prefix.
+        mass: joint probability of completion and typed prefix; divided by
+            `SearchResult.live_mass`, it is the probability given the prefix.
         num_words: number of words.
-        is_complete: True if it ends with a word. A word's beginning is returned if the search ended before it
-            found a word that starts with it; its mass is unexplored.
+        is_complete: True if it ends with a word. A word's beginning is returned if
+            the search ended before it found a word that starts with it; its mass is
+            unexplored.
     """
 
     text: str
@@ -42,8 +44,9 @@ class SearchResult(NamedTuple):
     Attributes:
         completions: the best ones of each number of words, most probable first.
         live_mass: upper bound of the probability of the typed prefix.
-        unexplored_mass: share of the live mass without a word found. The sum of this and the shares of all
-            words found, returned or not, is 1; both are 0 if no tokens spell the prefix.
+        unexplored_mass: share of the live mass without a word found. The sum of
+            this and the shares of all words found, returned or not, is 1; both are
+            0 if no tokens spell the prefix.
     """
 
     completions: tuple[ScoredCompletion, ...]
@@ -55,7 +58,8 @@ class NextWords(NamedTuple):
     """Words after a context.
 
     Attributes:
-        best: finds the n best in [i, j) of an order, and the mass of all, by (order, i, j, n).
+        best: finds the n best in [i, j) of an order, and the mass of all, by
+            (order, i, j, n).
         log_prob: returns a word's natural-log probability.
     """
 

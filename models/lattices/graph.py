@@ -1,8 +1,9 @@
 """Several lattices as one graph with levels, the tokens of their words, and the weights of paths.
 
-In a lattice, a word is scored before its successor is known. So a word must have the same tokens in
-every sentence, and a sentence's tokens must be those of its words, joined, as for word
-tokenizers and SentencePiece models whose pieces do not extend beyond a space.
+In a lattice, a word is scored before its successor is known. So a word must have
+the same tokens in every sentence, and a sentence's tokens must be those of its
+words, joined, as for word tokenizers and SentencePiece models whose pieces do not
+extend beyond a space.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -40,8 +41,10 @@ class LabelTokens:
         lengths: number of tokens of each label, 0 for the empty word [W].
         num_words: number of words of each label, 0 or 1 [W].
         num_unknown: number of `<unk>` tokens of each label [W].
-        canonical: first label with the same tokens [W]; the model cannot distinguish them.
-        restarts: whether a sentence ends with the label, so that the model starts anew [W]; None for none.
+        canonical: first label with the same tokens [W]; the model cannot
+            distinguish them.
+        restarts: whether a sentence ends with the label, so that the model starts
+            anew [W]; None for none.
     """
 
     tokens: TokenIds
@@ -133,15 +136,19 @@ class LabelTokenizer:
 class PathWeights:
     """Signed weights of a path's features; the search maximises their weighted sum.
 
-    The new model replaces the first pass's model if `old_lm` is 0. Interpolation, w · new + (1 − w) · old with a
-    language model scale s, is `lm` = s · w and `old_lm` = s · (1 − w).
+    The new model replaces the first pass's model if `old_lm` is 0. Interpolation, w
+    · new + (1 − w) · old with a language model scale s, is `lm` = s · w and
+    `old_lm` = s · (1 − w).
 
     Attributes:
         am: weight of the acoustic score.
         old_lm: weight of the score by the first pass's language model.
-        lm: weight of the log-probability by the new model, including the end of the sentence.
-        words: weight of the number of words; positive is a bonus, negative a penalty.
-        unk: weight of the number of tokens that are `<unk>` for the new model; negative is a penalty.
+        lm: weight of the log-probability by the new model, including the end of the
+            sentence.
+        words: weight of the number of words; positive is a bonus, negative a
+            penalty.
+        unk: weight of the number of tokens that are `<unk>` for the new model;
+            negative is a penalty.
         phrases: weights of the features of phrases, by name.
         proposals: weights of the features of proposals, by name.
 
@@ -182,7 +189,8 @@ class PathWeights:
             given: weights by feature.
             scales: scales of the file.
             phrases: features of phrases.
-            proposals: default weights of the features of proposals, and of `unk`, relative to that of `lm`.
+            proposals: default weights of the features of proposals, and of `unk`,
+                relative to that of `lm`.
 
         Raises:
             InputError: a feature is unknown, or a weight is out of range.
@@ -219,8 +227,8 @@ def tuned_weights(
 ) -> LatticeWeights:
     """Return tuned weights for paths: by default 0, or the first pass's if its order was kept.
 
-    `phrases` are the features of phrases, `proposals` those of proposals with default weights; weights of others do
-    not count.
+    `phrases` are the features of phrases, `proposals` those of proposals with
+    default weights; weights of others do not count.
 
     Raises:
         InputError: there is a length exponent.
@@ -242,8 +250,9 @@ def tuned_weights(
 class LatticeGraph:
     """L lattices with N nodes and A arcs in total.
 
-    An added node follows each lattice's end; the arc to it is the end of the sentence. The level of a
-    node is the number of arcs on the longest path to it; nodes of a level are not connected.
+    An added node follows each lattice's end; the arc to it is the end of the
+    sentence. The level of a node is the number of arcs on the longest path to it;
+    nodes of a level are not connected.
 
     Attributes:
         lattice_of: lattice of each node [N].
@@ -251,14 +260,16 @@ class LatticeGraph:
         sources: source node of each arc [A].
         targets: target node of each arc [A].
         labels: label of each arc in `LabelTokens` [A].
-        own_arcs: index of each arc in its lattice; its number of arcs for the end of the sentence [A].
+        own_arcs: index of each arc in its lattice; its number of arcs for the end
+            of the sentence [A].
         starts: first node of each lattice [L].
         ends: node after the end of each lattice [L].
         fixed: weighted sum of each arc's features without the model [A].
         lm_weights: weight of the model's log-probabilities in each lattice [L].
         unk_weights: weight of the number of unknown tokens in each lattice [L].
         phrase_weights: weight of each feature of phrases in each lattice [L, F].
-        expected: estimate of each arc's weighted sum, with the old model's scores for the new model's [A].
+        expected: estimate of each arc's weighted sum, with the old model's scores
+            for the new model's [A].
         last_use: highest level after an arc from each node; −1 for ends [N].
     """
 

@@ -1,7 +1,7 @@
 """Word lattice in flat arrays, its construction from arcs in any order, and word labels.
 
-Nodes are in topological order, arcs ordered by source; every node is on a path from the start to
-the end.
+Nodes are in topological order, arcs ordered by source; every node is on a path from
+the start to the end.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -58,8 +58,8 @@ class Scales:
 class Lattice:
     """N nodes in topological order and A arcs, ordered by source.
 
-    Node 0 is the start and node N − 1 the end; every node is on a path between them (`build_lattice`).
-    Scores are natural logarithms; larger is better.
+    Node 0 is the start and node N − 1 the end; every node is on a path between them
+    (`build_lattice`). Scores are natural logarithms; larger is better.
 
     Attributes:
         name: utterance id.
@@ -72,9 +72,11 @@ class Lattice:
         times: time of each node, in seconds from the start [N]; NaN if unknown.
         variants: pronunciation number of each arc's word [A]; −1 if unknown.
         scales: scales of these scores in the file.
-        alignments: transition-ids of each arc as Kaldi writes them; empty if the format has none.
+        alignments: transition-ids of each arc as Kaldi writes them; empty if the
+            format has none.
         references: correct texts, if known; several are alternatives.
-        proposals: proposals by arc, of several that write a proposal's words the first.
+        proposals: proposals by arc, of several that write a proposal's words the
+            first.
     """
 
     name: str | None
@@ -166,7 +168,8 @@ def group_by_level(levels: Indices, num_levels: int) -> ArcLevels:
 def node_depths(sources: Indices, targets: Indices, num_nodes: int) -> Indices:
     """Count the arcs on the longest path to each node from a node without incoming arcs [N].
 
-    Nodes of equal depth are not connected; arcs lead to greater depths. Nodes on or after cycles get −1.
+    Nodes of equal depth are not connected; arcs lead to greater depths. Nodes on or
+    after cycles get −1.
     """
     begins, missing = np.zeros(num_nodes + 1, np.int64), np.zeros(num_nodes, np.int64)
     for arc in range(len(sources)):
@@ -222,7 +225,8 @@ def build_lattice(
         proposals: proposals by index of their arcs.
 
     Raises:
-        InputError: a cycle, no path, a score out of range, or too many nodes or arcs.
+        InputError: a cycle, no path, a score out of range, or too many nodes or
+            arcs.
     """
     check_size(len(times), len(arcs.sources if isinstance(arcs, ArcColumns) else arcs))
     given: Iterable[Any] = arcs if isinstance(arcs, ArcColumns) else zip(*arcs, strict=True)
@@ -272,7 +276,8 @@ def lattice_of_arcs(
     """Build a lattice from the node 0 to that of the highest number.
 
     Args:
-        arcs: source, target, word, acoustic score and score by the first pass's language model.
+        arcs: source, target, word, acoustic score and score by the first pass's
+            language model.
         times: time of each node, in seconds; None if unknown.
         most: maximum number of arcs.
 
@@ -298,7 +303,8 @@ def lattice_of_confusions(places: Sequence[Sequence[tuple[str, float]]], *, most
     """Build the lattice of a confusion network.
 
     Args:
-        places: alternatives at each place: words, separated by white space, or none, and acoustic score.
+        places: alternatives at each place: words, separated by white space, or
+            none, and acoustic score.
         most: maximum number of arcs.
 
     Raises:

@@ -1,9 +1,10 @@
-"""Proposals in lattices: other words than those of the best texts, as further arcs beside the arcs of these words.
+"""Proposals in lattices: other words than those of the best texts, as further arcs.
 
-A lattice is rescored; its best texts are read by the proposers of re-ranking; each proposal becomes a path of arcs from
-the node before the words that it replaces to the node after them, with their scores; and the lattice is rescored with
-these arcs. So the search decides about proposals as it does about the alternatives of the first pass, and proposals
-that do not overlap combine.
+A lattice is rescored; its best texts are read by the proposers of re-ranking; each
+proposal becomes a path of arcs from the node before the words that it replaces to
+the node after them, with their scores; and the lattice is rescored with these arcs.
+So the search decides about proposals as it does about the alternatives of the first
+pass, and proposals that do not overlap combine.
 """
 
 from collections.abc import Iterator, Sequence
@@ -47,7 +48,8 @@ def rescore_with_proposals(
         proposers: sources of proposals.
 
     Raises:
-        UnsupportedError: the model reads backward, or tokens of words depend on adjacent words.
+        UnsupportedError: the model reads backward, or tokens of words depend on
+            adjacent words.
     """
     speller = loaded.derived(LabelTokenizer.of)
 
@@ -81,7 +83,7 @@ class _ProposedArcs(NamedTuple):
 def _proposed_arcs(
     rescored: RescoredLattice, proposers: Sequence[Proposer]
 ) -> Work[Any, list[_ProposedArcs]]:
-    """Find the proposals for the best texts of a lattice, each once between two nodes; none that has an arc there."""
+    """Find the proposals for the best texts of a lattice, but for words that it has there."""
     doubts = DOUBT in rescored.weights.proposals
     paths = yield from find_nbest(rescored, _NUM_TEXTS if doubts else MAX_SOURCES)
     texts = CandidateList(None, "", tuple(Candidate(path.text) for path in paths))
@@ -111,7 +113,7 @@ def _arcs_of_path(
 
 
 def _with_arcs(lattice: Lattice, proposed: Sequence[_ProposedArcs]) -> Lattice:
-    """Return a lattice with the arcs of proposals; the first arc of each has the scores of those it replaces."""
+    """Return a lattice with arcs of proposals; the first of each has the scores of those replaced."""
     sources, targets = lattice.sources.tolist(), lattice.targets.tolist()
     words = [lattice.words[label] for label in lattice.labels.tolist()]
     am, old_lm, times = lattice.am.tolist(), lattice.old_lm.tolist(), lattice.times.tolist()

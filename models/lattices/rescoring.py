@@ -1,10 +1,11 @@
 """Rescoring of lattices with a language model: token graphs, n-best paths, oracle path.
 
-N-best lists are exact, with distinct word strings. Strings are built from their ends: a suffix
-stores all tokens at which it can start, with the best score from each. So each string is found once,
-in descending order of totals.
+N-best lists are exact, with distinct word strings. Strings are built from their
+ends: a suffix stores all tokens at which it can start, with the best score from
+each. So each string is found once, in descending order of totals.
 
-Source: Mohri and Riley (2002), "An efficient algorithm for the n-best-strings problem".
+Source: Mohri and Riley (2002), "An efficient algorithm for the n-best-strings
+problem".
 """
 
 import heapq
@@ -53,14 +54,16 @@ _SUFFIXES_PER_STEP = 64
 class RescoredLattice:
     """Graph of T tokens with the new scores of a lattice's paths.
 
-    Token 0 is at the start, the last token after the end. Edges to the last token have the lattice's
-    number of arcs as arc index, and the log-probability of the end of the sentence.
+    Token 0 is at the start, the last token after the end. Edges to the last token
+    have the lattice's number of arcs as arc index, and the log-probability of the
+    end of the sentence.
 
     Attributes:
         lattice: the lattice that was rescored.
         weights: feature weights.
         tokens: the token graph, numbered within this lattice.
-        unknown: number of `<unk>` tokens of each word; 0 for the end of the sentence.
+        unknown: number of `<unk>` tokens of each word; 0 for the end of the
+            sentence.
     """
 
     lattice: Lattice
@@ -98,8 +101,8 @@ class RescoredLattice:
     def as_lattice(self) -> Lattice:
         """Convert to a lattice whose scores and scales give each path the same total.
 
-        An arc's language model score is the weighted mean of the new and the old score, with the
-        penalty for unknown words and the scores of phrases.
+        An arc's language model score is the weighted mean of the new and the old
+        score, with the penalty for unknown words and the scores of phrases.
         """
         tokens, lattice, weights = self.tokens, self.lattice, self.weights
         arcs, labels, features = tokens.edges.arcs, self.labels(), self.features()
@@ -148,8 +151,9 @@ def rescore_in_steps(
         model: any left-to-right model.
         speller: converter for the model's tokenizer.
         weights: feature weights of each lattice.
-        search: settings; the search is exact without a beam, if no node has more than the maximum of
-            tokens and the model's states determine which futures are equal.
+        search: settings; the search is exact without a beam, if no node has more
+            than the maximum of tokens and the model's states determine which
+            futures are equal.
         phrases: phrases in paths; their features have weights.
 
     Raises:

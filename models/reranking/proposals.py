@@ -1,7 +1,8 @@
 """Proposals: other words for spans of a candidate, from any number of proposers, and the candidates made of them.
 
-Each candidate is read once, so a proposal never applies to the result of another. The language model and a feature
-of each proposer decide whether the candidates made so are better.
+Each candidate is read once, so a proposal never applies to the result of another.
+The language model and a feature of each proposer decide whether the candidates made
+so are better.
 """
 
 from collections.abc import Iterable, Sequence
@@ -86,7 +87,8 @@ class Proposal(NamedTuple):
         written: replacement; may be empty.
         feature: feature of the proposer.
         value: its value for this replacement.
-        prior: natural logarithm of how much more probable the replacement is than the words, before any model.
+        prior: natural logarithm of how much more probable the replacement is than
+            the words, before any model.
         heard: the words; of replacements in candidates only.
         doubt: log-odds that they are wrong; 0 if their confidences are unknown.
     """
@@ -150,7 +152,8 @@ def origins_of(candidates: Sequence[Candidate]) -> Int64s:
 def proposals_of(words: Sequence[str], proposers: Iterable[Proposer]) -> Steps[list[Proposal]]:
     """Return the proposals for a text, at most `_MAX_PROPOSALS` of each proposer, by their priors.
 
-    There are none for texts of more than `MAX_WORDS` words, or with a word of more than `MAX_WORD_CHARS` characters.
+    There are none for texts of more than `MAX_WORDS` words, or with a word of more
+    than `MAX_WORD_CHARS` characters.
     """
     if len(words) > MAX_WORDS or max(map(len, words), default=0) > MAX_WORD_CHARS:
         return []
@@ -206,7 +209,8 @@ def with_replacements(
 ) -> CandidateList:
     """Append candidates of proposals with texts new to the list.
 
-    Texts that may have more than `max_tokens` tokens with their context, by their bytes, are left out.
+    Texts that may have more than `max_tokens` tokens with their context, by their
+    bytes, are left out.
 
     Args:
         one: the list.

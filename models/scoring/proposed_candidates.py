@@ -1,8 +1,10 @@
 """Candidates made of proposals: which of them are worth a score in full.
 
-The models first compare each proposal with the words that it replaces, in a window of a few words around them. The
-combinations of proposals with the greatest gains become candidates of the list, and are scored like all others. For an
-n-gram model of an order up to five, the sum of the gains of proposals that are far enough from one another is exact.
+The models first compare each proposal with the words that it replaces, in a window
+of a few words around them. The combinations of proposals with the greatest gains
+become candidates of the list, and are scored like all others. For an n-gram model
+of an order up to five, the sum of the gains of proposals that are far enough from
+one another is exact.
 """
 
 import math
@@ -104,7 +106,8 @@ def make_proposers(
     Takes up to a tenth of a second for 10,000 phrases or the numbers of a language.
 
     Args:
-        models: scoring models; the words that the main one knows are replaced less readily.
+        models: scoring models; the words that the main one knows are replaced less
+            readily.
         corrections: learnt corrections.
         phrases: phrases to propose for words that are spelled nearly like them.
         forms: language in which to propose forms of numbers and abbreviations.
@@ -138,11 +141,12 @@ def propose_candidates(
 ) -> Work[Any, list[CandidateList]]:
     """Append candidates with replaced words to lists.
 
-    Lists with a continuation, whose candidates are contexts, stay unchanged, and texts that may have too many tokens
-    are left out.
+    Lists with a continuation, whose candidates are contexts, stay unchanged, and
+    texts that may have too many tokens are left out.
 
     Args:
-        models: scoring models; without a main model, the weighted values of the proposals decide.
+        models: scoring models; without a main model, the weighted values of the
+            proposals decide.
         lists: candidate lists.
         proposers: sources of proposals.
         weighting: weights of the features.

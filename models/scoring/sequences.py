@@ -1,10 +1,10 @@
 """Prefill of contexts, and scoring of many texts in bounded chunks.
 
-Common prefixes are read once: the texts form a prefix tree of tokens. `score_tree` reads it
-level by level, one state row per prefix, and scores next tokens when enough rows are pending,
-because matrix products of many rows are cheapest. It is used if its estimated cost is below
-that of reading all texts side by side (costs measured on small int8 mixtures and on a float32
-LSTM of 2x512).
+Common prefixes are read once: the texts form a prefix tree of tokens. `score_tree`
+reads it level by level, one state row per prefix, and scores next tokens when
+enough rows are pending, because matrix products of many rows are cheapest. It is
+used if its estimated cost is below that of reading all texts side by side (costs
+measured on small int8 mixtures and on a float32 LSTM of 2x512).
 """
 
 from collections.abc import Iterator, Sequence
@@ -60,8 +60,8 @@ _AFTER_LINES = "\n"
 def prefill(loaded: TextModel, contexts: Sequence[TokenIds], *, bos: bool) -> Work[Any, Any]:
     """Read B contexts.
 
-    States of a few are cached, at the end and at the start of the last word, which changes while it is typed; cached
-    prefixes are not read again.
+    States of a few are cached, at the end and at the start of the last word, which
+    changes while it is typed; cached prefixes are not read again.
 
     Args:
         loaded: model.
@@ -152,7 +152,8 @@ def predict_next(
 ) -> Work[Any, NextTokenEntry]:
     """Compute or find the state and distribution after a context; cached for a word's keystrokes.
 
-    Too long a context is also cached, to avoid tokenising it at every keystroke. `before` are earlier lines.
+    Too long a context is also cached, to avoid tokenising it at every keystroke.
+    `before` are earlier lines.
     """
     key = context_key(context, before)
     entry = loaded.next_token_cache.find(key)
@@ -201,7 +202,8 @@ def score_sequence_list(
 
     Args:
         loaded: model.
-        sequences: texts with contexts; equal contexts are one array (`ContextEncoder`).
+        sequences: texts with contexts; equal contexts are one array
+            (`ContextEncoder`).
         bos: true if `<s>` precedes the context.
 
     Returns:
@@ -474,8 +476,8 @@ def score_ragged_texts(
 ) -> Work[Any, FloatArray]:
     """Score each text given its context or start state.
 
-    Contexts are read once. Texts of a list, which often share prefixes, are read side by side, and
-    shared prefixes once if that saves work.
+    Contexts are read once. Texts of a list, which often share prefixes, are read
+    side by side, and shared prefixes once if that saves work.
 
     Args:
         loaded: model.
@@ -484,7 +486,8 @@ def score_ragged_texts(
         bos: true if `<s>` precedes the contexts.
         starts: the model's stored states, for texts without a context.
         normalised: False for logits instead of log-probabilities.
-        exact: True for the values of distributions, from which float32 networks' scores differ by rounding.
+        exact: True for the values of distributions, from which float32 networks'
+            scores differ by rounding.
 
     Returns:
         Natural-log probabilities of all ids [T].

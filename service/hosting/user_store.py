@@ -1,9 +1,10 @@
 """Personal models of autocomplete users in an SQLite file, for several processes.
 
-A change is written before it is answered: a killed process loses nothing. In write-ahead mode,
-readers do not wait for writers. Deleted and dropped words are overwritten, and the log that may
-still have them is cut. Times are seconds that services have run with the file: neither a wrong
-clock nor a long stop makes users old.
+A change is written before it is answered: a killed process loses nothing. In
+write-ahead mode, readers do not wait for writers. Deleted and dropped words are
+overwritten, and the log that may still have them is cut. Times are seconds that
+services have run with the file: neither a wrong clock nor a long stop makes users
+old.
 """
 
 import contextlib
@@ -74,12 +75,14 @@ class _StoredWords(BaseModel, strict=True):
 class UserStore:
     """Personal models by owner and user.
 
-    `get` takes microseconds if the model has not changed. Methods that change the file may wait for processes and
-    the disk, so threads call them.
+    `get` takes microseconds if the model has not changed. Methods that change the
+    file may wait for processes and the disk, so threads call them.
 
     Args:
-        path: the file, created if missing, for this account only; None for memory only.
-        max_users: maximum users of an owner; beyond it, those unused for longest are deleted.
+        path: the file, created if missing, for this account only; None for memory
+            only.
+        max_users: maximum users of an owner; beyond it, those unused for longest
+            are deleted.
         ttl_s: running time without use after which a user is deleted.
         bounds: limits of one personal model.
         clock: monotonic clock in seconds.
@@ -152,7 +155,8 @@ class UserStore:
         `typed` is the spelling that the first word replaced, if any.
 
         Raises:
-            UserStoreError: the file cannot be written, or the user's words are damaged.
+            UserStoreError: the file cannot be written, or the user's words are
+                damaged.
         """
         with self._transaction(owner) as writer:
             before = self._model(writer, owner, user) or _EMPTY_MODEL
@@ -164,8 +168,8 @@ class UserStore:
         """Replace a user's personal model; return the stored one, within the bounds.
 
         Raises:
-            UserStoreError: the file cannot be written, or another program reads its log, so words left out
-                are still in it; call again.
+            UserStoreError: the file cannot be written, or another program reads its
+                log, so words left out are still in it; call again.
         """
         with self._transaction(owner, deletes=True) as writer:
             return self._put(writer, owner, user, model.limited_to(self.bounds))
@@ -174,8 +178,8 @@ class UserStore:
         """Delete a user's personal model; return whether it existed.
 
         Raises:
-            UserStoreError: the file cannot be written, or another program reads its log, so the words are
-                still in it; call again.
+            UserStoreError: the file cannot be written, or another program reads its
+                log, so the words are still in it; call again.
         """
         key = (owner, user)
         try:
@@ -190,8 +194,9 @@ class UserStore:
         Raises:
             UnknownUserError: the user is unknown.
             UnknownWordError: nothing of the user has the word.
-            UserStoreError: the file cannot be written, the words are damaged, or another program reads
-                the log, so the word is still in it; call again.
+            UserStoreError: the file cannot be written, the words are damaged, or
+                another program reads the log, so the word is still in it; call
+                again.
         """
         with self._transaction(owner, deletes=True) as writer:
             before = self._model(writer, owner, user) or _EMPTY_MODEL
@@ -263,7 +268,8 @@ class UserStore:
     def _transaction(self, owner: str, *, deletes: bool = False) -> Iterator[sqlite3.Connection]:
         """Begin a change of an owner's users; at its end delete old and surplus ones.
 
-        After deletions the log is cut: now, if the change deletes; else now or, if others read it, at the next change.
+        After deletions the log is cut: now, if the change deletes; else now or, if
+        others read it, at the next change.
         """
         with self._writing, self._connection(_WAIT_S) as writer:
             with writer:  # commits or rolls back
@@ -286,7 +292,8 @@ class UserStore:
         """Open the file, if it is not open.
 
         Raises:
-            UserStoreError: the file cannot be read or written; next time it is opened anew.
+            UserStoreError: the file cannot be read or written; next time it is
+                opened anew.
         """
         try:
             if wait_s not in self._connections:

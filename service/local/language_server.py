@@ -32,7 +32,7 @@ from pygls.protocol import LanguageServerProtocol, default_converter
 from pygls.workspace import PositionCodec
 from typing_extensions import override
 
-from models.completion.ranking import MAX_DICTIONARY_WORDS
+from models.completion.user_completions import MAX_DICTIONARY_WORDS
 from models.errors import DomainError
 from models.words import is_word_character
 from service.local.ask import LocalCall, ask

@@ -19,7 +19,8 @@ from models.completion.following import NUM_WEIGHED
 from models.completion.history import CompletionHistory
 from models.completion.keys import letters_of_touch
 from models.completion.prefix import join_words, needs_space, split_prefix
-from models.completion.ranking import NO_EVIDENCE, RankingSettings, TypingEvidence, rank_completions
+from models.completion.ranked import NO_EVIDENCE, RankingSettings, TypingEvidence
+from models.completion.ranking import rank_completions
 from models.completion.user_model import UserModel, UserModelLimits, user_model_from_counts
 from models.errors import DomainError, InputError, UserStoreError
 from models.language_model import is_lookup

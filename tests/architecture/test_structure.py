@@ -15,16 +15,16 @@ PACKAGES = ("models", "service", "training", "clients/python/gramophone_client")
 
 # Lines by kind: folders, endings, maximum. A maximum is raised only in a commit that says why.
 LINE_LIMITS = {
-    "product": (("models", "service", "training"), (".py",), 80_411),
+    "product": (("models", "service", "training"), (".py",), 82_241),
     "Python of clients, site and examples": (
         ("clients/python", "deploy", "docs", "examples"),
         (".py",),
-        3_338,
+        3_360,
     ),
     "templates, scripts and styles": (
         ("models", "service", "docs", "examples"),
         (".css", ".html", ".jinja", ".js"),
-        3_729,
+        3_742,
     ),
 }
 MAX_MODULES = 296

@@ -28,7 +28,8 @@ from rapidfuzz.process import cdist
 
 from models.calls import run_to_completion
 from models.completion.keys import key_centres, letters_of_touch
-from models.completion.ranking import NO_EVIDENCE, RankingSettings, TypingEvidence, rank_completions
+from models.completion.ranked import NO_EVIDENCE, RankingSettings, TypingEvidence
+from models.completion.ranking import rank_completions
 from models.prefix_cache import NextTokenCache
 from models.scoring.model_weights import WeightedModel
 from models.text_model import Limits, TextModel
@@ -49,7 +50,11 @@ class Typist:
     def complete(self, kind, context, typed, evidence=NO_EVIDENCE, **settings):
         text = f"{context} {typed}" if context else typed
         work = rank_completions(
-            self._models, text, RankingSettings(limit=5, **settings), LIMITS, evidence=evidence
+            self._models,
+            text,
+            RankingSettings(limit=5, **settings),
+            LIMITS,
+            evidence=evidence,
         )
         begun_s = time.perf_counter()
         found = run_to_completion(work).completions
@@ -85,7 +90,10 @@ def report_touches(typist, places, counts, rng):
         }
         hits.update(kind for kind, texts in told.items() if texts[:1] == [word])
     for kind in ("keys", "number pad", "fuzzy 2", "baseline", "typed text"):
-        print(f"  intended word first, {kind:12} {100 * hits[kind] / len(places):6.1f} %", flush=True)
+        print(
+            f"  intended word first, {kind:12} {100 * hits[kind] / len(places):6.1f} %",
+            flush=True,
+        )
 
 
 def mistyped(word, rng):
@@ -143,7 +151,8 @@ def report_both_sides(typist, places):
 
 def main():
     parser = argparse.ArgumentParser(
-        description=__doc__.partition("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+        description=__doc__.partition("\n")[0],
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("--words", type=int, default=2000, help="words typed with touches")
     parser.add_argument("--kinds", default="word,unigram", help="tokens of the models")
@@ -162,7 +171,8 @@ def main():
     for kind in options.kinds.split(","):
         tokenizer, model = trained(kind, train)
         loaded = dataclasses.replace(
-            TextModel(f"{kind}@1", model, tokenizer), next_token_cache=NextTokenCache(64 << 20)
+            TextModel(f"{kind}@1", model, tokenizer),
+            next_token_cache=NextTokenCache(64 << 20),
         )
         typist, rng = Typist(loaded), np.random.default_rng(1)
         print(f"{kind}: {len(places)} words", flush=True)
@@ -172,7 +182,10 @@ def main():
         report_both_sides(typist, inner)
         for name, times_s in typist.times_s.items():
             p50, p99 = (1e3 * np.percentile(times_s, q) for q in (50, 99))
-            print(f"  a keystroke, {name:16} p50 {p50:6.2f} ms   p99 {p99:6.2f} ms", flush=True)
+            print(
+                f"  a keystroke, {name:16} p50 {p50:6.2f} ms   p99 {p99:6.2f} ms",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

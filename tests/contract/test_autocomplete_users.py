@@ -84,7 +84,10 @@ def test_a_word_is_forgotten(client):
     assert (reply.user, reply.num_words, reply.num_pairs) == ("flo", 4, 2)
     exported = client.users.export("flo")
     assert {word.text for word in exported.words} == {"The", "ran", "home", "sat"}
-    assert {(pair.previous, pair.text) for pair in exported.pairs} == {("", "The"), ("ran", "home")}
+    assert {(pair.previous, pair.text) for pair in exported.pairs} == {
+        ("", "The"),
+        ("ran", "home"),
+    }
     assert exported.corrections == []
     assert told(client.autocomplete("the ze", user="flo")) == {}
     for user, word, code, param in (
@@ -102,7 +105,8 @@ def test_a_word_is_forgotten(client):
 
 
 @pytest.mark.parametrize(
-    "word", ["a/b", "a/", "/", "..", ".", "50%", "%2F", "?", "#", "čaj", "🙂", "a+b", "\\"]
+    "word",
+    ["a/b", "a/", "/", "..", ".", "50%", "%2F", "?", "#", "čaj", "🙂", "a+b", "\\"],
 )
 def test_a_word_of_any_characters_is_forgotten(client, word):
     client.users.restore("fox", [UserWord(text=word, count=1), UserWord(text="rest", count=1)])
@@ -135,7 +139,10 @@ def test_a_misspelling_is_completed_from_its_second_correction_on(client, fuzzy)
 def test_phrases_begin_with_a_corrected_word(client):
     for _ in range(2):
         client.users.accept("gus", "zebra crossing", typed="zbera")
-    assert set(told(client.autocomplete("the zbera", user="gus", max_words=2))) == {"zebra", "zebra crossing"}
+    assert set(told(client.autocomplete("the zbera", user="gus", max_words=2))) == {
+        "zebra",
+        "zebra crossing",
+    }
 
 
 def of_user(client, text, words, corrections, **options):
@@ -152,10 +159,20 @@ def of_user(client, text, words, corrections, **options):
 @pytest.mark.parametrize("fuzzy", [0, 1])
 def test_a_misspelling_means_what_it_was_corrected_to_or_kept_as(client, fuzzy):
     """Words are as probable as their counts among what was meant by the spelling, if it stands alone."""
-    words, spelling = {"zebra": 20.0, "zbera": 6.0, "zoo": 9.0, "zerba": 4.0}, "Look: zbera"
-    assert of_user(client, spelling, words, {("zbera", "zebra"): 4.0}) == {"zebra": 4 / 10, "zbera": 6 / 10}
+    words, spelling = (
+        {"zebra": 20.0, "zbera": 6.0, "zoo": 9.0, "zerba": 4.0},
+        "Look: zbera",
+    )
+    assert of_user(client, spelling, words, {("zbera", "zebra"): 4.0}) == {
+        "zebra": 4 / 10,
+        "zbera": 6 / 10,
+    }
     two = {("zbera", "zebra"): 3.0, ("zbera", "zoo"): 2.0}
-    assert of_user(client, spelling, words, two) == {"zebra": 3 / 11, "zoo": 2 / 11, "zbera": 6 / 11}
+    assert of_user(client, spelling, words, two) == {
+        "zebra": 3 / 11,
+        "zoo": 2 / 11,
+        "zbera": 6 / 11,
+    }
     assert of_user(client, spelling, words, {("zbera", "zebra"): 1.0}) == {"zbera": 1}
     more = {("zbera", "zebra"): 6.5, ("zbera", "zoo"): 1.0}
     assert of_user(client, spelling, words, more) == {"zebra": 1}
@@ -206,18 +223,30 @@ def test_an_invalid_correction_of_a_restore_is_named(client, corrections, param)
         ([UserWord(text="a b", count=1)], [], "words[0].text"),
         ([UserWord(text="\x1c", count=1)], [], "words[0].text"),
         ([UserWord(text="a\x1fb", count=1)], [], "words[0].text"),
-        ([UserWord(text="a", count=1)], [UserPair(previous="b\x1d", text="a", count=1)], "pairs[0].previous"),
+        (
+            [UserWord(text="a", count=1)],
+            [UserPair(previous="b\x1d", text="a", count=1)],
+            "pairs[0].previous",
+        ),
         ([UserWord(text="a", count=0)], [], "words[0].count"),
         ([UserWord(text="a", count=1), UserWord(text="a", count=2)], [], "words[1]"),
         ([UserWord(text="a" * 65, count=1)], [], "words[0].text"),
         ([UserWord(text=f"w{n}", count=1) for n in range(1001)], [], "words"),
-        ([UserWord(text="a", count=1)], [UserPair(previous="", text="b", count=1)], "pairs[0].text"),
+        (
+            [UserWord(text="a", count=1)],
+            [UserPair(previous="", text="b", count=1)],
+            "pairs[0].text",
+        ),
         (
             [UserWord(text="a", count=1)],
             [UserPair(previous="b" * 65, text="a", count=1)],
             "pairs[0].previous",
         ),
-        ([UserWord(text="a", count=1)], [UserPair(previous="", text="a", count=1)] * 2, "pairs[1]"),
+        (
+            [UserWord(text="a", count=1)],
+            [UserPair(previous="", text="a", count=1)] * 2,
+            "pairs[1]",
+        ),
     ],
 )
 def test_invalid_word_or_pair_of_a_restore_is_named(client, words, pairs, param):
@@ -260,7 +289,9 @@ def test_least_recent_user_is_evicted_and_words_are_bounded(registry):
 def test_users_of_one_key_are_unknown_to_another(registry):
     keys = [create_key(name, [KeyScope.INFER]) for name in ("one", "other")]
     settings = Settings(
-        registry=registry.root, models=("mixture",), api_keys=tuple(key.key.line for key in keys)
+        registry=registry.root,
+        models=("mixture",),
+        api_keys=tuple(key.key.line for key in keys),
     )
     with running(settings) as server:
         clients = [Client(server.url, api_key=key.secret) for key in keys]

@@ -74,12 +74,20 @@ def test_an_open_loop_sends_what_it_is_told(measured):
 def test_typists_press_a_key_after_each_pause(measured, bench, server):
     options = ["--typists", "4", "--pause", "50ms", "--model", "chars"]
     (run,) = measured(*options)
-    assert (run["typists"], run["offered_per_s"], run["arrivals"], run["requests"]) == (4, 80, "constant", 20)
+    assert (run["typists"], run["offered_per_s"], run["arrivals"], run["requests"]) == (
+        4,
+        80,
+        "constant",
+        20,
+    )
     assert run["answered"] + sum(error["count"] for error in run["errors"].values()) == 20
     assert set(run["errors"]) <= {"http_409"}  # a reply took more than the pause
     code, out, _ = bench(server.url, *QUICK, *options)
     assert code == 0
-    assert next(line.split()[:2] for line in out.splitlines() if "typists" in line) == ["4", "typists"]
+    assert next(line.split()[:2] for line in out.splitlines() if "typists" in line) == [
+        "4",
+        "typists",
+    ]
 
 
 def test_a_key_before_the_reply_to_the_last_is_a_refusal_of_that(measured):
@@ -92,7 +100,10 @@ def test_people_get_tables(bench, server):
     options = ["--workload", "generate", "--model", "chars", "--max-tokens", 4]
     code, out, _ = bench(server.url, *QUICK, *options, "--clients", 2)
     assert code == 0
-    assert next(line.split()[:2] for line in out.splitlines() if "clients" in line) == ["2", "clients"]
+    assert next(line.split()[:2] for line in out.splitlines() if "clients" in line) == [
+        "2",
+        "clients",
+    ]
     assert all(title in out for title in ("answers/s", "first token", "between tokens"))
 
 
@@ -130,20 +141,38 @@ def test_nobody_there_ends_it_at_once(bench):
         (["--rate", "5", "--clients", "5"], "--rate (requests per second"),
         (["--rate", "0"], "rate is 0"),
         (["--clients", "1", "--duration", "5"], "duration is '5'"),
-        (["--clients", "1", "--duration", "5s", "--requests", "5"], "either a duration or a number"),
+        (
+            ["--clients", "1", "--duration", "5s", "--requests", "5"],
+            "either a duration or a number",
+        ),
         (["--clients", "1", "--workload", "chat"], "workload is 'chat'"),
-        (["--clients", "1", "--workload", "score", "--body", "pyproject.toml"], "--workload shapes requests"),
+        (
+            ["--clients", "1", "--workload", "score", "--body", "pyproject.toml"],
+            "--workload shapes requests",
+        ),
         (["--typists", "0"], "typists is 0; it must be at least 1"),
         (["--typists", "-3"], "typists is -3; it must be at least 1"),
-        (["--typists", "5", "--rate", "5"], "--clients (who wait for replies) and --typists"),
+        (
+            ["--typists", "5", "--rate", "5"],
+            "--clients (who wait for replies) and --typists",
+        ),
         (["--typists", "5", "--pause", "0"], "pause is 0 s; it must be above 0"),
-        (["--clients", "1", "--pause", "1s"], "--pause is 1s, but it is a time between keys of --typists"),
+        (
+            ["--clients", "1", "--pause", "1s"],
+            "--pause is 1s, but it is a time between keys of --typists",
+        ),
         (
             ["--typists", "1", "--workload", "score"],
             "--typists requires --workload autocomplete, given score",
         ),
-        (["--typists", "1", "--body", "pyproject.toml"], "--typists shapes requests of a workload"),
-        (["--clients", "1", "--body", "pyproject.toml"], "pyproject.toml: line 1 is not JSON"),
+        (
+            ["--typists", "1", "--body", "pyproject.toml"],
+            "--typists shapes requests of a workload",
+        ),
+        (
+            ["--clients", "1", "--body", "pyproject.toml"],
+            "pyproject.toml: line 1 is not JSON",
+        ),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_sent(bench, options, problem):

@@ -43,7 +43,11 @@ def helpdesk(tmp_path_factory):
     registry = LocalRegistry(folder / "registry", create=True)
     for name, keys in MODELS.items():
         text = folder / ("german.txt" if name == "german" else "english.txt")
-        files = {"corpus": [text], "valid": [text], "test": [text]}  # none of its lines is held out
+        files = {
+            "corpus": [text],
+            "valid": [text],
+            "test": [text],
+        }  # none of its lines is held out
         run_train("ngram", **files, name=name, registry=str(registry.root), assignments=keys)
     return registry
 
@@ -51,7 +55,10 @@ def helpdesk(tmp_path_factory):
 @pytest.fixture(scope="module")
 def desk_http(helpdesk):
     settings = Settings(registry=helpdesk.root, default_model="words")
-    with running(settings) as server, httpx.Client(base_url=server.url, timeout=10) as client:
+    with (
+        running(settings) as server,
+        httpx.Client(base_url=server.url, timeout=10) as client,
+    ):
         yield client
 
 
@@ -62,7 +69,12 @@ def ask(http, path, **body):
 
 
 def completed(http, text, **options):
-    reply = ask(http, "/v1/autocomplete", text=text, **{"limit": 20, "max_steps": 1024} | options)
+    reply = ask(
+        http,
+        "/v1/autocomplete",
+        text=text,
+        **{"limit": 20, "max_steps": 1024} | options,
+    )
     return [one["text"] for one in reply["completions"]]
 
 
@@ -140,7 +152,13 @@ def test_a_blocked_word_is_not_answered_by_its_misspellings(desk_http, model, bl
     offered = completed(desk_http, "the o", model=model, blocklist=[blocked])
     assert not {"order", "odrer", "oder"} & set(offered)
     assert {"older", "open"} <= set(offered)
-    listed = completed(desk_http, "the od", model=model, blocklist=[blocked], dictionary=["odrer", "odd"])
+    listed = completed(
+        desk_http,
+        "the od",
+        model=model,
+        blocklist=[blocked],
+        dictionary=["odrer", "odd"],
+    )
     assert "odd" in listed
     assert "odrer" not in listed
 
@@ -155,7 +173,14 @@ def test_a_word_that_is_frequent_in_another_model_is_not_blocked(desk_http):
 @each_model
 @pytest.mark.parametrize("text", ["please open an odrerr now", "the odrr in the desk is late"])
 def test_none_is_suggested_by_a_check(desk_http, model, text):
-    reply = ask(desk_http, "/v1/check", model=model, text=text, threshold=0.0, max_suggestions=20)
+    reply = ask(
+        desk_http,
+        "/v1/check",
+        model=model,
+        text=text,
+        threshold=0.0,
+        max_suggestions=20,
+    )
     suggested = {one["text"].lower() for issue in reply["issues"] for one in issue["suggestions"]}
     assert suggested
     assert not suggested & MISSPELT.keys()

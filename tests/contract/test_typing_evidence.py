@@ -9,7 +9,16 @@ import pytest
 from models.completion.keys import LAYOUTS, key_centres, letters_of_touch
 from tests.contract.test_autocomplete import IDS, MODEL, ask
 
-PAD = {"2": "abc", "3": "def", "4": "ghi", "5": "jkl", "6": "mno", "7": "pqrs", "8": "tuv", "9": "wxyz"}
+PAD = {
+    "2": "abc",
+    "3": "def",
+    "4": "ghi",
+    "5": "jkl",
+    "6": "mno",
+    "7": "pqrs",
+    "8": "tuv",
+    "9": "wxyz",
+}
 
 
 def pressed(word):
@@ -55,7 +64,12 @@ def test_a_number_pad_writes_words(http):
     reply = ask(http, "the 287", keys=pressed("cat"))
     assert texts_of(reply)[0] == "cat"
     first = reply["completions"][0]
-    assert (first["suffix"], first["start"], first["edits"], reply["prefix"]) == (None, 4, 3, "287")
+    assert (first["suffix"], first["start"], first["edits"], reply["prefix"]) == (
+        None,
+        4,
+        3,
+        "287",
+    )
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -63,7 +77,9 @@ def test_touches_beside_the_middle_of_keys_write_the_word(http, layout):
     touches = [
         [x + shift, y - shift / 2]
         for (x, y), shift in zip(
-            (key_centres(layout)[letter] for letter in "house"), (0.4, -0.3, 0.2, -0.4, 0.3), strict=True
+            (key_centres(layout)[letter] for letter in "house"),
+            (0.4, -0.3, 0.2, -0.4, 0.3),
+            strict=True,
         )
     ]
     reply = ask(http, "the jpydw", keys=touches, layout=layout)

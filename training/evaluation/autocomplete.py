@@ -1,8 +1,10 @@
 """Simulated typist: types held-out lines letter by letter with the service's ranked completions.
 
-Completions are ranked before each character but spaces, in the case and form typed, and as the settings say with
-corrections of the typed prefix and with the words of the lines typed before. Calls of several lines are answered
-together. `gramophone evaluate --task autocomplete` evaluates one model, or compares two on the same lines.
+Completions are ranked before each character but spaces, in the case and form typed,
+and as the settings say with corrections of the typed prefix and with the words of
+the lines typed before. Calls of several lines are answered together. `gramophone
+evaluate --task autocomplete` evaluates one model, or compares two on the same
+lines.
 """
 
 import re
@@ -23,7 +25,8 @@ from models.checkpoint.manifest import version_address
 from models.checkpoint.precision import to_int8
 from models.completion.history import CompletionHistory
 from models.completion.prefix import split_prefix
-from models.completion.ranking import RankedCompletion, Ranking, RankingSettings, rank_completions
+from models.completion.ranked import RankedCompletion, Ranking, RankingSettings
+from models.completion.ranking import rank_completions
 from models.completion.user_model import UserModel, UserModelLimits, split_word_sequences
 from models.errors import InputError
 from models.language_model import BOS, EOS, UNK, LanguageModel, pad_sequences, prefill_sequences
@@ -98,7 +101,8 @@ class TypingContexts:
     def read(self, wanted: Mapping[int, Sequence[int]]) -> None:
         """Advance texts, by index, to the given ids; only new ids are computed.
 
-        A text is read again if its ids do not extend the earlier ones, as its last word is tokenised differently.
+        A text is read again if its ids do not extend the earlier ones, as its last
+        word is tokenised differently.
         """
         changed = [index for index, ids in wanted.items() if ids != self._ids[index]]
         if not changed:
@@ -133,8 +137,8 @@ class TypingContexts:
 def typing_line(tokenizer: Tokenizer, text: str) -> TypingLine:
     """Split a line into the model's own words.
 
-    These are the words of a word tokenizer, else runs of word characters, not `<unk>` marks. The line has the
-    tokenizer's Unicode form.
+    These are the words of a word tokenizer, else runs of word characters, not
+    `<unk>` marks. The line has the tokenizer's Unicode form.
     """
     text = tokenizer.normaliser.compose(text)
     read = tokenizer.normaliser(text)
@@ -160,7 +164,8 @@ def sample_lines(texts: Sequence[str], words: int, *, consecutive: bool = False)
     Args:
         texts: all lines.
         words: minimum number of words.
-        consecutive: take the first lines, not random ones (fixed seed, in the text's order).
+        consecutive: take the first lines, not random ones (fixed seed, in the
+            text's order).
     """
     order = (
         range(len(texts)) if consecutive else np.random.default_rng(_SEED).permutation(len(texts)).tolist()
@@ -180,9 +185,11 @@ class Typist:
     Args:
         loaded: model that reads forward.
         settings: limits and order of the completions.
-        carries_state: continue each line from the state after the previous one, like
-            `stream` in `training.evaluation.evaluate`; else start from the initial state.
-        learns: offer the words of earlier lines as a user's words; recent ones weigh more.
+        carries_state: continue each line from the state after the previous one,
+            like `stream` in `training.evaluation.evaluate`; else start from the
+            initial state.
+        learns: offer the words of earlier lines as a user's words; recent ones
+            weigh more.
         no_repeats: also rank lists that show a completion once within a word.
     """
 
@@ -291,7 +298,8 @@ def _completion_rank(
 ) -> CompletionRank:
     """Rank the model's own word, and find right completions; none if all begin with an unwanted space.
 
-    `once` has a ranking without repeats for each list, if any; `read` gives a text in the model's form.
+    `once` has a ranking without repeats for each list, if any; `read` gives a text
+    in the model's form.
     """
     shown = _complete(ranking)
     probability = shown[0].probability if shown else 0.0
@@ -330,17 +338,20 @@ def autocomplete_figures(
     """Measure keystroke savings and other metrics of completions on held-out lines, by name.
 
     Args:
-        models: the model, and optionally a second one for the same lines; its tokenizer may differ.
+        models: the model, and optionally a second one for the same lines; its
+            tokenizer may differ.
         texts: held-out lines.
         settings: limits and order of the completions.
         words: minimum words to type; fewer if the text has fewer.
-        context: `sentence` types random lines, each from its start; `stream`, the first lines as one text.
+        context: `sentence` types random lines, each from its start; `stream`, the
+            first lines as one text.
         learns: offer the words of earlier lines as a user's words.
         no_repeats: also measure lists that show a completion once within a word.
         progress: counts words.
 
     Raises:
-        InputError: a model reads backward, there is no word to type, or the context is `document`.
+        InputError: a model reads backward, there is no word to type, or the context
+            is `document`.
     """
     if context == "document":
         raise InputError(
@@ -431,7 +442,8 @@ def typing_cost(
 def _keystroke_ms(typist: Typist, lines: Sequence[TypingLine], progress: Progress) -> dict[str, Any]:
     """Measure ms per keystroke in this process, one text at a time: percentiles, mean of a core.
 
-    As in the service, state and distribution before a word are reused while it is typed.
+    As in the service, state and distribution before a word are reused while it is
+    typed.
     """
 
     def seconds() -> Iterator[tuple[float, float]]:

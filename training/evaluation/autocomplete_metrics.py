@@ -1,27 +1,31 @@
 """Metrics of the simulated typist, with bootstrap intervals.
 
-Keystroke savings = 1 − keys pressed / keys without completions (Trnka and McCoy 2008; Trnka et al. 2009)
-of the text as written, by one rule for all tokenizers. Every code point and line's end is a key. The
-typist reads the list before each character except a space. A completion is right if it spells the next
-characters, in their case, up to a word's end. It is selected as soon as it saves a key, the
-furthest-reaching first, by one key that also writes a space, as in `autocomplete.js`: closing punctuation
-replaces the space, any other character takes a key to delete it. All else is typed; no key is wrong.
+Keystroke savings = 1 − keys pressed / keys without completions (Trnka and McCoy
+2008; Trnka et al. 2009) of the text as written, by one rule for all tokenizers.
+Every code point and line's end is a key. The typist reads the list before each
+character except a space. A completion is right if it spells the next characters, in
+their case, up to a word's end. It is selected as soon as it saves a key, the
+furthest-reaching first, by one key that also writes a space, as in
+`autocomplete.js`: closing punctuation replaces the space, any other character takes
+a key to delete it. All else is typed; no key is wrong.
 
 Word savings, for comparison: completions must equal the model's own words, in any
 case if it lower-cases; the key also ends the line, and writes only wanted spaces;
 `<unk>` marks are not typed. The metrics below are about these words, too.
 
-Recall: the share of words in the list. MRR: the mean of 1 / rank, 0 beyond the tenth;
-before the first letter, and over all positions before a letter. Recoverable length: the
-number of a word's last letters not to type, back to the last position where the
-list lacks it (Kim 2019). A phrase of n words matches if the most probable word, the most
-probable word after it, … are the next n words of the text (ExactMatch of Chen et al. 2019,
-greedy). Acceptance: a service that shows its first completion only above a probability
-shows it at a share of positions (coverage) and is correct at a share of these (precision).
+Recall: the share of words in the list. MRR: the mean of 1 / rank, 0 beyond the
+tenth; before the first letter, and over all positions before a letter. Recoverable
+length: the number of a word's last letters not to type, back to the last position
+where the list lacks it (Kim 2019). A phrase of n words matches if the most probable
+word, the most probable word after it, … are the next n words of the text
+(ExactMatch of Chen et al. 2019, greedy). Acceptance: a service that shows its first
+completion only above a probability shows it at a share of positions (coverage) and
+is correct at a share of these (precision).
 
-Intervals are percentile intervals of a bootstrap over lines (Efron and Tibshirani 1993,
-chapter 13). Words of a line are dependent, so entire lines are resampled. Every metric is a
-ratio of two sums over lines; two models are compared on the same lines, resample by resample.
+Intervals are percentile intervals of a bootstrap over lines (Efron and Tibshirani
+1993, chapter 13). Words of a line are dependent, so entire lines are resampled.
+Every metric is a ratio of two sums over lines; two models are compared on the same
+lines, resample by resample.
 """
 
 import math
@@ -112,7 +116,8 @@ class WordSpan(NamedTuple):
     Attributes:
         begin: start offset in the line, in code points.
         end: end offset in the line.
-        spaced: True if a space or the line's end follows, which a completion includes.
+        spaced: True if a space or the line's end follows, which a completion
+            includes.
         joined: True if a single space separates it from the previous word.
     """
 
@@ -127,8 +132,10 @@ class TypingLine(NamedTuple):
 
     Attributes:
         text: the line.
-        spelled: the line as the model's own words spell it: lower-cased if the tokenizer lower-cases.
-        num_keys: keys without completions: one per code point and for the line's end; without `<unk>` marks.
+        spelled: the line as the model's own words spell it: lower-cased if the
+            tokenizer lower-cases.
+        num_keys: keys without completions: one per code point and for the line's
+            end; without `<unk>` marks.
         words: the model's own words, in order.
     """
 
@@ -144,8 +151,9 @@ class CompletionRank(NamedTuple):
     Attributes:
         rank: rank of the model's own word in the list, from 1; 0 if not listed.
         probability: probability of the first completion; 0 without completions.
-        ends: for each of `LIST_LENGTHS`, and perhaps again for lists without repeats, the furthest
-            offset in the line to which a right completion spells it; 0 if none is right.
+        ends: for each of `LIST_LENGTHS`, and perhaps again for lists without
+            repeats, the furthest offset in the line to which a right completion
+            spells it; 0 if none is right.
     """
 
     rank: int
@@ -186,13 +194,16 @@ class Ranks(NamedTuple):
     """The words of typed lines as arrays.
 
     Attributes:
-        table: ranks after 0, 1, 2, … letters [N, K]; 0 where a word is not listed, -1 past its last letter.
+        table: ranks after 0, 1, 2, … letters [N, K]; 0 where a word is not listed,
+            -1 past its last letter.
         letters: letters of each word [N].
         spaced: True if a space or the line's end follows [N].
-        joined: True if a single space separates the word from the line's previous one [N].
+        joined: True if a single space separates the word from the line's previous
+            one [N].
         lines: line index of each word [N].
         num_keys: `TypingLine.num_keys` of each line [L].
-        keys: keys for each line without completions and with each list of `list_names` [L, 3 or 5].
+        keys: keys for each line without completions and with each list of
+            `list_names` [L, 3 or 5].
     """
 
     table: Int64s
@@ -299,11 +310,12 @@ def acceptance(typed: list[TypedLine], *, first_only: bool) -> list[dict[str, fl
 
     Args:
         typed: the lines.
-        first_only: count only before first letters of words; else before every letter.
+        first_only: count only before first letters of words; else before every
+            letter.
 
     Returns:
-        Coverage, threshold (lowest probability shown), mean probability
-        shown, and precision, which equals it for a calibrated model.
+        Coverage, threshold (lowest probability shown), mean probability shown, and
+        precision, which equals it for a calibrated model.
     """
     last = 1 if first_only else None
     ranks = [rank for line in typed for word_ranks in line.completion_ranks for rank in word_ranks[:last]]

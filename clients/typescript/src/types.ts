@@ -374,13 +374,13 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Export a user's stored words and word pairs
-         * @description Export a user's stored words and word pairs.
+         * Export a user's stored words, word pairs and corrections
+         * @description Export a user's stored words, word pairs and corrections.
          */
         get: operations["export_v1_autocomplete_users__user__get"];
         /**
-         * Replace a user's stored words and word pairs, for example by an export
-         * @description Replace a user's stored words and word pairs, for example by an export.
+         * Replace a user's stored words, word pairs and corrections, for example by an export
+         * @description Replace a user's stored words, word pairs and corrections, for example by an export.
          */
         put: operations["restore_v1_autocomplete_users__user__put"];
         post?: never;
@@ -389,6 +389,26 @@ export interface paths {
          * @description Delete a user's words.
          */
         delete: operations["forget_v1_autocomplete_users__user__delete"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/autocomplete/users/{user}/words/{word}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * Delete one word of a user, its pairs, and corrections of and to it
+         * @description Delete one word of a user, its pairs, and corrections of and to it.
+         */
+        delete: operations["forget_word_v1_autocomplete_users__user__words__word__delete"];
         options?: never;
         head?: never;
         patch?: never;
@@ -3323,6 +3343,27 @@ export interface components {
             total_tokens: number;
         };
         /**
+         * UserCorrection
+         * @description A spelling that a word replaced.
+         */
+        UserCorrection: {
+            /**
+             * Typed
+             * @description the spelling.
+             */
+            typed: string;
+            /**
+             * Text
+             * @description the word.
+             */
+            text: string;
+            /**
+             * Count
+             * @description number of corrections, which decays as words are accepted.
+             */
+            count: number;
+        };
+        /**
          * UserPair
          * @description A pair of words and its number of acceptances.
          */
@@ -3382,7 +3423,7 @@ export interface components {
         };
         /**
          * UserWords
-         * @description Words and word pairs stored for a user.
+         * @description Words, word pairs and corrections stored for a user.
          */
         UserWords: {
             /**
@@ -3400,6 +3441,11 @@ export interface components {
              * @description stored word pairs.
              */
             pairs: components["schemas"]["UserPair"][];
+            /**
+             * Corrections
+             * @description stored corrections; omitted if there are none.
+             */
+            corrections?: components["schemas"]["UserCorrection"][];
         };
         /**
          * WordCandidate
@@ -3574,6 +3620,12 @@ export interface components {
              * @default null
              */
             context?: string | null;
+            /**
+             * Typed
+             * @description What the user had typed in place of the first word or its beginning, such as a misspelling.
+             * @default null
+             */
+            typed?: string | null;
         };
         /**
          * AdvanceRequest
@@ -3711,6 +3763,20 @@ export interface components {
              */
             text: string;
             /**
+             * Before
+             * @description Lines of the document before that of the cursor. Models with a cache and networks read them; n-gram models do
+             *     not, as they begin each line anew.
+             * @default
+             */
+            before?: string;
+            /**
+             * Text After
+             * @description Text after the cursor. Completions are weighed by its next words on the line, and not offered if it begins with
+             *     them.
+             * @default
+             */
+            text_after?: string;
+            /**
              * Limit
              * @description Maximum number of completions.
              * @default 10
@@ -3744,10 +3810,32 @@ export interface components {
             casing?: "exact" | "ignore";
             /**
              * Fuzzy
-             * @description Maximum typing errors in the prefix to correct; also limited to one per two letters of the prefix.
+             * @description Maximum typing errors in the prefix to correct; also limited to one per two letters of the prefix. A table of
+             *     `gramophone fit-errors` for the model tells which errors are frequent; without one, all are equally so.
              * @default 0
              */
             fuzzy?: number;
+            /**
+             * Keys
+             * @description What is known of each character of the word being typed, as many as `prefix` of the reply has: the probability of
+             *     each letter that may be meant; or the letters of a key as a string, equally probable; or the place of a touch, its x
+             *     and y in key widths and heights from the upper left corner of `layout`. Letters are compared in the case of the
+             *     typed character. With keys, `fuzzy` corrects errors that no letter of a key explains.
+             * @default null
+             */
+            keys?: (string | {
+                [key: string]: number;
+            } | [
+                number,
+                number
+            ])[] | null;
+            /**
+             * Layout
+             * @description Keyboard of the touches in `keys`.
+             * @default qwerty
+             * @enum {string}
+             */
+            layout?: "qwerty" | "qwertz" | "azerty";
             /**
              * Dictionary
              * @description Additional words and phrases to offer, known to the model or not; an object with `wordlist` stands for the
@@ -3756,8 +3844,8 @@ export interface components {
             dictionary?: (string | components["schemas"]["WeightedEntry"] | components["schemas"]["StoredWords"])[];
             /**
              * Blocklist
-             * @description Words and phrases that completions must not contain, in any case and Unicode form; an object with `wordlist`
-             *     stands for the entries of a stored list.
+             * @description Words and phrases that completions must not contain, in any case and Unicode form, nor their misspellings; an
+             *     object with `wordlist` stands for the entries of a stored list.
              */
             blocklist?: (string | components["schemas"]["StoredWords"])[];
             /**
@@ -3778,6 +3866,12 @@ export interface components {
              * @default null
              */
             session?: string | null;
+            /**
+             * No Repeats
+             * @description Leave out what the session was shown while the word was typed so far; others take the places. Needs `session`.
+             * @default false
+             */
+            no_repeats?: boolean;
             /**
              * Max Steps
              * @description Maximum model evaluations for the search; more leave less probability unexplored.
@@ -4440,6 +4534,27 @@ export interface components {
             confidences?: number[][] | null;
         };
         /**
+         * CorrectionIn
+         * @description A spelling and the word that replaced it, and how often it did.
+         */
+        CorrectionIn: {
+            /**
+             * Typed
+             * @description The spelling.
+             */
+            typed: string;
+            /**
+             * Text
+             * @description The word; must be in `words`.
+             */
+            text: string;
+            /**
+             * Count
+             * @description Number of acceptances, not necessarily an integer.
+             */
+            count: number;
+        };
+        /**
          * Detail
          * @description Level of detail of a reported score.
          * @enum {string}
@@ -4813,7 +4928,22 @@ export interface components {
         };
         /**
          * ImportRequest
-         * @description Replace all words and pairs stored for a user; the format is that of the export.
+         * @description Replace all words, pairs and corrections stored for a user; the format is that of the export.
+         * @example {
+         *       "corrections": [
+         *         {
+         *           "count": 2,
+         *           "text": "refund",
+         *           "typed": "refudn"
+         *         }
+         *       ],
+         *       "words": [
+         *         {
+         *           "count": 3,
+         *           "text": "refund"
+         *         }
+         *       ]
+         *     }
          * @example {
          *       "pairs": [
          *         {
@@ -4851,6 +4981,11 @@ export interface components {
              * @description Word pairs and counts; each pair once.
              */
             pairs?: components["schemas"]["PairIn"][];
+            /**
+             * Corrections
+             * @description Corrected spellings and counts; each spelling and word once.
+             */
+            corrections?: components["schemas"]["CorrectionIn"][];
         };
         /**
          * LanguageToolRequest
@@ -7599,7 +7734,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Words and word pairs stored for a user. */
+            /** @description Words, word pairs and corrections stored for a user. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -7692,6 +7827,49 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ForgottenReply"];
+                };
+            };
+            /** @description invalid or rejected request */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorReply"];
+                };
+            };
+            /** @description the service cannot process the request now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorReply"];
+                };
+            };
+        };
+    };
+    forget_word_v1_autocomplete_users__user__words__word__delete: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of a user; a user belongs to the API key that created it. */
+                user: string;
+                /** @description The word, as it is exported. */
+                word: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Numbers of words and word pairs stored for a user. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UserReply"];
                 };
             };
             /** @description invalid or rejected request */

@@ -13,7 +13,8 @@ from models.slots import class_mark
 from models.tokenizers import MISSPELLINGS_FILE, CharacterTokenizer, WordTokenizer
 
 KNOWN = Misspellings(
-    {"helidoesk": "heliodesk", "helioesk": "heliodesk", "odrer": "order"}, {"oder": ["order", "older"]}
+    {"helidoesk": "heliodesk", "helioesk": "heliodesk", "odrer": "order"},
+    {"oder": ["order", "older"]},
 )
 
 
@@ -70,7 +71,8 @@ def test_other_texts_have_none(text):
 
 
 @pytest.mark.parametrize(
-    ("prefix", "number"), [("", 4), ("h", 2), ("HeliD", 1), ("od", 2), ("odrer", 1), ("odrers", 0), ("z", 0)]
+    ("prefix", "number"),
+    [("", 4), ("h", 2), ("HeliD", 1), ("od", 2), ("odrer", 1), ("odrers", 0), ("z", 0)],
 )
 def test_those_with_a_prefix_are_counted(prefix, number):
     assert KNOWN.num_with_prefix(prefix) == number
@@ -95,7 +97,14 @@ def test_they_are_stored_beside_the_tokenizer_and_change_nothing_else(tokenizer,
 
 
 @pytest.mark.parametrize(
-    "text", ["odrer\n", "odrer\torder\n\n", "odrer\torder\tolder\n", "odrer\t?\n\n", b"\xff\t\n"]
+    "text",
+    [
+        "odrer\n",
+        "odrer\torder\n\n",
+        "odrer\torder\tolder\n",
+        "odrer\t?\n\n",
+        b"\xff\t\n",
+    ],
 )
 def test_a_damaged_file_is_refused(text, tmp_path):
     WordTokenizer(Vocabulary(["a"])).save(tmp_path)

@@ -43,7 +43,17 @@ def test_a_rare_form_one_edit_from_a_frequent_word_is_its_misspelling(form, word
 
 
 @pytest.mark.parametrize(
-    "form", ["printers", "printed", "rprint", "sprinter", "heliodesks", "then", "horder", "xhe"]
+    "form",
+    [
+        "printers",
+        "printed",
+        "rprint",
+        "sprinter",
+        "heliodesks",
+        "then",
+        "horder",
+        "xhe",
+    ],
 )
 def test_edits_at_the_ends_and_of_short_words_make_other_words(form):
     assert not found(**{form: 1})
@@ -69,7 +79,8 @@ def test_letters_that_other_words_have_are_no_evidence():
 
 
 @pytest.mark.parametrize(
-    "form", ["HelioDesk", "HELIODESK", "heliodesk's", "helio-desk", "heliod3sk", "helio_desk"]
+    "form",
+    ["HelioDesk", "HELIODESK", "heliodesk's", "helio-desk", "heliod3sk", "helio_desk"],
 )
 def test_cases_possessives_and_numbers_are_no_misspellings(form):
     assert not found(**{form: 1})
@@ -82,7 +93,8 @@ def test_counts_of_all_cases_are_added():
 
 
 @pytest.mark.parametrize(
-    ("word", "form"), [("北京大学校园", "北京大字校园"), ("שלום", "שולם"), ("안녕하세요", "안녕히세요")]
+    ("word", "form"),
+    [("北京大学校园", "北京大字校园"), ("שלום", "שולם"), ("안녕하세요", "안녕히세요")],
 )
 def test_scripts_without_capitals_are_left_alone(word, form):
     assert not [*find_misspellings({word: 10**6, form: 1}).lines()]
@@ -94,7 +106,10 @@ def test_misspellings_of_other_texts_remain_unless_they_are_frequent_here():
         Misspellings({"pirnter": "printer"}, {"oder": ["order"], "odrer": ["odder"]}),
     ]
     rare = find_misspellings({"odrer": 4, "oder": 4}, known)
-    assert (rare.words, rare.doubtful) == ({"odrer": "order", "pirnter": "printer"}, {"oder": ["order"]})
+    assert (rare.words, rare.doubtful) == (
+        {"odrer": "order", "pirnter": "printer"},
+        {"oder": ["order"]},
+    )
     frequent = find_misspellings({"odrer": 5, "oder": 5}, known)
     assert (frequent.words, frequent.doubtful) == ({"pirnter": "printer"}, {})
 
@@ -126,17 +141,21 @@ def _is_misspelling(form, word, counts):
     """Decide by the definition, without an index."""
     if form == word or not is_mistyped(form, word):
         return False
+    if any(other != form and other.startswith(form) and n >= 5 for other, n in counts.items()):
+        return False
     count, ratio = counts[form], counts[word] / counts[form]
     exchanged = sorted(form) == sorted(word)
     least = max(
-        {3: 1000, 4: 500, 5: 100}.get(len(form), 50), (10 if exchanged else 100) * count if count > 1 else 0
+        {3: 1000, 4: 500, 5: 100}.get(len(form), 50),
+        (10 if exchanged else 100) * count if count > 1 else 0,
     )
     if ratio < least or exchanged:
         return ratio >= least
     if len(form) == 3:
         return False
     begin = next(
-        (i for i in range(min(len(form), len(word))) if form[i] != word[i]), min(len(form), len(word))
+        (i for i in range(min(len(form), len(word))) if form[i] != word[i]),
+        min(len(form), len(word)),
     )
     whole = f" {form} "
     windows = [whole[i : i + 4] for i in range(len(whole) - 3) if begin - 2 <= i <= begin + 1]
@@ -147,7 +166,9 @@ def _is_misspelling(form, word, counts):
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"kind": "unigram"}, {"kind": "char"}, {"lowercase": True}], ids=str
+    "settings",
+    [{}, {"kind": "unigram"}, {"kind": "char"}, {"lowercase": True}],
+    ids=str,
 )
 def test_tokenizers_learn_them_with_the_words(settings):
     lines = ["Open an order in HelioDesk, please."] * 120 + [

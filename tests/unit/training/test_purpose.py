@@ -8,7 +8,12 @@ from models.errors import FormatError, InputError
 from training import purpose as module
 from training.progress import SILENT
 from training.publish import RunContext
-from training.purpose import TypingCandidate, choose_candidate, choose_recipe, typing_candidates
+from training.purpose import (
+    TypingCandidate,
+    choose_candidate,
+    choose_recipe,
+    typing_candidates,
+)
 from training.recipe import load_recipe
 from training.single_model import Trained
 
@@ -44,7 +49,11 @@ def text(tmp_path):
         ("autocomplete", SPOKEN, "unigram"),
         *[
             (purpose, content, kind)
-            for content, kind in ((TOKENISED, "word"), (NEWS, "word"), (UNSPACED, "unigram"))
+            for content, kind in (
+                (TOKENISED, "word"),
+                (NEWS, "word"),
+                (UNSPACED, "unigram"),
+            )
             for purpose in ("autocomplete", "rerank", "check", "score")
         ],
         ("check", HINDI, "unigram"),
@@ -76,7 +85,12 @@ def test_a_long_text_gets_a_network(text, monkeypatch):
     assert choose_recipe("score", [text(SPOKEN[:10])]).recipe == "ngram"
 
 
-ALL_KEYS = ("train.max_minutes", "tokenizer.kind", "tokenizer.min_count", "tokenizer.normalise")
+ALL_KEYS = (
+    "train.max_minutes",
+    "tokenizer.kind",
+    "tokenizer.min_count",
+    "tokenizer.normalise",
+)
 
 
 @pytest.mark.parametrize("key", ALL_KEYS)
@@ -104,7 +118,10 @@ def test_words_of_a_script_without_spaces_are_counted_by_characters(text):
 def test_engines_out_of_core_train_no_network(text, monkeypatch):
     monkeypatch.setattr(module, "_MIN_NETWORK_WORDS", 1)
     choice = choose_recipe("score", [text(WRITTEN)], engine="duckdb")
-    assert (choice.recipe, choice.reasons[0]) == ("ngram", "recipe ngram: --engine duckdb trains no networks")
+    assert (choice.recipe, choice.reasons[0]) == (
+        "ngram",
+        "recipe ngram: --engine duckdb trains no networks",
+    )
     assert "train.max_minutes" not in choice.settings
 
 
@@ -135,7 +152,12 @@ def test_the_default_text_has_a_choice_and_a_missing_one_is_refused(tmp_path):
         (0, "autocomplete", "memory", "typists is 0; it must be at least 1"),
         (-4, "autocomplete", "memory", "typists is -4; it must be at least 1"),
         (5, "check", "memory", "--typists requires --for autocomplete, given check"),
-        (5, "autocomplete", "duckdb", "--typists requires --engine memory, given duckdb"),
+        (
+            5,
+            "autocomplete",
+            "duckdb",
+            "--typists requires --engine memory, given duckdb",
+        ),
     ],
 )
 def test_typists_who_cannot_be_are_refused_before_the_text_is_read(
@@ -153,7 +175,10 @@ def test_a_model_of_words_may_replace_one_of_pieces_that_the_user_did_not_ask_fo
     assert (typing.typists, recipe.tokenizer.kind, recipe.ngram.order) == (7, "word", 3)
     assert recipe.tokenizer.vocab_size is None
     for settings in (["tokenizer.kind=unigram"], ["tokenizer.kind=char"]):
-        assert choose_recipe("autocomplete", [path], assignments=settings).typing == (None, [])
+        assert choose_recipe("autocomplete", [path], assignments=settings).typing == (
+            None,
+            [],
+        )
     assert choose_recipe("autocomplete", [text(UNSPACED)]).typing == (None, [])
     assert choose_recipe("score", [path]).typing is None
     assert choose_recipe("autocomplete", [path], engine="duckdb").typing is None
@@ -184,8 +209,16 @@ def test_a_core_carries_those_who_keep_it_busy_for_half_of_the_time(monkeypatch)
     [
         (None, "mixture", ""),
         (30, "mixture", ""),
-        (31, "lstm", "lstm is published: it carries 31 typists on 2 cores, mixture only 30"),
-        (50, "ngram", "ngram is published: it carries 50 typists on 2 cores, mixture only 30"),
+        (
+            31,
+            "lstm",
+            "lstm is published: it carries 31 typists on 2 cores, mixture only 30",
+        ),
+        (
+            50,
+            "ngram",
+            "ngram is published: it carries 50 typists on 2 cores, mixture only 30",
+        ),
         (
             91,
             "ngram",
@@ -197,7 +230,11 @@ def test_the_first_that_carries_the_typists_is_chosen_else_the_cheapest(monkeypa
     monkeypatch.setattr(module, "available_cores", lambda: 2.0)
     carried = {"mixture": (9, 30), "lstm": (6, 40), "ngram": (2, 90)}
     candidates = [
-        TypingCandidate(trained(name, 1.0), None, {"name": name, "core_ms_per_key": ms, "typists": count})
+        TypingCandidate(
+            trained(name, 1.0),
+            None,
+            {"name": name, "core_ms_per_key": ms, "typists": count},
+        )
         for name, (ms, count) in carried.items()
     ]
     found = choose_candidate(candidates, typists).trained

@@ -24,7 +24,17 @@ from models.tokenizers import WordTokenizer
 from tests.reference.decoding import Pieces
 from tests.support.text_models import learnt_pieces
 
-NEAR_WORDS = ["hello", "help", "Helsinki", "world", "would", "the", "then", "happy", "un\ud7ffi"]
+NEAR_WORDS = [
+    "hello",
+    "help",
+    "Helsinki",
+    "world",
+    "would",
+    "the",
+    "then",
+    "happy",
+    "un\ud7ffi",
+]
 TOKENS = TokenTrie(WordTokenizer(Vocabulary(NEAR_WORDS)))
 EVEN = np.full(len(TOKENS.token_bytes), np.log(0.05), np.float32)
 
@@ -38,7 +48,13 @@ def near(typed, edits, **options):
 
 @pytest.mark.parametrize(
     ("typed", "meant"),
-    [("hlelo", "hello"), ("helo", "help"), ("wrold", "world"), ("hte", "the"), ("hapy", "happ")],
+    [
+        ("hlelo", "hello"),
+        ("helo", "help"),
+        ("wrold", "world"),
+        ("hte", "the"),
+        ("hapy", "happ"),
+    ],
 )
 def test_one_mistake_is_seen(typed, meant):
     assert max(prefix.edits for text, prefix in near(typed, 1).items() if meant.startswith(text)) == 1
@@ -242,7 +258,10 @@ def test_keys_and_edits_together_are_the_best_alignment(seed, most):
             evidence = np.log(np.where(rng.random((size, 4)) < 0.3, 0, rng.dirichlet(np.ones(4), size)))
         found = walk(table, "a" * size, most, evidence=evidence)
         for word in words:
-            got = max((score for text, score in found if word.startswith(text)), default=-np.inf)
+            got = max(
+                (score for text, score in found if word.startswith(text)),
+                default=-np.inf,
+            )
             assert got == pytest.approx(best_alignment(word, evidence, table.numbers, most)), word
 
 
@@ -306,7 +325,10 @@ def test_a_lexicon_corrects_words_of_several_pieces():
     tokenizer = learnt_pieces("bpe")
     words = [word for word in tokenizer.lexicon if len(word) >= 5 and len(tokenizer.encode(word)) >= 3]
     assert words
-    tokens, rows = TokenTrie(tokenizer), np.full(len(tokenizer.vocabulary), -5.0, np.float32)
+    tokens, rows = (
+        TokenTrie(tokenizer),
+        np.full(len(tokenizer.vocabulary), -5.0, np.float32),
+    )
     for word, at in itertools.product(words, range(1, 4)):
         typed = word[:at] + word[at + 1] + word[at] + word[at + 2 :]
         if typed != word:

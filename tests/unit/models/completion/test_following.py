@@ -10,7 +10,8 @@ from models.completion.following import (
     log_probs_of_following,
 )
 from models.completion.prefix import split_prefix
-from models.completion.ranking import RankingSettings, TypingEvidence, rank_completions
+from models.completion.ranked import RankingSettings, TypingEvidence
+from models.completion.ranking import rank_completions
 from models.language_model import pad_sequences, score_sequences
 from models.scoring.model_weights import WeightedModel
 from models.scoring.sequences import predict_next
@@ -83,11 +84,19 @@ def joint(model, tokenizer, *texts):
 @pytest.mark.parametrize("name", ["ngram", "lstm"])
 @pytest.mark.parametrize("prefix", ["", "w1"])
 def test_words_before_known_ones_have_the_posterior_of_the_model(name, prefix):
-    loaded, context, after = text_model(name), f"{WORDS[2]} {WORDS[5]}", f"{WORDS[7]} {WORDS[1]} {WORDS[30]}"
+    loaded, context, after = (
+        text_model(name),
+        f"{WORDS[2]} {WORDS[5]}",
+        f"{WORDS[7]} {WORDS[1]} {WORDS[30]}",
+    )
     plain = completions(loaded, f"{context} {prefix}")
     found = completions(loaded, f"{context} {prefix}", after=f" {after} {WORDS[0]}")
     weighed = sorted(plain, key=plain.get, reverse=True)[:32]
-    scores = joint(loaded.model, loaded.tokenizer, *(f"{context} {word} {after}" for word in weighed))
+    scores = joint(
+        loaded.model,
+        loaded.tokenizer,
+        *(f"{context} {word} {after}" for word in weighed),
+    )
     want = np.exp(np.array(scores) - max(scores))
     want *= sum(plain[word] for word in weighed) / want.sum()
     repeated = {word for word in weighed if word == WORDS[7]}
@@ -124,7 +133,15 @@ def test_networks_read_the_lines_before_and_ngrams_do_not():
     found = completions(loaded, text, before=lines)
     assert found != completions(loaded, text)
     encode = loaded.tokenizer.encode
-    ids = [*encode(f"{WORDS[4]} {WORDS[9]}"), 2, 1, *encode(WORDS[6]), 2, 1, *encode(WORDS[1])]
+    ids = [
+        *encode(f"{WORDS[4]} {WORDS[9]}"),
+        2,
+        1,
+        *encode(WORDS[6]),
+        2,
+        1,
+        *encode(WORDS[1]),
+    ]
     model = loaded.model
     tokens, lengths = pad_sequences([ids])
     from models.language_model import prefill_sequences

@@ -4,7 +4,8 @@ import pytest
 
 from models.calls import run_to_completion
 from models.completion.history import MAX_SHOWN, CompletionHistory, HistoryStore
-from models.completion.ranking import RankingSettings, rank_completions
+from models.completion.ranked import RankingSettings
+from models.completion.ranking import rank_completions
 from models.completion.user_model import UserModel
 from models.language_model import Vocabulary
 from models.scoring.model_weights import WeightedModel
@@ -13,7 +14,20 @@ from models.tokenizers import CharacterTokenizer, WordTokenizer
 from tests.support.fake_models import FakeModel
 
 LIMITS = Limits(max_texts=1, max_tokens_per_sequence=1000, max_new_tokens=1)
-WORDS = ["the", "then", "they", "them", "there", "these", "theme", "cat", "car", "care", "The", "cafe\u0301s"]
+WORDS = [
+    "the",
+    "then",
+    "they",
+    "them",
+    "there",
+    "these",
+    "theme",
+    "cat",
+    "car",
+    "care",
+    "The",
+    "cafe\u0301s",
+]
 
 
 def typed(*lists):
@@ -167,6 +181,14 @@ def test_the_sessions_used_longest_ago_are_forgotten_first():
         store.keep("key", f"s{number}", history("one"))
         store.get("key", "s0")
     assert len(store) == 4
-    assert [after(store, session=f"s{number}") for number in (0, 1, 49)] == [("one",), (), ("one",)]
+    assert [after(store, session=f"s{number}") for number in (0, 1, 49)] == [
+        ("one",),
+        (),
+        ("one",),
+    ]
     store.keep("key", "s48", history("x" * 500))  # takes the place of two
-    assert [after(store, session=f"s{number}") for number in (0, 47, 49)] == [(), (), ("one",)]
+    assert [after(store, session=f"s{number}") for number in (0, 47, 49)] == [
+        (),
+        (),
+        ("one",),
+    ]

@@ -70,7 +70,10 @@ def test_the_mass_of_a_beginning_is_that_of_all_its_words(model):
     mass, words = run_to_completion(
         NextWordModel([model], "cat").words_with_prefix("s", ignore_case=False, limit=5)
     )
-    assert (mass, words) == (pytest.approx(words[0].probability), [ScoredPhrase("sat", mass)])
+    assert (mass, words) == (
+        pytest.approx(words[0].probability),
+        [ScoredPhrase("sat", mass)],
+    )
     every = NextWordModel([model], "cat").words_with_prefix("", ignore_case=False, limit=1)
     assert run_to_completion(every)[0] == 1
 
@@ -87,7 +90,8 @@ def test_the_mass_of_a_beginning_is_also_of_words_beyond_the_limit():
 
 def test_case_counts_unless_it_is_ignored():
     words = NextWordModel(
-        [user_model_from_counts([("Paris", 1.0), ("part", 1.0), ("PAR", 1.0)])], SENTENCE_START
+        [user_model_from_counts([("Paris", 1.0), ("part", 1.0), ("PAR", 1.0)])],
+        SENTENCE_START,
     )
     exact = run_to_completion(words.words_with_prefix("par", ignore_case=False, limit=9))[1]
     assert [one.text for one in exact] == ["part"]
@@ -100,7 +104,10 @@ def test_case_counts_unless_it_is_ignored():
 
 
 def test_older_words_count_less(model):
-    faded = model.updated([WordSequence(SENTENCE_START, ["new"] * 10)], UserModelLimits(half_life_words=10))
+    faded = model.updated(
+        [WordSequence(SENTENCE_START, ["new"] * 10)],
+        UserModelLimits(half_life_words=10),
+    )
     assert faded.count("the") == pytest.approx(3 / 2)
     assert faded.count("new") == pytest.approx(sum(2 ** (-age / 10) for age in range(10)))
     assert faded.total == pytest.approx(8 / 2 + faded.count("new"))
@@ -110,7 +117,8 @@ def test_fading_for_ever_does_not_overflow():
     model = UserModel()
     for _ in range(20):
         model = model.updated(
-            [WordSequence(SENTENCE_START, ["again", "and"] * 100)], UserModelLimits(half_life_words=1)
+            [WordSequence(SENTENCE_START, ["again", "and"] * 100)],
+            UserModelLimits(half_life_words=1),
         )
     assert model.count("and") == pytest.approx(1 / (1 - 1 / 4), rel=1e-6)
 
@@ -133,7 +141,8 @@ def test_the_rarest_words_are_forgotten_first():
 def test_pairs_are_bounded_and_long_words_not_learnt():
     bounds = UserModelLimits(max_words=3, pairs_per_word=1, max_word_characters=5)
     model = UserModel().updated(
-        [WordSequence(SENTENCE_START, ["a", "b", "abcdef", "c", "a", "c", "b", "a"])], bounds
+        [WordSequence(SENTENCE_START, ["a", "b", "abcdef", "c", "a", "c", "b", "a"])],
+        bounds,
     )
     assert (len(model), model.num_pairs) == (3, 3)
 
@@ -141,11 +150,17 @@ def test_pairs_are_bounded_and_long_words_not_learnt():
 def test_words_on_both_sides_of_one_that_is_too_long_are_no_neighbours():
     bounds = UserModelLimits(max_word_characters=5, half_life_words=math.inf)
     model = UserModel().updated([WordSequence(SENTENCE_START, ["a", "abcdef", "b", "c"])], bounds)
-    assert {pair[:2] for pair in model.export()[1]} == {(SENTENCE_START, "a"), ("b", "c")}
+    assert {pair[:2] for pair in model.export()[1]} == {
+        (SENTENCE_START, "a"),
+        ("b", "c"),
+    }
 
 
 def test_exported_user_model_is_restored(model):
-    faded = model.updated([WordSequence(SENTENCE_START, ["the", "end"])], UserModelLimits(half_life_words=7))
+    faded = model.updated(
+        [WordSequence(SENTENCE_START, ["the", "end"])],
+        UserModelLimits(half_life_words=7),
+    )
     again = user_model_from_counts(*faded.export())
     assert again.export() == faded.export()
     assert NextWordModel([again], "the").probability("cat") == NextWordModel([faded], "the").probability(
@@ -215,7 +230,12 @@ def test_the_previous_word_is_found(text, word):
 
 @pytest.mark.parametrize(
     ("context", "previous"),
-    [(None, None), ("", SENTENCE_START), ("see the ", "the"), ("That was it. ", SENTENCE_START)],
+    [
+        (None, None),
+        ("", SENTENCE_START),
+        ("see the ", "the"),
+        ("That was it. ", SENTENCE_START),
+    ],
 )
 def test_sentences_know_what_stands_before_them(context, previous):
     assert split_word_sequences("Big cat! It ran.", context) == [
@@ -226,7 +246,8 @@ def test_sentences_know_what_stands_before_them(context, previous):
 
 def test_of_an_unknown_context_no_pair_is_learnt():
     model = UserModel().updated(
-        [WordSequence(None, ["cat", "sat"]), WordSequence("never", ["cat"])], NEVER_FADING
+        [WordSequence(None, ["cat", "sat"]), WordSequence("never", ["cat"])],
+        NEVER_FADING,
     )
     assert (model.count("cat"), model.num_pairs) == (2, 2)
     assert model.followers("never") == {"cat": 1}
@@ -253,11 +274,19 @@ def test_a_word_is_exported_for_less_than_forty_half_lives():
 def test_phrases_of_words_with_many_followers_are_the_likeliest():
     hub = user_model_from_counts(
         [("the", 50.0), *((f"w{n}", 1.0) for n in range(50))],
-        [*(("the", f"w{n}", float(n + 1)) for n in range(50)), *((f"w{n}", "the", 1.0) for n in range(50))],
+        [
+            *(("the", f"w{n}", float(n + 1)) for n in range(50)),
+            *((f"w{n}", "the", 1.0) for n in range(50)),
+        ],
     )
     after = next_word_models([hub])
     found = run_to_completion(extend_phrases(after, [ScoredPhrase("the", 1.0)], 3, 2))
-    assert [one.text for one in found] == ["the w49", "the w48", "the w49 the", "the w48 the"]
+    assert [one.text for one in found] == [
+        "the w49",
+        "the w48",
+        "the w49 the",
+        "the w48 the",
+    ]
     assert found[2].probability == pytest.approx(phrase_probability(after, "the", ["w49", "the"]))
 
 

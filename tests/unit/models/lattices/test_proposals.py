@@ -11,7 +11,13 @@ from models.lattices.lattice import Arc, Scales, build_lattice
 from models.lattices.proposals import rescore_with_proposals
 from models.lattices.rescoring import features_of, nbest_candidates, nbest_paths
 from models.lattices.token_passing import LatticeSearch
-from models.reranking.proposals import CORRECTION, DISTANCE, DOUBT, Proposal, ProposedCandidate
+from models.reranking.proposals import (
+    CORRECTION,
+    DISTANCE,
+    DOUBT,
+    Proposal,
+    ProposedCandidate,
+)
 from models.text_model import TextModel
 from tests.reference.lattices import random_lattice
 from tests.support import families
@@ -151,7 +157,13 @@ def test_the_lattice_with_proposals_has_the_same_totals(loaded):
     (found,) = rescored(loaded, [chain(WORDS[:3])])
     written = found.as_lattice()
     again = rescored(
-        loaded, [written], proposers=(), am=written.scales.am, lm=0.0, old_lm=written.scales.lm, unk=0.0
+        loaded,
+        [written],
+        proposers=(),
+        am=written.scales.am,
+        lm=0.0,
+        old_lm=written.scales.lm,
+        unk=0.0,
     )
     want = [(path.text, path.total) for path in nbest_paths(found, 50)]
     got = [(path.text, path.total) for path in nbest_paths(again[0], 50)]
@@ -166,7 +178,11 @@ def test_nodes_between_the_words_of_a_proposal_lie_between_them_in_time(loaded):
 
 def test_doubt_is_the_share_of_texts_without_the_word():
     loaded = TextModel("ngram@1", families.model("ngram"), families.tokenizer())
-    arcs = [Arc(0, 1, WORDS[0], 0.0, 0.0), Arc(0, 1, WORDS[4], 0.0, 0.0), Arc(1, 2, WORDS[2], 0.0, 0.0)]
+    arcs = [
+        Arc(0, 1, WORDS[0], 0.0, 0.0),
+        Arc(0, 1, WORDS[4], 0.0, 0.0),
+        Arc(1, 2, WORDS[2], 0.0, 0.0),
+    ]
     given = build_lattice(arcs, name="u", start=0, end=2, times=np.full(3, np.nan))
     (found,) = rescored(loaded, [given], proposals={**UNTUNED, DOUBT: 1.0})
     doubts = {one.heard: one.doubt for one in found.lattice.proposals.values()}
@@ -187,5 +203,8 @@ def test_weights_of_proposals_are_relative_to_the_model_s():
 def test_words_that_the_lattice_has_there_are_not_proposed():
     loaded = TextModel("ngram@1", families.model("ngram"), families.tokenizer())
     arcs = [Arc(0, 1, WORDS[0], 0.0, 0.0), Arc(0, 1, WORDS[3], -1.0, 0.0)]
-    (found,) = rescored(loaded, [build_lattice(arcs, name="u", start=0, end=1, times=np.full(2, np.nan))])
+    (found,) = rescored(
+        loaded,
+        [build_lattice(arcs, name="u", start=0, end=1, times=np.full(2, np.nan))],
+    )
     assert not found.lattice.proposals

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from models.calls import run_to_completion
-from models.completion.ranking import RankingSettings, rank_completions
+from models.completion.ranked import RankingSettings
+from models.completion.ranking import rank_completions
 from models.completion.user_model import UserModel
 from models.language_model import Vocabulary
 from models.ngram.build import quantise_automaton

@@ -9,7 +9,7 @@ import pytest
 from models.calls import run_to_completion
 from models.checkpoint.load import load_checkpoint
 from models.completion.history import CompletionHistory
-from models.completion.ranking import RankingSettings
+from models.completion.ranked import RankingSettings
 from models.completion.user_model import UserModel
 from models.errors import InputError
 from models.language_model import BOS, EOS, UNK, Vocabulary
