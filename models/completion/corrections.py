@@ -272,8 +272,8 @@ def _penalties(
 ) -> list[float]:
     """Return the assumed probability of the typed letters for each text."""
     penalties = [
-        exp(score) * (FIRST_LETTER_PENALTY if is_typed and text[0] != typed[0] else 1.0)
-        for text, (_, score, _) in texts.items()
+        EDIT_PENALTY**own * (1.0 if text[0] == typed[0] else FIRST_LETTER_PENALTY) if is_typed else exp(score)
+        for text, (_, score, own) in texts.items()
     ]
     if gains is None or not texts:
         return penalties

@@ -238,7 +238,10 @@ class UserStore:
 
     def _put(self, writer: sqlite3.Connection, owner: str, user: str, model: UserModel) -> UserModel:
         words, pairs, corrections = model.export()
-        model = user_model_from_counts(words, pairs, corrections)  # without those decayed to almost 0
+        num_corrections = sum(map(len, model.corrections.values()))
+        # some have decayed to almost 0
+        if (len(words), len(pairs), len(corrections)) != (len(model), model.num_pairs, num_corrections):
+            model = user_model_from_counts(words, pairs, corrections)
         stored = {"words": words, "pairs": pairs, "corrections": corrections}
         content = json.dumps(stored, ensure_ascii=False, separators=(",", ":"))
         version = 1 + secrets.randbits(62)

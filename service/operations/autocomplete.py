@@ -203,6 +203,8 @@ class AutocompleteRequest(ModelsRequest):
             "dictionary": ["objcopy", {"text": "objdump", "weight": 2}],
         },
         {"text": "Return the len", "models": [{"model": "ngram"}, {"model": "mixture", "weight": 2}]},
+        {"text": "Return the 536", "limit": 3, "keys": ["jkl", "def", {"m": 0.6, "n": 0.4}]},
+        {"text": "The n", "limit": 3, "text_after": " of arguments", "before": "Call the function."},
     )
 
     text: str

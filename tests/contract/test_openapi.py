@@ -278,7 +278,20 @@ VOCABULARY = "the model's vocabulary"
 ANY_NUMBER = "any finite number"
 UNBOUNDED = {
     **dict.fromkeys(
-        ["text", "texts", "context", "continuation", "prompt", "commit", "reference", "query", "word"], BODY
+        [
+            "text",
+            "texts",
+            "context",
+            "continuation",
+            "prompt",
+            "commit",
+            "reference",
+            "query",
+            "word",
+            "before",
+            "text_after",
+        ],
+        BODY,
     ),
     **dict.fromkeys(["references", "token_ids", "tokens", "slf", "kaldi"], BODY),
     **dict.fromkeys(["confusions", "times"], "as many as the words of a lattice, 50,000"),
@@ -390,7 +403,7 @@ def placed(value, path, new):
         return [placed(items[0] if items else None, below, new), *items[1:]]
     if not isinstance(value, dict) and step != "*":
         raise LookupError(step)
-    names = value or {}
+    names = value if isinstance(value, dict) else {}
     name = next(iter(names), "5") if step == "*" else step  # any existing name
     return {**names, name: placed(names.get(name), below, new)}
 

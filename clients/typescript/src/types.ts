@@ -3725,6 +3725,24 @@ export interface components {
          *       ],
          *       "text": "Return the len"
          *     }
+         * @example {
+         *       "keys": [
+         *         "jkl",
+         *         "def",
+         *         {
+         *           "m": 0.6,
+         *           "n": 0.4
+         *         }
+         *       ],
+         *       "limit": 3,
+         *       "text": "Return the 536"
+         *     }
+         * @example {
+         *       "before": "Call the function.",
+         *       "limit": 3,
+         *       "text": "The n",
+         *       "text_after": " of arguments"
+         *     }
          */
         AutocompleteRequest: {
             /**
