@@ -433,11 +433,12 @@ class ProseServer(LanguageServer):
         line = document.prose[max(0, end - _MAX_CONTEXT_CHARS) : end].rpartition("\n")[2]
         start = end - len(line)
         first = max(start // _MAX_CONTEXT_CHARS - 1, 0) * _MAX_CONTEXT_CHARS  # seldom changes
-        around = {"before": document.prose[first:start], "text_after": text[end : end + _MAX_CHARS_AFTER]}
+        after = len([*takewhile(is_word_character, text[end : end + _MAX_WORD_CHARS])])
+        following = text[end + after : end + after + _MAX_CHARS_AFTER]
+        around = {"before": document.prose[first:start], "text_after": following}
         body = {"text": line, **around, "dictionary": self._dictionary(_MAX_WORDS), **options}
         reply = await self.ask("/v1/autocomplete", body)
         found = reply["completions"] if reply is not None and document.version == version else []
-        after = len([*takewhile(is_word_character, text[end : end + _MAX_WORD_CHARS])])
         spans = list[Span]()
         for one in found:
             start = end - len(line) + one["start"]
