@@ -451,9 +451,16 @@ class Autocomplete(ModelsOperation[AutocompleteReply]):
         if self._shown is not None and self.session is not None:
             self.call.resources.histories.keep(self.call.owner, self.session, self._shown)
 
+    def _evidence(self) -> TypingEvidence:
+        given = self.given
+        if not (given.before or given.text_after or given.fuzzy or self._keys):
+            return NO_EVIDENCE
+        gains = {one.address: one.token_trie.derived.get(_ERRORS) for one in self.models}
+        known = {address: one for address, one in gains.items() if one}
+        return TypingEvidence(given.before, given.text_after, self._keys, known)
+
     @override
     def run(self) -> Work[Any, AutocompleteReply]:
-        gains = {one.address: one.token_trie.derived.get(_ERRORS) for one in self.models}
         if self.given.no_repeats and self.session is not None:
             self._shown = self.call.resources.histories.get(self.call.owner, self.session)
         return autocomplete(
@@ -463,12 +470,7 @@ class Autocomplete(ModelsOperation[AutocompleteReply]):
             user=self._user,
             dictionary=self._dictionary,
             blocklist=self._blocklist,
-            evidence=TypingEvidence(
-                self.given.before,
-                self.given.text_after,
-                self._keys,
-                {name: one for name, one in gains.items() if one},
-            ),
+            evidence=self._evidence(),
             cached=self._cached,
             shown=self._shown,
         )

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from heapq import nlargest
 from itertools import repeat
 from operator import add
 from typing import Annotated, Any, NamedTuple
@@ -34,9 +35,17 @@ from models.decoding.choices import (
 )
 from models.decoding.generate import continue_prompts
 from models.decoding.parameters import DecodingParameters
-from models.errors import InputError, UnsupportedError
+from models.errors import InputError
 from models.language_model import BOS, EOS, TopTokens
-from models.text_model import MAX_CHARS_PER_TOKEN, Limits, TextModel, TextOrIds, check_forward
+from models.scoring.sequences import score_sequence_list
+from models.text_model import (
+    MAX_CHARS_PER_TOKEN,
+    Limits,
+    TextModel,
+    TextOrIds,
+    check_forward,
+    encode_after,
+)
 from models.tokenizers import Detokenizer
 from service.operations.generate import ChoiceChunk, ChoicesOperation, GenerateResult, decoding_parameters
 from service.operations.operation import PROMPT_TOKENS_PER_STEP, TOKENS_PER_PREDICTION, Call, Cost
@@ -66,6 +75,12 @@ MAX_LOGPROBS = 20
 MAX_LOGPROB_TOKEN_IDS = 128
 OBJECT_TYPE = "text_completion"
 _SEEDS = 1 << 64
+
+_SUFFIX_SAMPLES = 8
+"""Continuations of which the best before a suffix are returned, if `best_of` is omitted."""
+
+_SUFFIX_WORDS, _MAX_SUFFIX_CHARS = 3, 200
+"""First words and characters of a suffix that are read."""
 
 _MAX_NAMES_LOGGED, _MAX_NAME_CHARS = 20, 64
 _FINGERPRINT_CHARS = 12
@@ -185,8 +200,9 @@ class CompletionRequest(ModelRequest):
     """True to send tokens as server-sent events."""
     stream_options: StreamOptions | None = None
     """Options of the stream; only with `stream`."""
-    suffix: Annotated[str, schema_only(maxLength=0)] | None = None
-    """Not supported; must be empty."""
+    suffix: str | None = None
+    """Text after the choices: of `best_of` continuations, 8 if omitted, the `n` after which its first words are most
+    probable are returned. Not with `stream`."""
     temperature: Temperature | None = None
     """Sampling temperature, 1 if omitted; 0 picks the most probable token."""
     token_healing: bool | None = None
@@ -209,6 +225,12 @@ class CompletionRequest(ModelRequest):
         """Number of choices for each prompt."""
         return 1 if self.n is None else self.n
 
+    @property
+    def num_samples(self) -> int:
+        """Number of continuations generated for each prompt."""
+        few = 1 if self.temperature == 0 or self.best_of is not None or not self.suffix else _SUFFIX_SAMPLES
+        return max(self.num_choices, self.best_of or 0, few)
+
     def parameters(self, limits: Limits) -> DecodingParameters | None:
         """Return the decoding parameters; None to only echo the prompts.
 
@@ -217,10 +239,9 @@ class CompletionRequest(ModelRequest):
             UnsupportedError: a valid value is not supported.
         """
         limits.check_count(len(self.prompts), "prompt")
-        if self.suffix:
-            raise UnsupportedError.of(
-                "suffix", "is given; these models can continue a text, but not fill a gap in it"
-            )
+        if self.suffix and (self.stream or self.max_tokens == 0):
+            problem = "max_tokens of at least 1" if self.max_tokens == 0 else "a reply without stream"
+            raise InputError.of("suffix", f"is given, which requires {problem}")
         if self.logprob_token_ids and (self.logprobs is None or self.max_tokens == 0):
             required = "logprobs" if self.logprobs is None else "max_tokens of at least 1"
             raise InputError.of(
@@ -228,7 +249,7 @@ class CompletionRequest(ModelRequest):
             )
         if self.stream_options is not None and not self.stream:
             raise InputError.of("stream_options", "requires stream")
-        most = max(self.num_choices, self.best_of or 0)
+        most = self.num_samples
         rows = len(self.prompts) * most
         if rows > limits.max_texts:
             raise InputError(
@@ -248,6 +269,8 @@ class CompletionRequest(ModelRequest):
             top_k=None if self.top_k in {-1, 0} else self.top_k,
             seed=None if self.seed is None else self.seed % _SEEDS,
         )
+        if self.suffix:
+            parameters = replace(parameters, n=most, best_of=None)
         return parameters if max_tokens else None
 
 
@@ -448,6 +471,8 @@ def complete_prompts(
         top=requested or request.logprobs or 0,
         emit=(lambda pieces: events(builder.parts(pieces))) if request.stream else None,
     )
+    if request.suffix:
+        done = yield from _best_before(loaded, prompts, done, request)
     choices = []
     for item in [] if request.stream else done:
         if choices:
@@ -456,6 +481,33 @@ def complete_prompts(
     generated = sum(len(item.token_ids) + item.ended_by_eos for item in done)
     usage = Usage(num_read, generated, num_read + generated)
     return GenerateResult(choices, usage, [item.finish_reason for item in done])
+
+
+def _best_before(
+    loaded: TextModel,
+    prompts: Sequence[EncodedPrompt],
+    done: Sequence[Continuation],
+    request: CompletionRequest,
+) -> Work[Any, list[Continuation]]:
+    """Return the `n` continuations of each prompt after which the suffix is most probable, best first.
+
+    They are samples of the model, so the suffix alone decides (Bayes' rule).
+    """
+    suffix = (request.suffix or "")[:_MAX_SUFFIX_CHARS]
+    following = " " * suffix[:1].isspace() + " ".join(suffix.split()[:_SUFFIX_WORDS])
+    texts = [prompts[item.choice // request.num_samples].text + item.text for item in done]
+    pairs = yield from map_in_steps(
+        texts, lambda text: encode_after(loaded, text, following, param="suffix"), size=len
+    )
+    scores = yield from score_sequence_list(loaded, pairs, bos=True)
+    totals = [float(score.sum()) for score in scores]
+    best: list[Continuation] = []
+    for first in range(0, len(done), request.num_samples):
+        numbers = range(first, min(first + request.num_samples, len(done)))
+        best += [done[number] for number in nlargest(request.num_choices, numbers, key=totals.__getitem__)]
+    for number, item in enumerate(best):
+        item.choice = number
+    return best
 
 
 def _encode_prompts(

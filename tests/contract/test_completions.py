@@ -104,6 +104,30 @@ def test_the_end_of_a_sentence_is_an_entry_without_text(http, server):
     assert choice["logprobs"]["token_logprobs"] == [float(model.table[before, 2])]
 
 
+def test_the_continuations_before_a_suffix_are_those_that_it_follows_best(http, server):
+    model = server.app.state.services.host.resolve("mixture").model
+    options = {"model": "mixture", "max_tokens": 1, "seed": 3, "n": 2, "best_of": 12}
+    every = ask(http, prompt=["the", "a"], **{**options, "n": 12})["choices"]
+    found = ask(http, prompt=["the", "a"], suffix=" sat on the mat", **options)["choices"]
+    assert [choice["index"] for choice in found] == [0, 1, 2, 3]
+    ids = model.vocabulary.ids
+    for number, prompt in enumerate(("the", "a")):
+        texts = [choice["text"] for choice in every[12 * number : 12 * (number + 1)]]
+        last = {text: ids.get(f"{prompt}{text}".split()[-1], 0) for text in texts}
+        after = {text: float(model.table[word, ids["sat"]]) for text, word in last.items()}
+        best = sorted((after[text] for text in texts), reverse=True)[:2]
+        assert [after[choice["text"]] for choice in found[2 * number : 2 * number + 2]] == best
+        assert best[0] > min(after.values())
+
+
+def test_a_suffix_without_best_of_chooses_among_eight(http):
+    options = {"model": "mixture", "prompt": "the", "max_tokens": 2, "seed": 5, "suffix": " sat"}
+    assert ask(http, **options)["choices"] == ask(http, best_of=8, **options)["choices"]
+    greedy = {**options, "temperature": 0}
+    plain = {name: value for name, value in greedy.items() if name != "suffix"}
+    assert ask(http, **greedy)["choices"] == ask(http, **plain)["choices"]
+
+
 def test_the_end_counts_as_a_token(http):
     reply = ask(http, model="mixture", prompt="the", max_tokens=5, logit_bias={"2": 100}, temperature=0)
     assert reply["usage"] == {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
@@ -364,7 +388,8 @@ WRONG = [
     ({"prompt": "the", "n": 65}, "n"),
     ({"prompt": "the", "n": 3, "best_of": 2}, "best_of"),
     ({"prompt": "the", "n": 1, "best_of": 2, "stream": True}, "best_of"),
-    ({"prompt": "the", "suffix": "mat"}, "suffix"),
+    ({"prompt": "the", "suffix": "mat", "stream": True}, "suffix"),
+    ({"prompt": "the", "suffix": "mat", "max_tokens": 0, "echo": True}, "suffix"),
     ({"prompt": "the", "stream_options": {"include_usage": True}}, "stream_options"),
     ({"prompt": "the", "temperature": -0.1}, "temperature"),
     ({"prompt": "the", "temperature": "hot"}, "temperature"),

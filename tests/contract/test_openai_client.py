@@ -118,9 +118,9 @@ ERRORS = [
     (openai.BadRequestError, {"model": "slow", "prompt": [99]}, "prompt[0]", "invalid_value"),
     (
         openai.BadRequestError,
-        {"model": "slow", "prompt": "the", "suffix": "a"},
+        {"model": "slow", "prompt": "the", "suffix": "a", "max_tokens": 0, "echo": True},
         "suffix",
-        "unsupported_parameter",
+        "invalid_value",
     ),
     (openai.BadRequestError, {"model": "slow", "prompt": "the " * 1001}, "prompt", "context_length_exceeded"),
     (openai.NotFoundError, {"model": "nobody", "prompt": "the"}, None, "model_not_found"),

@@ -290,6 +290,7 @@ UNBOUNDED = {
             "word",
             "before",
             "text_after",
+            "suffix",
         ],
         BODY,
     ),

@@ -4309,7 +4309,8 @@ export interface components {
             stream_options?: components["schemas"]["StreamOptions"] | null;
             /**
              * Suffix
-             * @description Not supported; must be empty.
+             * @description Text after the choices: of `best_of` continuations, 8 if omitted, the `n` after which its first words are most
+             *     probable are returned. Not with `stream`.
              * @default null
              */
             suffix?: string | null;
