@@ -54,9 +54,8 @@ export function attachAutocomplete(field, options = {}) {
     if (signal.aborted) return;
     const asked = placeOf(field);
     if (!asked || !field.matches(":focus")) return close();
-    const { line: text, before, rest } = asked;
-    const around = { text, before, text_after: rest.slice(0, 200), session: id, no_repeats: noRepeats };
-    const body = { ...around, limit: 5, model, user, ...options.fields };
+    const around = { text: asked.line, before: asked.before, text_after: asked.rest.slice(0, 200) };
+    const body = { ...around, session: id, no_repeats: noRepeats, limit: 5, model, user, ...options.fields };
     try {
       const { completions } = await post("", body, signal);
       if (signal.aborted) return;
@@ -150,13 +149,12 @@ export function attachAutocomplete(field, options = {}) {
   function accept(index) {
     const [{ start, suffix, text, is_complete_word: isWord }, { line, rest, caret }] = [items[index], place];
     const typed = [...line].slice(start).join(""); // `start` counts code points
-    const { length } = typed;
     const space = isWord && !/^\s/.test(rest) ? " " : "";
     close();
-    field.setSelectionRange(suffix === null ? caret - length : caret, caret);
+    field.setSelectionRange(suffix === null ? caret - typed.length : caret, caret);
     document.execCommand("insertText", false, (suffix ?? text) + space); // the only way to preserve undo
     spaced = space ? field.selectionStart : -1;
-    const accepted = { text, context: line.slice(0, line.length - length) };
+    const accepted = { text, context: line.slice(0, line.length - typed.length) };
     if (suffix === null && /^\S{1,64}$/u.test(typed)) accepted.typed = typed;
     if (user && isWord) post(`/users/${encodeURIComponent(user)}/accepted`, accepted).catch(onError);
   }
@@ -217,7 +215,7 @@ function placeOf({ value, selectionStart: caret, selectionEnd }) {
   const rest = value.slice(caret);
   if (caret !== selectionEnd || /^[\p{L}\p{N}\p{M}_]/u.test(rest)) return null;
   const start = value.lastIndexOf("\n", caret - 1) + 1;
-  const first = Math.max(Math.floor(start / 1000) - 1, 0) * 1000; // seldom changes: what begins alike is read once
+  const first = Math.max(start - (start % 1000) - 1000, 0); // seldom changes
   return { line: value.slice(start, caret), before: value.slice(first, start), rest, caret };
 }
 
