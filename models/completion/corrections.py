@@ -23,6 +23,9 @@ from models.words import last_word_start
 MAX_LETTERS = 32
 """Maximum letters of a word that are compared."""
 
+MAX_LETTERS_MEANT = 10
+"""Letters of a key that count, the most probable ones; the time of a search grows with them."""
+
 MAX_EDITS = 2
 """Maximum typing errors that completions correct in a prefix."""
 
@@ -40,6 +43,9 @@ LETTER_PROBABILITY = 0.1
 
 _MAX_FOUND, _MAX_COMPARED = 1 << 14, 256
 """Maximum beginnings that are found, and whose probabilities by the model are compared."""
+
+_MAX_TEXTS = 64
+"""Maximum texts of the most probable letters, without a lexicon."""
 
 _LEAST = log(1e-7)
 """Natural logarithm of the least probability of typed letters, relative to the most probable letters."""
@@ -188,7 +194,9 @@ def corrected_prefixes(
     penalties = _penalties(typed, texts, is_typed=not keys, gains=gains)
     masses = _masses(tokens, after, [*texts], table, spaced=spaced, ignore_case=ignore_case)
     matches = [
-        CorrectedPrefix((" " * spaced + text).encode(), number, penalty, penalty * mass)
+        CorrectedPrefix(
+            (" " * spaced + text).encode("utf-8", "surrogatepass"), number, penalty, penalty * mass
+        )
         for (text, (number, _, _)), penalty, mass in zip(texts.items(), penalties, masses, strict=True)
     ]
     return nlargest(limit, matches, key=lambda one: one.weight)
@@ -239,7 +247,7 @@ def _likely_texts(meant: Sequence[Mapping[str, float]]) -> list[tuple[str, float
         longer = [
             (text + letter, score + log(share)) for text, score in kept for letter, share in shares.items()
         ]
-        kept = nlargest(_MAX_COMPARED, longer, key=itemgetter(1))
+        kept = nlargest(_MAX_TEXTS, longer, key=itemgetter(1))
     return kept
 
 
@@ -248,7 +256,8 @@ def letters_meant(typed: str, keys: Sequence[KeyLetters], *, ignore_case: bool) 
     meant: list[dict[str, float]] = []
     for at, letter in enumerate(typed, start=len(keys) - len(typed)):
         shares: dict[str, float] = {}
-        for one, share in keys[at].items() if at >= 0 else [(letter, 1.0)]:
+        known = nlargest(MAX_LETTERS_MEANT, keys[at].items(), key=itemgetter(1)) if at >= 0 else ()
+        for one, share in known or [(letter, 1.0)]:
             cased = one.casefold() if ignore_case else one.upper() if letter.isupper() else one
             shares[cased] = shares.get(cased, 0.0) + share
         meant.append(shares)

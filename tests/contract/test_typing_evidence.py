@@ -1,5 +1,6 @@
 """Keys of /v1/autocomplete: letters, number pads and touches, alone and with errors, lists and users; bad input."""
 
+import json
 import math
 import re
 
@@ -204,3 +205,23 @@ def test_too_much_before_is_refused_with_limit_and_value(http):
     error = response.json()["error"]
     assert (response.status_code, error["param"]) == (400, "before"), error
     assert "tokens; at most" in error["message"]
+
+
+@pytest.mark.parametrize("model", ["mixture", "chars"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"keys": [{"\ud800": 0.5, "c": 0.5}, "a"]},
+        {"keys": [{"\U0001f642": 0.5, "c": 0.5}, "\u0301a"], "fuzzy": 1},
+        {"keys": ["ß\u0130", "ﬁǆ"], "casing": "ignore"},
+        {"before": "\ud800 a\n\ud83d"},
+        {"text_after": " \ud800 a\ud83d"},
+        {"text_after": "\x00\x1c \u2028", "before": "\x00\x1c\u2028"},
+        {"text_after": " a" * 5000},
+    ],
+)
+def test_odd_characters_are_answered(http, model, options):
+    for text in ("the ca", "the Ca", "ca"):
+        body = json.dumps({"text": text, "model": model, **options})  # lone surrogates as escapes
+        answer = http.post("/v1/autocomplete", content=body, headers={"content-type": "application/json"})
+        assert answer.status_code in {200, 400}, answer.text

@@ -3837,8 +3837,8 @@ export interface components {
              * Keys
              * @description What is known of each character of the word being typed, as many as `prefix` of the reply has: the probability of
              *     each letter that may be meant; or the letters of a key as a string, equally probable; or the place of a touch, its x
-             *     and y in key widths and heights from the upper left corner of `layout`. Letters are compared in the case of the
-             *     typed character. With keys, `fuzzy` corrects errors that no letter of a key explains.
+             *     and y in key widths and heights from the upper left corner of `layout`. Of each, the ten most probable letters
+             *     count, in the case of the typed character. With keys, `fuzzy` corrects errors that no letter of a key explains.
              * @default null
              */
             keys?: (string | {
