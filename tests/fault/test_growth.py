@@ -99,13 +99,18 @@ def lists(spelled, size):
     return made
 
 
+def items_of(schema):
+    """Schema of an array's entries; of an array of fixed length, of the first."""
+    return schema["items"] if "items" in schema else schema["prefixItems"][0]
+
+
 def forms(schema, size):
     """Values of a schema with about a size in bytes, by form."""
     match schema.get("type"):
         case "string" if "enum" not in schema:
             return strings(size)
         case "array":
-            return lists(json.dumps(sample(schema["items"])), size)
+            return lists(json.dumps(sample(items_of(schema))), size)
         case "object" if isinstance(schema.get("additionalProperties"), dict):
             value = sample(schema["additionalProperties"])
             return {"names": {f"w{i}": value for i in range(max(1, size // (len(json.dumps(value)) + 9)))}}
@@ -131,7 +136,7 @@ def sample(schema):
         case "string":
             return schema.get("enum", ["lenght"])[0]
         case "array":
-            return [sample(schema["items"])]
+            return [sample(one) for one in schema.get("prefixItems", [items_of(schema)])]
         case "object":
             names = schema.get("required") or list(schema.get("properties", {}))[:1]
             return {name: sample(schema["properties"][name]) for name in names}
@@ -154,7 +159,7 @@ def fields(name, schema, put, given):
         yield Field(name, one, put)
         if one.get("type") == "array":
             first = given[0] if isinstance(given, list) and given else None
-            yield from fields(f"{name}[]", one["items"], lambda value, put=put: put([value]), first)
+            yield from fields(f"{name}[]", items_of(one), lambda value, put=put: put([value]), first)
         for field, inner in one.get("properties", {}).items():
             if field in {"timeout_ms", "seed", "model"}:
                 continue
