@@ -59,9 +59,6 @@ class Blocked(NamedTuple):
 
 
 NOT_BLOCKED = Blocked()
-
-
-NOT_BLOCKED = Blocked()
 """Nothing."""
 
 
@@ -78,7 +75,7 @@ def lists_in(entries: Iterable[Any]) -> list[WordList]:
     return [one for one in entries if isinstance(one, WordList)]
 
 
-def is_blocked(text: str, blocked: "Blocked", phrases: PhraseAutomaton[str] | None) -> bool:
+def is_blocked(text: str, blocked: Blocked, phrases: PhraseAutomaton[str] | None) -> bool:
     """Return whether a completion has a control token, or a blocked word or phrase, with or without punctuation."""
     if not blocked and text.isascii() and "<" not in text:
         return False

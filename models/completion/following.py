@@ -86,7 +86,7 @@ def rescored_by_following(
     The others keep their probabilities: together, the weighed ones are as probable
     as before (Bayes' rule).
     """
-    typed = ranking.typed.prefix
+    typed, after = ranking.typed.prefix, after[:_MAX_CHARS]  # it may be megabytes
     kept = [
         one
         for one in ranking.completions

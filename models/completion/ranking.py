@@ -119,7 +119,7 @@ def _best_completions(
     completions: list[RankedCompletion],
     settings: RankingSettings,
     typed: PrefixSplit,
-    blocked: "Blocked",
+    blocked: Blocked,
     weight: float,
     live: float,
 ) -> Work[Any, list[RankedCompletion]]:
@@ -200,7 +200,7 @@ class _OfModel:
         self.members: Sequence[RankedCompletion] = ()
         self._searches: list[_PrefixSearch] = []
 
-    def find(self, first: int, blocked: "Blocked", limits: Limits) -> Work[Any, int]:
+    def find(self, first: int, blocked: Blocked, limits: Limits) -> Work[Any, int]:
         """Find completions; return how many of each length at most.
 
         Some are blocked, some merge after recasing. `first` is the first beginning
@@ -348,7 +348,7 @@ class _OfModel:
         if self._keys and own and typed.spelled not in {one.spelled for one in variants}:
             variants.append(typed_prefix)
         # half of the steps for a typed prefix that begins words; half of the rest by weight
-        lexicon = loaded.token_trie.lexicon
+        lexicon = None if settings.open_vocabulary else loaded.token_trie.lexicon
         begins = lexicon is None or lexicon.has_beginning(typed.prefix)
         kept = int(begins and not self._keys)
         spare = settings.max_steps // (1 + kept) if len(variants) > kept else 0
@@ -451,7 +451,7 @@ def _rank_before(
     contexts: tuple[list[PrefixSplit], list[NextTokenEntry]],
     user: UserModel | None,
     dictionary: Sequence[tuple[str, float] | WordList],
-    blocked: "Blocked",
+    blocked: Blocked,
     evidence: TypingEvidence,
 ) -> Work[Any, Ranking]:
     """Rank completions by the text before the caret; see `rank_completions`."""

@@ -1,4 +1,4 @@
-/* Completions in a text field of any page: grey text after the caret, and a list below it. */
+/* Completions in a text field: grey text after the caret, and a list below it. */
 
 const STYLES = `
 lm-layer { position: absolute; left: 0; top: 0; overflow: hidden; box-sizing: border-box; pointer-events: none;
@@ -13,7 +13,7 @@ lm-option[aria-selected=true] { color: var(--lm-background, Field); forced-color
 lm-status { position: fixed; top: 0; clip-path: inset(50%); }`;
 const COPIED = /^(color$|direction|font|letter|line-height|padding|tab|text-[ait]|unicode|word|zoom)/;
 
-/** Complete what is typed into a field; return a function that removes everything, with a function `refresh`. */
+/** Complete what is typed into a field; return a function that removes all, with a function `refresh`. */
 export function attachAutocomplete(field, options = {}) {
   const { model, user, key, eager, noRepeats, delay = 30, label = "Completions", onError = console.warn } = options;
   if (typeof field?.selectionStart !== "number")
@@ -28,10 +28,10 @@ export function attachAutocomplete(field, options = {}) {
   const layer = element("layer", { ariaHidden: true });
   const list = element("list", { id, role: "listbox", ariaLabel: label, popover: "manual" });
   const status = element("status", { role: "status" });
-  let [items, place, chosen] = [[], null, -1]; // completions shown, their place, and the selected one
-  let request = new AbortController(); // aborted when nothing is awaited
-  let hurried = null; // request whose first completion is accepted on arrival
-  let spaced = -1; // caret after a space that came with a completion
+  let [items, place, chosen] = [[], null, -1]; // shown, their place, the selected one
+  let request = new AbortController(); // aborted if none is awaited
+  let hurried = null; // request whose first one is accepted
+  let spaced = -1; // caret after a completion's space
 
   async function post(path, body, signal) {
     const headers = { "content-type": "application/json", ...(key && { authorization: `Bearer ${key}` }) };
@@ -43,7 +43,7 @@ export function attachAutocomplete(field, options = {}) {
     throw Object.assign(new Error(`status ${status}`), reply.error, { status });
   }
 
-  /** Request completions once typing pauses; abort the request for an older text. */
+  /** Request completions once typing pauses; abort an older request. */
   function refresh() {
     request.abort();
     request = new AbortController();
@@ -54,8 +54,9 @@ export function attachAutocomplete(field, options = {}) {
     if (signal.aborted) return;
     const asked = placeOf(field);
     if (!asked || !field.matches(":focus")) return close();
-    const around = { text: asked.line, before: asked.before, text_after: asked.rest.slice(0, 200) };
-    const body = { ...around, session: id, no_repeats: noRepeats, limit: 5, model, user, ...options.fields };
+    const { line: text, before, rest } = asked;
+    const own = { text, before, text_after: rest.slice(0, 200), session: id, no_repeats: noRepeats };
+    const body = { ...own, limit: 5, model, user, ...options.fields };
     try {
       const { completions } = await post("", body, signal);
       if (signal.aborted) return;
@@ -81,7 +82,7 @@ export function attachAutocomplete(field, options = {}) {
     draw(-1);
   }
 
-  /** Keep the completions that begin with the typed letters, until the reply arrives. */
+  /** Keep those that begin with the typed letters, until the reply arrives. */
   function follow({ isComposing }) {
     if (isComposing) return;
     const now = placeOf(field);
@@ -105,7 +106,7 @@ export function attachAutocomplete(field, options = {}) {
     placeList(boxOf(caret));
   }
 
-  /** Copy the field's text, invisible, into the layer over it. */
+  /** Copy the field's text into the layer over it. */
   function drawLayer() {
     const oneLine = field.nodeName === "INPUT" ? "white-space: pre; align-content: center" : "";
     layer.style.cssText = `width: ${field.clientWidth}px; height: ${field.clientHeight}px; ${oneLine}`;
@@ -114,11 +115,11 @@ export function attachAutocomplete(field, options = {}) {
     const [to, from] = [field, layer].map(boxOf);
     const scale = scaleOf(layer);
     move(layer, to.x - from.x + field.clientLeft * scale, to.y - from.y + field.clientTop * scale);
-    // the first zero-width space keeps the typed letters on their line
+    // the first zero-width space keeps letters on their line
     layer.replaceChildren(field.value.slice(0, place.caret), caret, "\u200b", place.rest, "\u200b");
     const { x } = boxOf(caret);
     caret.nextSibling.after(ghost);
-    if (boxOf(caret).x !== x) ghost.textContent = ""; // would cover letters, as in centred text
+    if (boxOf(caret).x !== x) ghost.textContent = ""; // would cover letters
     layer.scrollTo(field.scrollLeft, field.scrollTop);
   }
 
@@ -152,10 +153,10 @@ export function attachAutocomplete(field, options = {}) {
     const space = isWord && !/^\s/.test(rest) ? " " : "";
     close();
     field.setSelectionRange(suffix === null ? caret - typed.length : caret, caret);
-    document.execCommand("insertText", false, (suffix ?? text) + space); // the only way to preserve undo
+    document.execCommand("insertText", false, (suffix ?? text) + space); // preserves undo
     spaced = space ? field.selectionStart : -1;
     const accepted = { text, context: line.slice(0, line.length - typed.length) };
-    if (suffix === null && /^\S{1,64}$/u.test(typed)) accepted.typed = typed;
+    if (suffix === null && /^\S{1,64}$/.test(typed)) accepted.typed = typed;
     if (user && isWord) post(`/users/${encodeURIComponent(user)}/accepted`, accepted).catch(onError);
   }
 
@@ -175,7 +176,7 @@ export function attachAutocomplete(field, options = {}) {
     event.preventDefault();
   }
 
-  /** Replace the space after an accepted completion by punctuation that is typed next. */
+  /** Replace a completion's space by punctuation that is typed next. */
   function closeUp({ data }) {
     const caret = field.selectionStart;
     if (caret === spaced && /^[.,;:!?)\]}]$/.test(data)) field.setSelectionRange(caret - 1, caret);
@@ -210,13 +211,13 @@ export function attachAutocomplete(field, options = {}) {
   return Object.assign(detach, { refresh });
 }
 
-/** Return the line up to the caret and the text around it; null with a selection, or with the caret inside a word. */
+/** Return the line up to the caret and the text around it; null with a selection, or inside a word. */
 function placeOf({ value, selectionStart: caret, selectionEnd }) {
   const rest = value.slice(caret);
   if (caret !== selectionEnd || /^[\p{L}\p{N}\p{M}_]/u.test(rest)) return null;
   const start = value.lastIndexOf("\n", caret - 1) + 1;
-  const first = Math.max(start - (start % 1000) - 1000, 0); // seldom changes
-  return { line: value.slice(start, caret), before: value.slice(first, start), rest, caret };
+  const before = value.slice(Math.max(start - (start % 1000) - 1000, 0), start);
+  return { line: value.slice(start, caret), before, rest, caret };
 }
 
 const element = (name, properties) => Object.assign(document.createElement(`lm-${name}`), properties);
