@@ -112,15 +112,7 @@ function weighAnew() {
 }
 
 function show(order) {
-  const topOf = (item) => item.getBoundingClientRect().top;
-  const places = new Map([...ranking.children].map((item) => [item.dataset.index, topOf(item)]));
   fill(ranking, order.map(itemOf));
-  const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
-  for (const item of ranking.children) {
-    const moved = (places.get(item.dataset.index) ?? topOf(item)) - topOf(item);
-    const frames = [{ transform: `translateY(${moved}px)` }, { transform: "none" }];
-    if (moved && !still) item.animate(frames, { duration: 180, easing: "ease-out" });
-  }
   const sure = (last.confidences ?? []).map(({ text, confidence }) => {
     const css = { "--heat": (1 - confidence).toFixed(3) };
     return h("span", { class: "tok", title: percent(confidence), css }, `${text} `);
@@ -143,7 +135,7 @@ function itemOf(one, place) {
   const chips = [...computed, ...Object.entries(one.features)].filter(([, value]) => value !== undefined);
   return h(
     "li",
-    { class: "card", "data-index": String(one.index) },
+    { class: "card" },
     head,
     h("div", { class: "share", css: { "--share": one.posterior.toFixed(4) } }),
     tellFacts(

@@ -7,6 +7,7 @@ import { button, details, div, fill, h, keysOf } from "./dom.js";
 import { Editor } from "./editor.js";
 import { optionsOf } from "./fields.js";
 import { Heat } from "./heat.js";
+import { Keyboard } from "./keyboard.js";
 import { Latest } from "./live.js";
 import { TEXTS, WRITTEN } from "./samples.js";
 import { events, keep, kept, model } from "./state.js";
@@ -15,7 +16,7 @@ import { bars, nextTokens } from "./tokens.js";
 import { WordList } from "./word_list.js";
 
 const GROUPS = [
-  ["", ["limit", "max_words", "rank", "casing", "fuzzy", "min_probability"]],
+  ["", ["limit", "max_words", "rank", "casing", "fuzzy", "min_probability", "no_repeats"]],
   ["Your own words: a user's lines are learnt on Enter", ["user", "user_weight", "dictionary", "blocklist", "slots"]],
   ["Limits", ["max_steps", "open_vocabulary", "timeout_ms"]],
 ];
@@ -45,6 +46,7 @@ const kinds = new Map();
 let caret = -1;
 let completions = null;
 const list = new WordList(() => completions?.refresh());
+const keyboard = new Keyboard((letter) => editor.type(letter));
 let asked = { path: "/v1/autocomplete", fields: { text: typed() ?? "", ...options() } };
 
 /** Return the options of completions; the words of a stored list are among those of the dictionary. */
@@ -67,8 +69,9 @@ const tell = (error) => {
 /** Send a request for completions with the page's key, and show how long it took. */
 async function complete(url, { body, signal }) {
   const began = performance.now();
-  asked = { path: "/v1/autocomplete", fields: JSON.parse(body) };
-  const response = await send(url, { body, signal });
+  const fields = JSON.parse(body);
+  asked = { path: "/v1/autocomplete", fields: { ...fields, keys: keyboard.keysOf(fields.text) } };
+  const response = await send(url, { body: JSON.stringify(asked.fields), signal });
   const { unexplored_mass: mass } = await response.clone().json();
   const unseen = mass > 0.005 ? `, ${percent(mass)} unexplored` : "";
   status.completions.textContent = `completions ${milliseconds(performance.now() - began)}${unseen}`;
@@ -200,7 +203,7 @@ export function start(panel) {
     expected.list,
     details("settings", "Options", nextForm.element, copyButtons(() => expected.asked)),
   );
-  fill(panel, div("columns", h("div", {}, writing, foot, settings, list.element), side));
+  fill(panel, div("columns", h("div", {}, writing, foot, keyboard.element, settings, list.element), side));
   completions = attachAutocomplete(editor.area, {
     delay: 0,
     eager: true,

@@ -299,3 +299,22 @@ def test_a_completion_taken_with_enter_teaches_nothing_yet(page):
     with page.expect_response("**/accepted"):
         page.keyboard.press("Enter")
     assert taught == [{"text": "return the number"}]
+
+
+def test_touches_beside_the_letters_are_evidence_of_those_meant(page):
+    """Each touch is nearer to another letter, whose key is next to the one meant."""
+    write(page, "return the ")
+    page.get_by_text("Touch keyboard", exact=True).click()
+    keys = page.get_by_role("img", name="Keyboard")
+    box = keys.bounding_box()
+    with page.expect_request(lambda request: '"keys"' in (request.post_data or "")) as sent:
+        for x, y in ((5.7, 2.1), (6.4, 1.05), (7.2, 2.4)):  # beside n, u, m
+            page.mouse.click(box["x"] + x / 10 * box["width"], box["y"] + y / 3 * box["height"])
+    expect(editor(page)).to_have_value("return the bjm")
+    expect(words(page).first).to_have_text("number")
+    assert len(sent.value.post_data_json["keys"]) <= 3
+    page.keyboard.press("Backspace")
+    page.keyboard.type("x")
+    with page.expect_request("**/v1/autocomplete") as sent:
+        page.keyboard.type("y")
+    assert "keys" not in sent.value.post_data_json
