@@ -38,7 +38,6 @@ from training.evaluation.breakdown import (
     evaluation_details,
 )
 from training.evaluation.evaluate import Context, score_corpus, summarise_scores
-from training.misspellings import find_misspellings
 from training.mixture import (
     continue_ngrams,
     network_recipes,
@@ -293,7 +292,7 @@ def _prepare(
         words = count_words(shared, texts.train.sentences, progress)
         if trains and all(lexica):
             lexica.append(learn_lexicon(words))
-        shared.misspellings = find_misspellings(words, [one.misspellings for one in lent])
+        shared.misspellings = recipe.tokenizer.misspellings(words, [one.misspellings for one in lent])
         shared.lexicon = tuple(dict.fromkeys(chain.from_iterable(lexica))) if all(lexica) else ()
     shared.slots = slots
     encoded = encode_texts(shared, texts, progress=progress)

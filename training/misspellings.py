@@ -3,12 +3,13 @@
 A form is one if it has one typing error of a far more frequent word, and letters
 around the error that stand together in no other word, unless it is an exchange of
 two letters. So wrods of words, but not horse of house. The beginning of a longer
-word that occurs several times is none.
+word that occurs several times is none. Where there is a dictionary, its words are
+none, and a rare form that it lacks stands for a far more frequent word that it has.
 """
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from models.misspellings import Misspellings, is_exchange, is_mistyped
@@ -27,7 +28,11 @@ _MIN_COUNT = 5
 """Minimum count of the words whose letters are compared."""
 
 
-def find_misspellings(counts: Mapping[str, int], known: Sequence[Misspellings] = ()) -> Misspellings:
+def find_misspellings(
+    counts: Mapping[str, int],
+    known: Sequence[Misspellings] = (),
+    is_right: Callable[[str], bool] | None = None,
+) -> Misspellings:
     """Return the misspellings of a text, the most frequent first.
 
     Only words of letters in a script with capitals are compared: in others, an edit
@@ -37,6 +42,7 @@ def find_misspellings(counts: Mapping[str, int], known: Sequence[Misspellings] =
         counts: count of each word in each case.
         known: misspellings of other texts, which remain unless they are frequent
             here.
+        is_right: returns whether a dictionary has a word; None without a dictionary.
     """
     folded = _fold(counts)
     near = defaultdict[str, list[str]](list)
@@ -54,6 +60,13 @@ def find_misspellings(counts: Mapping[str, int], known: Sequence[Misspellings] =
         others = {word for key in _shortened(form) for word in near.get(key, ())}
         meant = [word for word in others if folded[word] >= _MIN_RATIO * count and is_mistyped(form, word)]
         meant.sort(key=lambda word: (-folded[word], word))
+        if meant and is_right is not None:
+            if _has(is_right, form):
+                continue
+            right = next((word for word in meant if _has(is_right, word)), "")
+            if right and count < _MIN_COUNT:  # what is repeated may be dialect
+                words[form] = right
+                continue
         after = bisect_right(stems, form)
         begins = after < len(stems) and stems[after].startswith(form)  # as shoe begins shoes
         own = count >= _MIN_COUNT  # its letters are among those that are compared
@@ -64,6 +77,11 @@ def find_misspellings(counts: Mapping[str, int], known: Sequence[Misspellings] =
         elif len(form) >= _MIN_DOUBTFUL_LETTERS and meant:
             doubtful[form] = meant
     return Misspellings(words, {form: meant for form, meant in doubtful.items() if form not in words})
+
+
+def _has(is_right: Callable[[str], bool], word: str) -> bool:
+    """Return whether a dictionary has a word in lower case, also as a name or abbreviation."""
+    return any(map(is_right, (word, word.capitalize(), word.upper())))
 
 
 def _fold(counts: Mapping[str, int]) -> Counter[str]:

@@ -6,15 +6,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
+from pathlib import Path
 from typing import Literal, TypeVar
 
 import numpy as np
 import sentencepiece
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from models.errors import InputError
+from models.checking.lexicon import HunspellDictionary
+from models.errors import FormatError, InputError
 from models.kernels.threads import THREADS, run_parts
 from models.language_model import CONTROL_TOKENS, UNK, Vocabulary
+from models.misspellings import Misspellings
 from models.normaliser import Normaliser
 from models.slots import CLASS_NAME, MemberMatcher, Slots, class_mark, word_spans
 from models.tokenizers import CharacterTokenizer, PieceTokenizer, Tokenizer, WordTokenizer
@@ -64,6 +67,8 @@ class TokenizerSettings(BaseModel):
         byte_fallback: encode characters outside the vocabulary as bytes, so no text is lost (pieces only).
         slots: for each class, the path of a file of its members, one per line; the mark of the class, such as `$city`,
             replaces them in the text. Empty if the text already contains the marks (words and pieces only).
+        dictionary: path of a Hunspell dictionary of the text's language, FILE.dic, or empty: rare words that it lacks,
+            one typing error from a frequent one that it has, are not offered; its words are.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -79,6 +84,7 @@ class TokenizerSettings(BaseModel):
     normalization: Literal["identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf"] = "identity"
     byte_fallback: bool = True
     slots: dict[str, str] = {}
+    dictionary: str = ""
 
     @field_validator("slots")
     @classmethod
@@ -101,6 +107,18 @@ class TokenizerSettings(BaseModel):
         marks = "|".join(re.escape(class_mark(name)) for name in sorted(self.slots))
         _, flags, rest = _FLAGS.split(self.pattern, maxsplit=1)
         return rf"{flags}(?:{marks})\b|{rest}"
+
+    def misspellings(self, counts: Mapping[str, int], known: Sequence[Misspellings] = ()) -> Misspellings:
+        """Find the misspellings among words, as `find_misspellings`.
+
+        Raises:
+            InputError: the dictionary cannot be read, or the extra `dictionary` is not installed.
+        """
+        try:
+            right = HunspellDictionary(Path(self.dictionary)) if self.dictionary else None
+        except FormatError as error:
+            raise InputError(f"tokenizer.dictionary: {error}", param="tokenizer.dictionary") from error
+        return find_misspellings(counts, known, None if right is None else right.__contains__)
 
     def word_splitter(self) -> WordSplitter:
         """Create a splitter of texts into the tokenizer's words."""
@@ -143,7 +161,7 @@ def learn_tokenizer(
                 "neither the mark nor enough members of the list",
                 param=f"tokenizer.slots.{name}",
             )
-        learnt.misspellings = find_misspellings(_inner_words(learnt, words))
+        learnt.misspellings = settings.misspellings(_inner_words(learnt, words))
         return learnt
     if settings.kind == "char":
         counts = _count_tokens(settings, sentences, progress)
@@ -154,7 +172,7 @@ def learn_tokenizer(
         tokenizer = _learn_pieces(settings, sentences, progress)
     words = count_words(tokenizer, sentences, progress)
     tokenizer.lexicon = learn_lexicon(words)
-    tokenizer.misspellings = find_misspellings(words)
+    tokenizer.misspellings = settings.misspellings(words)
     return tokenizer
 
 

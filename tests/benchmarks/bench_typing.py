@@ -9,7 +9,10 @@ lines in their context:
   nearest letters. `keys` has the touches, `fuzzy` only the text; the baseline is the most frequent word with the fewest
   edits. A number pad has three or four letters a key.
 - one typing error within a word of at least five letters: the word is among the first five.
-- text after the caret: keys saved if a word is taken as soon as it is among the first one or three.
+- text after the caret: keys saved if a word is taken as soon as it is among the first one or three. The same if no
+  completion of a word is shown twice.
+- misspellings: of the first five completions of each beginning, the share of forms that only made errors have put into
+  the training text, one word in a hundred, with and without what training has found to be misspelt.
 
 Times are those of a keystroke in one process, with the context's reading cached as in the service.
 """
@@ -19,6 +22,7 @@ import dataclasses
 import random
 import time
 from collections import Counter, defaultdict
+from functools import partial
 
 import numpy as np
 from bench_completion import lines_of, trained
@@ -27,14 +31,18 @@ from rapidfuzz.distance import OSA
 from rapidfuzz.process import cdist
 
 from models.calls import run_to_completion
+from models.completion.history import CompletionHistory
 from models.completion.keys import key_centres, letters_of_touch
 from models.completion.ranked import NO_EVIDENCE, RankingSettings, TypingEvidence
 from models.completion.ranking import rank_completions
+from models.misspellings import Misspellings
 from models.prefix_cache import NextTokenCache
 from models.scoring.model_weights import WeightedModel
 from models.text_model import Limits, TextModel
+from models.words import word_pattern
 
 NOISE = 0.35
+SHARE_MISTYPED = 0.01
 PAD = ("abc", "def", "ghi", "jkl", "mno", "pqrs", "tuv", "wxyz")
 LIMITS = Limits(max_texts=1, max_tokens_per_sequence=1 << 20, max_new_tokens=1)
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -47,15 +55,10 @@ class Typist:
         self._models = [WeightedModel(loaded)]
         self.times_s = defaultdict(list)
 
-    def complete(self, kind, context, typed, evidence=NO_EVIDENCE, **settings):
+    def complete(self, kind, context, typed, evidence=NO_EVIDENCE, shown=None, limit=5, **settings):
         text = f"{context} {typed}" if context else typed
-        work = rank_completions(
-            self._models,
-            text,
-            RankingSettings(limit=5, **settings),
-            LIMITS,
-            evidence=evidence,
-        )
+        settings = RankingSettings(limit=limit, **settings)
+        work = rank_completions(self._models, text, settings, LIMITS, evidence=evidence, shown=shown)
         begun_s = time.perf_counter()
         found = run_to_completion(work).completions
         self.times_s[kind].append(time.perf_counter() - begun_s)
@@ -118,35 +121,61 @@ def report_errors(typist, places, rng):
     print(f"  one typing error, word among five: {hits} of {len(long)}", flush=True)
 
 
-def keys_needed(typist, kind, context, word, shown, evidence):
-    """Return the keys to write a word, which is taken as soon as it is shown."""
+def keys_needed(typist, kind, context, word, shown, evidence=NO_EVIDENCE, history=None):
+    """Return the keys to write a word, which is taken as soon as it is shown; with a history nothing is shown twice."""
     for size in range(len(word)):
-        if word in typist.complete(kind, context, word[:size], evidence)[:shown]:
+        found = typist.complete(kind, context, word[:size], evidence, history, limit=max(shown, 3))[:shown]
+        if word in found:
             return size + 1
+        if history is not None:
+            history.add(f"{context} {word[:size]}", len(context) + 1, found)
     return len(word) + 1
 
 
-def report_both_sides(typist, places):
+def report_keys_saved(typist, places):
     keys = sum(len(word) + 1 for _, word, _ in places)
     for shown in (1, 3):
-        saved = []
-        for kind in ("before the caret", "both sides"):
-            pressed = sum(
-                keys_needed(
-                    typist,
-                    kind,
-                    context,
-                    word,
-                    shown,
-                    TypingEvidence(after=f" {rest}" if kind == "both sides" else ""),
-                )
-                for context, word, rest in places
-            )
-            saved.append(100 * (1 - pressed / keys))
+        pressed = Counter()
+        for context, word, rest in places:
+            needed = partial(keys_needed, typist, context=context, word=word, shown=shown)
+            pressed["before the caret"] += needed("before the caret")
+            pressed["with both sides"] += needed("both sides", evidence=TypingEvidence(after=f" {rest}"))
+            pressed["nothing shown twice"] += needed("before the caret", history=CompletionHistory())
+        told = [f"{100 * (1 - number / keys):.2f} % {name}" for name, number in pressed.items()]
+        print(f"  keys saved, {shown} shown: {', '.join(told)}", flush=True)
+
+
+def spoiled(lines, rng):
+    """Yield lines with a typing error in one of a hundred words of four letters or more."""
+    for line in lines:
+        words = line.split()
+        for at in np.flatnonzero(rng.random(len(words)) < SHARE_MISTYPED):
+            if len(words[at]) >= 4 and words[at].isalpha():
+                words[at] = mistyped(words[at], rng)
+        yield " ".join(words)
+
+
+def report_misspellings(kind, lines, places, rng):
+    """Train on a text with typing errors, and print how many of the completions are such."""
+    train = list(spoiled(lines, rng))
+    right = {word.lower() for line in lines for word in word_pattern().findall(line)}
+    tokenizer, model = trained(kind, train)
+    found = tokenizer.misspellings
+    for name, misspellings in (("all forms", Misspellings()), ("without misspellings", found)):
+        tokenizer.misspellings = misspellings
+        typist = Typist(TextModel(f"{kind}@1", model, tokenizer, next_token_cache=NextTokenCache(64 << 20)))
+        offered = [
+            text
+            for context, word, _ in places
+            for size in range(1, len(word))
+            for text in typist.complete("", context, word[:size])
+        ]
+        wrong = sum(text.isalpha() and text.lower() not in right for text in offered)
         print(
-            f"  keys saved, {shown} shown: {saved[0]:.2f} % before the caret, {saved[1]:.2f} % with both sides",
-            flush=True,
+            f"  {100 * wrong / len(offered):.2f} % of {len(offered)} completions misspelt, {name}", flush=True
         )
+    hidden = [form for form in found.words if form in right]
+    print(f"  {len(found.words)} forms hidden, of which {len(hidden)} are words of the text", flush=True)
 
 
 def main():
@@ -179,13 +208,14 @@ def main():
         report_touches(typist, places, counts, rng)
         report_errors(typist, places, rng)
         inner = [one for one in places if one[0] and len(one[2].split()) >= 3][: options.words // 4]
-        report_both_sides(typist, inner)
+        report_keys_saved(typist, inner)
         for name, times_s in typist.times_s.items():
             p50, p99 = (1e3 * np.percentile(times_s, q) for q in (50, 99))
             print(
                 f"  a keystroke, {name:16} p50 {p50:6.2f} ms   p99 {p99:6.2f} ms",
                 flush=True,
             )
+        report_misspellings(kind, train, places[: options.words // 2], rng)
 
 
 if __name__ == "__main__":

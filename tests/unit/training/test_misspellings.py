@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 
+from models.errors import InputError
 from models.misspellings import Misspellings, is_mistyped
 from training.misspellings import find_misspellings
 from training.tokenizer import TokenizerSettings, learn_tokenizer
@@ -181,3 +182,35 @@ def test_tokenizers_learn_them_with_the_words(settings):
         "helidoesk": "heliodesk",
         "helioesk": "heliodesk",
     }
+
+
+def test_a_dictionary_tells_words_from_misspellings():
+    """Without it, hause and oder would be some, and printr would be none, as it begins printrs."""
+    counts = FREQUENT | {"hause": 1, "printr": 4, "printrs": 5, "ordre": 5, "oder": 1, "hosue": 1}
+    right = {"order", "House", "printer", "oder", "hause"}
+    found = find_misspellings(counts, is_right=right.__contains__)
+    assert (found.words, found.doubtful) == ({"printr": "printer", "hosue": "house", "ordre": "order"}, {})
+    alone = find_misspellings(counts)
+    assert alone.words.keys() == {"hause", "oder", "hosue", "ordre"}
+
+
+def test_training_reads_a_hunspell_dictionary(tmp_path):
+    (tmp_path / "en.aff").write_text("SET UTF-8\nSFX S Y 1\nSFX S 0 s .\n")
+    (tmp_path / "en.dic").write_text("2\nhouse/S\nhorse/S\n")
+    lines = ["the houses"] * 3000 + ["the hourses", "the horses"]
+    settings = TokenizerSettings(dictionary=str(tmp_path / "en.dic"))
+    assert learn_tokenizer(settings, lines).misspellings.words == {"hourses": "houses"}
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("nosuch.dic", "nosuch.dic: cannot be read: No such file or directory"),
+        ("bad.dic", "bad.dic: line 1: "),
+    ],
+)
+def test_a_dictionary_that_cannot_be_read_is_an_error_of_its_key(tmp_path, name, problem):
+    (tmp_path / "bad.aff").write_text("SET UTF-8\n")
+    (tmp_path / "bad.dic").write_text("house\n")
+    with pytest.raises(InputError, match=rf"^tokenizer\.dictionary: .*{problem}"):
+        learn_tokenizer(TokenizerSettings(dictionary=str(tmp_path / name)), ["a b"] * 9)
