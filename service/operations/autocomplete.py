@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 from operator import attrgetter, itemgetter
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, Tag
 from typing_extensions import override
 
 from models.calls import Work
@@ -32,7 +32,7 @@ from service.hosting.loaded_model import LoadedModel
 from service.operations.operation import Call, Cost, ModelsOperation, ModelsRequest
 from service.schemas import with_examples
 from service.schemas.suggestions import AutocompleteReply, CompletionCandidate
-from service.schemas.wire import WireModel, shared_names
+from service.schemas.wire import WireModel, by_type, shared_names
 from service.schemas.word_lists import BlockedEntry, DictionaryEntry, WeightedEntry
 
 NAME_PATTERN = r"^[A-Za-z0-9_@:+=-][A-Za-z0-9._@:+=-]{0,127}$"
@@ -77,13 +77,19 @@ _ERRORS = "probabilities of typing errors"
 _CACHED_BODY_BYTES = 4096
 """Maximum body size in bytes for which cached predictions are looked up."""
 
-_Key: TypeAlias = (
-    Annotated[str, Field(min_length=1, max_length=MAX_KEY_LETTERS)]
-    | Annotated[
-        dict[Letter, Annotated[float, Field(gt=0, le=1)]], Field(min_length=1, max_length=MAX_KEY_LETTERS)
-    ]
-    | tuple[Coordinate, Coordinate]
-)
+_Letters = Annotated[str, Field(min_length=1, max_length=MAX_KEY_LETTERS)]
+_Probabilities = Annotated[
+    dict[Letter, Annotated[float, Field(gt=0, le=1)]], Field(min_length=1, max_length=MAX_KEY_LETTERS)
+]
+_Key: TypeAlias = Annotated[
+    Annotated[_Letters, Tag("<letters>")]
+    | Annotated[_Probabilities, Tag("<probabilities>")]
+    | Annotated[tuple[Coordinate, Coordinate], Tag("<place>")],
+    by_type(
+        "input should be letters, an object of probabilities by letter, or a place [x, y]",
+        {str: "<letters>", dict: "<probabilities>", list: "<place>", tuple: "<place>"},
+    ),
+]
 """What is known of a typed character."""
 
 

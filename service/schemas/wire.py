@@ -105,7 +105,6 @@ NumChoices = Annotated[int, between(1, decoding.MAX_CHOICES)]
 NumBeams = Annotated[int, between(1, decoding.MAX_BEAMS)]
 Seed = Annotated[int, between(0, 2**64 - 1)]
 StopText = Annotated[str, schema_only(minLength=1, maxLength=decoding.MAX_STOP_LENGTH)]
-Stops = StopText | Annotated[list[StopText], schema_only(maxItems=decoding.MAX_STOPS)]
 
 Weight = Annotated[float, between(-MAX_WEIGHT, MAX_WEIGHT)]
 LengthExponent = Annotated[float, between(0, MAX_LENGTH_EXPONENT)]
@@ -165,6 +164,11 @@ def by_type(message: str, tags: Mapping[type, str]) -> Discriminator:
     return Discriminator(lambda value: tags.get(type(value)), "by_type", message)
 
 
+Stops = Annotated[
+    Annotated[StopText, Tag("<text>")]
+    | Annotated[list[StopText], schema_only(maxItems=decoding.MAX_STOPS), Tag("<list>")],
+    by_type("input should be a string or a list of strings", {str: "<text>", list: "<list>"}),
+]
 Members = Annotated[
     Annotated[list[str], Tag("<list>")] | Annotated[dict[str, float], Tag("<object>")],
     by_type(
@@ -378,12 +382,12 @@ def invalid_input(error: ValidationError) -> InputError:
 
 
 def _path(location: tuple[int | str, ...]) -> str:
-    """Format `("lists", 3, "id")` as `lists[3].id`, without names of alternatives (`<…`)."""
+    """Format `("lists", 3, "id")` as `lists[3].id`, without names of alternatives (`<…`) and marks of keys."""
     path = ""
     for key in location:
         if isinstance(key, int):
             path += f"[{key}]"
-        elif not key.startswith("<"):
+        elif not key.startswith(("<", "[")):
             path += f".{key}" if path else key
     return path
 
@@ -400,8 +404,9 @@ def _truncate(value: Any) -> Any:
 
 
 def _constraint_text(message: str) -> str:
-    # pydantic's words about a list's length
+    # pydantic's words about a list's length, and Python's names of JSON's kinds
     message = message.replace(" after validation", "")
+    message = message.replace("Tuple ", "List ").replace("Dictionary ", "Object ")
     return message[:1].lower() + message[1:]
 
 

@@ -20,6 +20,7 @@ from service.operations.languagetool import LanguageToolRequest
 from service.operations.next_token import NextTokenRequest
 from service.operations.rerank_request import RerankRequest, RerankSettings
 from service.operations.score import ScoreLine, ScoreRequest
+from service.routes import operations  # noqa: F401 - all models of requests
 from service.schemas import wire
 from service.schemas.models import _figures
 from service.schemas.wire import check_json_size, parse_form, parse_json, parse_lines
@@ -180,3 +181,56 @@ def test_other_threads_run_while_a_long_body_is_validated():
     kinds = {one["type"] for one in containers}
     assert len(containers) > 20
     assert kinds <= {"function-after", "int", "float"}
+
+
+def unions_in(schema):
+    """Yield unions without a rule that chooses one alternative, in pydantic's schema of a model."""
+    if isinstance(schema, dict):
+        if schema.get("type") == "union":
+            yield schema
+        for name, part in schema.items():
+            if name not in {"metadata", "serialization"}:
+                yield from unions_in(part)
+    elif isinstance(schema, list | tuple):
+        for part in schema:
+            yield from unions_in(part)
+
+
+def bodies(kind=wire.WireModel):
+    """Yield models of requests and of their lines."""
+    for one in kind.__subclasses__():
+        if one.__name__.endswith(("Request", "Line", "In")):
+            yield one
+        yield from bodies(one)
+
+
+@pytest.mark.parametrize("body", sorted({*bodies()}, key=str), ids=lambda one: one.__name__)
+def test_errors_concern_one_alternative_of_each_field(body):
+    """Without a rule, an error names an alternative as if it were a field: stop.str."""
+    assert not [*unions_in(body.__pydantic_core_schema__)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value", "message"),
+    [
+        (AutocompleteRequest, "keys", [5], "keys[0] is 5: input should be letters, an object of pr"),
+        (
+            AutocompleteRequest,
+            "keys",
+            ["h", [1e308, 1]],
+            "keys[1][0] is 1e+308: input should be less than or",
+        ),
+        (AutocompleteRequest, "keys", [[1, 2, 3]], "keys[0] is [1, 2, 3]: list should have at most 2 items"),
+        (AutocompleteRequest, "keys", [{}], "keys[0] is {}: object should have at least 1 item"),
+        (AutocompleteRequest, "keys", [{"h": 2}], "keys[0].h is 2: input should be less than or equal to 1"),
+        (AutocompleteRequest, "keys", [{"ab": 1}], "keys[0].ab is 'ab': string should have at most 1 char"),
+        (GenerateRequest, "stop", 5, "stop is 5: input should be a string or a list of strings"),
+        (CompletionRequest, "stop", ["a", 5], "stop[1] is 5: input should be a valid string"),
+    ],
+)
+def test_errors_of_a_value_of_several_kinds(kind, field, value, message):
+    body = {"text": "h"} if kind is AutocompleteRequest else {"prompt": "h"}
+    with pytest.raises(InputError) as caught:
+        parse_json(kind, json.dumps(body | {field: value}).encode())
+    assert str(caught.value).startswith(message)
+    assert caught.value.param == message.partition(" is ")[0]
