@@ -4295,7 +4295,7 @@ export interface components {
              * @description One or several stop strings, up to 32; a choice ends before the first that occurs.
              * @default null
              */
-            stop?: string | string[] | null;
+            stop?: (string | string[]) | null;
             /**
              * Stream
              * @description True to send tokens as server-sent events.
