@@ -292,7 +292,7 @@ def _prepare(
         words = count_words(shared, texts.train.sentences, progress)
         if trains and all(lexica):
             lexica.append(learn_lexicon(words))
-        shared.misspellings = recipe.tokenizer.misspellings(words, [one.misspellings for one in lent])
+        shared.misspellings = recipe.tokenizer.misspelling_finder()(words, [one.misspellings for one in lent])
         shared.lexicon = tuple(dict.fromkeys(chain.from_iterable(lexica))) if all(lexica) else ()
     shared.slots = slots
     encoded = encode_texts(shared, texts, progress=progress)

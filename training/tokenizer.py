@@ -108,17 +108,19 @@ class TokenizerSettings(BaseModel):
         _, flags, rest = _FLAGS.split(self.pattern, maxsplit=1)
         return rf"{flags}(?:{marks})\b|{rest}"
 
-    def misspellings(self, counts: Mapping[str, int], known: Sequence[Misspellings] = ()) -> Misspellings:
-        """Find the misspellings among words, as `find_misspellings`.
+    def misspelling_finder(self) -> Callable[..., Misspellings]:
+        """Return `find_misspellings` with the dictionary, if any.
 
         Raises:
             InputError: the dictionary cannot be read, or the extra `dictionary` is not installed.
         """
+        if not self.dictionary:
+            return find_misspellings
         try:
-            right = HunspellDictionary(Path(self.dictionary)) if self.dictionary else None
+            dictionary = HunspellDictionary(Path(self.dictionary))
         except FormatError as error:
             raise InputError(f"tokenizer.dictionary: {error}", param="tokenizer.dictionary") from error
-        return find_misspellings(counts, known, None if right is None else right.__contains__)
+        return partial(find_misspellings, is_right=dictionary.__contains__)
 
     def word_splitter(self) -> WordSplitter:
         """Create a splitter of texts into the tokenizer's words."""
@@ -146,8 +148,9 @@ def learn_tokenizer(
     The vocabulary of words or characters begins with the `known` ones.
 
     Raises:
-        InputError: too little text for the settings; the message names the limit.
+        InputError: too little text for the settings; the message names the limit. Or the dictionary cannot be read.
     """
+    find = settings.misspelling_finder()  # an error before the text is counted
     if settings.kind == "word":
         words = _count_tokens(settings, sentences, progress)
         if settings.marked_unknown == "unknown":
@@ -161,7 +164,7 @@ def learn_tokenizer(
                 "neither the mark nor enough members of the list",
                 param=f"tokenizer.slots.{name}",
             )
-        learnt.misspellings = settings.misspellings(_inner_words(learnt, words))
+        learnt.misspellings = find(_inner_words(learnt, words))
         return learnt
     if settings.kind == "char":
         counts = _count_tokens(settings, sentences, progress)
@@ -172,7 +175,7 @@ def learn_tokenizer(
         tokenizer = _learn_pieces(settings, sentences, progress)
     words = count_words(tokenizer, sentences, progress)
     tokenizer.lexicon = learn_lexicon(words)
-    tokenizer.misspellings = settings.misspellings(words)
+    tokenizer.misspellings = find(words)
     return tokenizer
 
 

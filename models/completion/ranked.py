@@ -41,10 +41,6 @@ NO_EVIDENCE = TypingEvidence()
 """The line up to the caret is all that is known."""
 
 
-NO_EVIDENCE = TypingEvidence()
-"""The line up to the caret is all that is known."""
-
-
 @dataclass(frozen=True, slots=True)
 class RankingSettings(CompletionSettings):
     """Limits and order of ranked completions.

@@ -382,12 +382,12 @@ def invalid_input(error: ValidationError) -> InputError:
 
 
 def _path(location: tuple[int | str, ...]) -> str:
-    """Format `("lists", 3, "id")` as `lists[3].id`, without names of alternatives (`<…`) and marks of keys."""
+    """Format `("lists", 3, "id")` as `lists[3].id`, without names of alternatives (`<…`) and marks of names."""
     path = ""
     for key in location:
         if isinstance(key, int):
             path += f"[{key}]"
-        elif not key.startswith(("<", "[")):
+        elif not key.startswith("<") and key != "[key]":
             path += f".{key}" if path else key
     return path
 
@@ -405,9 +405,9 @@ def _truncate(value: Any) -> Any:
 
 def _constraint_text(message: str) -> str:
     # pydantic's words about a list's length, and Python's names of JSON's kinds
-    message = message.replace(" after validation", "")
-    message = message.replace("Tuple ", "List ").replace("Dictionary ", "Object ")
-    return message[:1].lower() + message[1:]
+    first, space, rest = message.replace(" after validation", "").partition(" ")
+    first = {"Tuple": "list", "Dictionary": "object"}.get(first, first)
+    return f"{first[:1].lower()}{first[1:]}{space}{rest}"
 
 
 def _context_tag(value: Any) -> str | None:

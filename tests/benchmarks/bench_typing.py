@@ -2,7 +2,7 @@
 
     GRAMOPHONE_DATA=… python tests/benchmarks/bench_typing.py [--words 2000] [--kinds word,unigram]
 
-N-gram models of order 4 of the novels (without the public data: of Python's documentation) complete words of held-out
+N-gram models of order 5 of the novels (without the public data: of Python's documentation) complete words of held-out
 lines in their context:
 
 - touches: normal noise of 0.35 key widths and heights around the middle of each key of QWERTY; the typed text has the
@@ -11,6 +11,8 @@ lines in their context:
 - one typing error within a word of at least five letters: the word is among the first five.
 - text after the caret: keys saved if a word is taken as soon as it is among the first one or three. The same if no
   completion of a word is shown twice.
+- lines before: the same for the first three words of lines, with a cache that has read the 60 lines before: one of
+  decaying counts or, with --mixture, that of a published model, such as one of `gramophone train cpu-30min`.
 - misspellings: of the first five completions of each beginning, the share of forms that only made errors have put into
   the training text, one word in a hundred, with and without what training has found to be misspelt.
 
@@ -23,6 +25,7 @@ import random
 import time
 from collections import Counter, defaultdict
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 from bench_completion import lines_of, trained
@@ -30,6 +33,8 @@ from preparation import data_folder
 from rapidfuzz.distance import OSA
 from rapidfuzz.process import cdist
 
+from models.cache.config import CacheConfig
+from models.cache.model import CacheModel
 from models.calls import run_to_completion
 from models.completion.history import CompletionHistory
 from models.completion.keys import key_centres, letters_of_touch
@@ -40,9 +45,12 @@ from models.prefix_cache import NextTokenCache
 from models.scoring.model_weights import WeightedModel
 from models.text_model import Limits, TextModel
 from models.words import word_pattern
+from service.local.ask import load_published
 
 NOISE = 0.35
 SHARE_MISTYPED = 0.01
+LINES_BEFORE = 60
+COUNTS = CacheConfig(kind="unigram", window=10_000, half_life=300.0, weight=0.1, prior=10.0)
 PAD = ("abc", "def", "ghi", "jkl", "mno", "pqrs", "tuv", "wxyz")
 LIMITS = Limits(max_texts=1, max_tokens_per_sequence=1 << 20, max_new_tokens=1)
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -145,6 +153,26 @@ def report_keys_saved(typist, places):
         print(f"  keys saved, {shown} shown: {', '.join(told)}", flush=True)
 
 
+def report_lines_before(loaded, lines):
+    """Print the keys saved in the first words of lines by a model that reads the lines before them."""
+    typist = Typist(dataclasses.replace(loaded, next_token_cache=NextTokenCache(256 << 20)))
+    numbers = random.Random(1).sample(range(LINES_BEFORE, len(lines)), min(100, len(lines) // 2))
+    evidence = {at: TypingEvidence(before="\n".join(lines[at - LINES_BEFORE : at])) for at in numbers}
+    places = [(at, lines[at].split()[:3], number) for at in numbers for number in range(3)]
+    places = [
+        (at, words, number) for at, words, number in places if number < len(words) and words[number].isalpha()
+    ]
+    keys = sum(len(words[number]) + 1 for _, words, number in places)
+    for shown in (1, 3):
+        pressed = Counter()
+        for at, words, number in places:
+            needed = partial(keys_needed, typist, "", " ".join(words[:number]), words[number], shown)
+            pressed["the line alone"] += needed()
+            pressed["lines before"] += needed(evidence[at])
+        told = [f"{100 * (1 - number / keys):.2f} % {name}" for name, number in pressed.items()]
+        print(f"  keys saved in first words, {shown} shown: {', '.join(told)}", flush=True)
+
+
 def spoiled(lines, rng):
     """Yield lines with a typing error in one of a hundred words of four letters or more."""
     for line in lines:
@@ -185,9 +213,16 @@ def main():
     )
     parser.add_argument("--words", type=int, default=2000, help="words typed with touches")
     parser.add_argument("--kinds", default="word,unigram", help="tokens of the models")
+    parser.add_argument(
+        "--mixture", help="REGISTRY:MODEL of a published mixture with a cache, for lines before alone"
+    )
     options = parser.parse_args()
     data = data_folder()
     train, test = (lines_of(data, split) for split in ("train", "test"))
+    if options.mixture:
+        registry, _, model = options.mixture.rpartition(":")
+        report_lines_before(load_published(Path(registry), model, "cpu", "auto"), test)
+        return
     counts = Counter(word for line in train for word in line.split() if word.isalpha())
     places = [
         (" ".join(words[:number]), word, " ".join(words[number + 1 :]))
@@ -215,6 +250,8 @@ def main():
                 f"  a keystroke, {name:16} p50 {p50:6.2f} ms   p99 {p99:6.2f} ms",
                 flush=True,
             )
+        cached = TextModel(f"{kind}@1", CacheModel(model, COUNTS), tokenizer)
+        report_lines_before(cached, test)
         report_misspellings(kind, train, places[: options.words // 2], rng)
 
 

@@ -3,6 +3,7 @@
 import json
 import math
 import tracemalloc
+from typing import get_args
 from urllib.parse import parse_qs
 
 import pytest
@@ -18,9 +19,10 @@ from service.operations.completions import CompletionRequest
 from service.operations.generate import GenerateRequest
 from service.operations.languagetool import LanguageToolRequest
 from service.operations.next_token import NextTokenRequest
+from service.operations.operation import Operation
 from service.operations.rerank_request import RerankRequest, RerankSettings
 from service.operations.score import ScoreLine, ScoreRequest
-from service.routes import operations  # noqa: F401 - all models of requests
+from service.routes import operations
 from service.schemas import wire
 from service.schemas.models import _figures
 from service.schemas.wire import check_json_size, parse_form, parse_json, parse_lines
@@ -196,15 +198,17 @@ def unions_in(schema):
             yield from unions_in(part)
 
 
-def bodies(kind=wire.WireModel):
-    """Yield models of requests and of their lines."""
-    for one in kind.__subclasses__():
-        if one.__name__.endswith(("Request", "Line", "In")):
+def models_of_requests():
+    """Yield the models of bodies, settings and lines that the routes name."""
+    for one in vars(operations).values():
+        if isinstance(one, type) and issubclass(one, Operation):
+            yield from get_args(one.request) or (one.request,)
+            yield from {getattr(one, "settings", None)} - {None}
+        elif isinstance(one, type) and issubclass(one, wire.WireModel):
             yield one
-        yield from bodies(one)
 
 
-@pytest.mark.parametrize("body", sorted({*bodies()}, key=str), ids=lambda one: one.__name__)
+@pytest.mark.parametrize("body", sorted({*models_of_requests()}, key=str), ids=lambda one: one.__name__)
 def test_errors_concern_one_alternative_of_each_field(body):
     """Without a rule, an error names an alternative as if it were a field: stop.str."""
     assert not [*unions_in(body.__pydantic_core_schema__)]
@@ -226,10 +230,12 @@ def test_errors_concern_one_alternative_of_each_field(body):
         (AutocompleteRequest, "keys", [{"ab": 1}], "keys[0].ab is 'ab': string should have at most 1 char"),
         (GenerateRequest, "stop", 5, "stop is 5: input should be a string or a list of strings"),
         (CompletionRequest, "stop", ["a", 5], "stop[1] is 5: input should be a valid string"),
+        (RerankRequest, "weights", {"[lm]": "x"}, "weights.[lm] is 'x': input should be a valid number"),
     ],
 )
 def test_errors_of_a_value_of_several_kinds(kind, field, value, message):
-    body = {"text": "h"} if kind is AutocompleteRequest else {"prompt": "h"}
+    others = {AutocompleteRequest: {"text": "h"}, RerankRequest: {"lists": []}}
+    body = others.get(kind, {"prompt": "h"})
     with pytest.raises(InputError) as caught:
         parse_json(kind, json.dumps(body | {field: value}).encode())
     assert str(caught.value).startswith(message)
